@@ -6,8 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from gangline.errors import CliError
-from gangline.local.client import default_data_dir, read_client
+from gangline.local.client import default_data_dir, no_client, read_client
 from gangline.transport import Transport
 
 URL_VARIABLE = "GANGLINE_URL"
@@ -32,25 +31,12 @@ def find_gateway(
         token = token or os.environ.get(TOKEN_VARIABLE)
     folder = data_dir or default_data_dir()
     if url is None or token is None:
-        local = _local(folder)
+        local = read_client(folder)
         if local is None and url is None:
-            raise CliError(
-                f"no platform is known: there is no {folder / 'client.json'}",
-                f"start one with `gangline up`, or set {URL_VARIABLE} and {TOKEN_VARIABLE}",
-            )
+            raise no_client(folder, f"set {URL_VARIABLE} and {TOKEN_VARIABLE}")
         if local is not None:
-            url = url or local[0]
-            if token is None and url.rstrip("/") == local[0].rstrip("/"):
-                token = local[1]
+            url = url or local.url
+            if token is None and url.rstrip("/") == local.url.rstrip("/"):
+                token = local.token
     assert url is not None  # noqa: S101 -- for mypy
     return Transport(url, token or "", notice=notice)
-
-
-def _local(folder: Path) -> tuple[str, str] | None:
-    try:
-        client = read_client(folder)
-    except (OSError, ValueError, TypeError):
-        raise CliError(
-            f"{folder / 'client.json'} cannot be read", "`gangline up` writes it again"
-        ) from None
-    return (client.url, client.token) if client else None

@@ -34,7 +34,7 @@ from gangline.commands import (
     watch,
 )
 from gangline.errors import CliError, ExitCode
-from gangline.session import DataDir, Json, Token, Url, asks_platform, global_options
+from gangline.session import DataDir, Json, Target, Token, Url, asks_platform
 
 app = typer.Typer(
     name="gangline",
@@ -66,7 +66,7 @@ def gangline(
     ] = False,
 ) -> None:
     """Submit gangs of training workers, follow them, and compare their runs."""
-    global_options(context, url, token, data_dir, json)
+    context.obj = Target(url, token, data_dir, json)
 
 
 _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {

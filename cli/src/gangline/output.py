@@ -6,11 +6,13 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic_core import to_jsonable_python
 
-from gangline.render import Column, table
+from gangline.render import Column, listing
+
+ItemT = TypeVar("ItemT")
 
 
 @dataclass(frozen=True)
@@ -26,14 +28,21 @@ class Output:
         elif text:
             print(text)
 
-    def table(
-        self, result: Any, columns: Sequence[Column], rows: Sequence[Sequence[str]], empty: str
+    def listing(
+        self,
+        items: Sequence[ItemT],
+        columns: Sequence[Column[ItemT]],
+        empty: str,
+        result: Any = None,
     ) -> None:
-        """A list as a table, or the sentence `empty` (to stderr) when there is nothing."""
-        if not rows and not self.json:
+        """Items as a table, or the sentence `empty` (to stderr) when there are none.
+
+        As JSON the `result` if it is given, else the items.
+        """
+        if not items and not self.json:
             self.note(empty)
             return
-        self.show(result, "" if self.json else table(columns, rows))
+        self.show(items if result is None else result, "" if self.json else listing(columns, items))
 
     def line(self, item: Any, text: str) -> None:
         """One item of a stream, flushed."""

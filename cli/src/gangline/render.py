@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any, Generic, TypeVar
 
 WIDTH = 80
 NONE = "-"
@@ -15,21 +16,30 @@ _GAP = "  "
 _MIN_COLUMN = 4
 
 
-@dataclass(frozen=True)
-class Column:
-    """One column. `flexible` ones are shortened, the widest first, until the table fits.
+ItemT = TypeVar("ItemT")
 
-    `whole` ones never are, as people copy what stands there: the lines of such a table may be
-    longer than others.
+
+@dataclass(frozen=True)
+class Column(Generic[ItemT]):
+    """One column, and its `cell` of an item. `flexible` ones are shortened until the table fits.
+
+    The widest is shortened first. `whole` ones never are, as people copy what stands there: the
+    lines of such a table may be longer than others.
     """
 
     title: str
+    cell: Callable[[ItemT], str] = str
     right: bool = False
     flexible: bool = False
     whole: bool = False
 
 
-def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int = WIDTH) -> str:
+def listing(columns: Sequence[Column[ItemT]], items: Iterable[ItemT]) -> str:
+    """A table with a row for each item; see `table`."""
+    return table(columns, [[column.cell(item) for column in columns] for item in items])
+
+
+def table(columns: Sequence[Column[Any]], rows: Sequence[Sequence[str]], width: int = WIDTH) -> str:
     """Lines of a table as wide as `width` at most where it can be; shortened cells end in '…'."""
     widths = [
         max(len(column.title), *(len(row[index]) for row in rows), 0)
@@ -51,7 +61,7 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int =
     return "\n".join(lines)
 
 
-def _line(cells: Sequence[str], columns: Sequence[Column], widths: Sequence[int]) -> str:
+def _line(cells: Sequence[str], columns: Sequence[Column[Any]], widths: Sequence[int]) -> str:
     shown = []
     for cell, column, size in zip(cells, columns, widths, strict=True):
         text = shorten(plain(cell), size)

@@ -48,15 +48,19 @@ class Session:
     out: Output
 
 
-def global_options(
+def target_of(
     context: typer.Context,
-    url: Url = None,
-    token: Token = None,
-    data_dir: DataDir = None,
-    json: Json = False,
-) -> None:
-    """Submit gangs of training workers, follow them, and compare their runs."""
-    context.obj = Target(url, token, data_dir, json)
+    url: str | None = None,
+    token: str | None = None,
+    data_dir: Path | None = None,
+    *,
+    json: bool = False,
+) -> Target:
+    """What a command's own options say, and else those given before the command's name."""
+    outer = context.find_object(Target) or Target()
+    return Target(
+        url or outer.url, token or outer.token, data_dir or outer.data_dir, json or outer.json
+    )
 
 
 def asks_platform(body: Callable[..., None]) -> Callable[..., None]:
@@ -75,13 +79,7 @@ def asks_platform(body: Callable[..., None]) -> Callable[..., None]:
         json: bool = False,
         **options: object,
     ) -> None:
-        outer = context.obj if isinstance(context.obj, Target) else Target()
-        target = Target(
-            url or outer.url,
-            token or outer.token,
-            data_dir or outer.data_dir,
-            json=json or outer.json,
-        )
+        target = target_of(context, url, token, data_dir, json=json)
         if context.invoked_subcommand is not None:
             context.obj = target
             return

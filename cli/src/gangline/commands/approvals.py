@@ -10,13 +10,14 @@ from gangline import render
 from gangline.errors import CliError, ExitCode
 from gangline.render import Column
 from gangline.session import Session
+from gangline_schemas.api.data import Approval
 from gangline_schemas.data_use import named_by_content
 
-_TABLE = (
-    Column("SNAPSHOT"),
-    Column("PROJECT", flexible=True),
-    Column("PURPOSE"),
-    Column("BY", flexible=True),
+_TABLE: tuple[Column[Approval], ...] = (
+    Column("SNAPSHOT", lambda use: use.snapshot),
+    Column("PROJECT", lambda use: use.project, flexible=True),
+    Column("PURPOSE", lambda use: render.plain(use.purpose)),
+    Column("BY", lambda use: use.user, flexible=True),
 )
 _Name = Annotated[
     str, typer.Argument(metavar="SNAPSHOT", help="Its whole name, as `data show` prints it.")
@@ -53,6 +54,4 @@ def approvals(
     ] = None,
 ) -> None:
     """The approved uses of data, each with the admin that approved it. Needs an admin's token."""
-    found = session.client.data_approvals(snapshot)
-    rows = [[item.snapshot, item.project, render.plain(item.purpose), item.user] for item in found]
-    session.out.table(found, _TABLE, rows, "nothing is approved")
+    session.out.listing(session.client.data_approvals(snapshot), _TABLE, "nothing is approved")

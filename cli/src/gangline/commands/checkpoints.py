@@ -13,19 +13,7 @@ from gangline.render import NONE, Column
 from gangline.session import Session
 from gangline_schemas.api.checkpoints import Checkpoint, CheckpointList
 
-_COLUMNS = (
-    Column("STEP", right=True),
-    Column("TRY", right=True),
-    Column("HEALTH"),
-    Column("KEPT", flexible=True),
-    Column("SIZE", right=True),
-    Column("TIER"),
-    Column("BLOCK", right=True),
-    Column("WRITE", right=True),
-    Column("VERIFY", right=True),
-    Column("AGE", right=True),
-)
-_GATE = Column("GATE")
+_GATE = "GATE"
 _BECAUSE = {"saved": "waits for the store", "corrupted": "is corrupted"}
 _PROMOTION = {"promoted": "yes", "refused": "no"}
 
@@ -57,26 +45,38 @@ def checkpoints(
         return
     now = datetime.now(UTC)
     gate = any(item.promotion for item in found.checkpoints)
-    columns = (*_COLUMNS[:4], _GATE, *_COLUMNS[4:]) if gate else _COLUMNS
-    table = render.table(columns, [_row(item, now, gate=gate) for item in found.checkpoints])
+    columns = [column for column in _columns(now) if gate or column.title != _GATE]
+    table = render.listing(columns, found.checkpoints)
     notes = [*_reasons(found), *_refusals(found), *_written(found), *_scrubs(found, now)]
     session.out.show(found, "\n".join([table, *notes, *_interval(found)]))
 
 
-def _row(item: Checkpoint, now: datetime, *, gate: bool) -> list[str]:
-    stored, costs = item.status != "saved", (item.blocked_s, item.write_s, item.verify_s)
-    health = "scrubbed" if item.status == "committed" and item.scrubbed_at else item.status
-    return [
-        str(item.step),
-        str(item.attempt),
-        health,
-        "+".join(_kept(item)) or NONE,
-        *([_PROMOTION.get(item.promotion, item.promotion) or NONE] if gate else []),
-        render.size(item.size_bytes) if stored else NONE,
-        _tier(item),
-        *(_cost(cost) if stored else NONE for cost in costs),
-        render.short_age(item.committed_at, now),
-    ]
+def _columns(now: datetime) -> tuple[Column[Checkpoint], ...]:
+    return (
+        Column("STEP", lambda item: str(item.step), right=True),
+        Column("TRY", lambda item: str(item.attempt), right=True),
+        Column("HEALTH", _health),
+        Column("KEPT", lambda item: "+".join(_kept(item)) or NONE, flexible=True),
+        Column(_GATE, lambda item: _PROMOTION.get(item.promotion, item.promotion) or NONE),
+        Column("SIZE", _size, right=True),
+        Column("TIER", _tier),
+        Column("BLOCK", lambda item: _cost(item, item.blocked_s), right=True),
+        Column("WRITE", lambda item: _cost(item, item.write_s), right=True),
+        Column("VERIFY", lambda item: _cost(item, item.verify_s), right=True),
+        Column("AGE", lambda item: render.short_age(item.committed_at, now), right=True),
+    )
+
+
+def _stored(item: Checkpoint) -> bool:
+    return item.status != "saved"
+
+
+def _size(item: Checkpoint) -> str:
+    return render.size(item.size_bytes) if _stored(item) else NONE
+
+
+def _health(item: Checkpoint) -> str:
+    return "scrubbed" if item.status == "committed" and item.scrubbed_at else item.status
 
 
 def _kept(item: Checkpoint) -> list[str]:
@@ -91,8 +91,10 @@ def _tier(item: Checkpoint) -> str:
     return "both" if len(item.tiers) > 1 else "".join(item.tiers) or NONE
 
 
-def _cost(seconds: float) -> str:
-    """3 ms, 0.2 s, 14 s."""
+def _cost(item: Checkpoint, seconds: float) -> str:
+    """3 ms, 0.2 s, 14 s; of one that is not in the store yet none."""
+    if not _stored(item):
+        return NONE
     if seconds < 0.1:
         return f"{seconds * 1000:.0f} ms"
     return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -12,42 +12,21 @@ from gangline import render
 from gangline.errors import CliError, ExitCode
 from gangline.render import NONE, Column
 from gangline.session import Session
-from gangline_schemas.api.cluster import Node, Team
+from gangline_schemas.api.cluster import Node, QueueEntry, Team
 from gangline_schemas.team_limits import GpuTypeLimit, TeamConfig
 from gangline_schemas.teams import walk
 
 _CLEARED = "-"
 
-_NODES = (
-    Column("NODE", whole=True),
-    Column("STATUS"),
-    Column("GPUS"),
-    Column("MODEL", flexible=True),
-    Column("RACK", flexible=True),
-    Column("ISOLATION"),
-    Column("CPU", right=True),
-    Column("HEARD", right=True),
-    Column("JOBS", flexible=True),
-)
-_TEAMS = (
-    Column("TEAM", flexible=True),
-    Column("USED", right=True),
-    Column("LIMIT", right=True),
-    Column("GUARANTEE", right=True),
-    Column("BORROWED", right=True),
-    Column("RUN", right=True),
-    Column("WAIT", right=True),
-    Column("GPU-HOURS", right=True),
-)
-_QUEUE = (
-    Column("#", right=True),
-    Column("JOB", whole=True),
-    Column("TEAM", flexible=True),
-    Column("GPUS", right=True),
-    Column("PRIO", right=True),
-    Column("SCORE", right=True),
-    Column("WAITED", right=True),
-    Column("WHY"),
+_QUEUE: tuple[Column[QueueEntry], ...] = (
+    Column("#", lambda entry: str(entry.position), right=True),
+    Column("JOB", lambda entry: entry.job_id, whole=True),
+    Column("TEAM", lambda entry: entry.team, flexible=True),
+    Column("GPUS", lambda entry: str(entry.gpus), right=True),
+    Column("PRIO", lambda entry: str(entry.priority), right=True),
+    Column("SCORE", lambda entry: f"{entry.score:.1f}", right=True),
+    Column("WAITED", lambda entry: render.duration(entry.waited_s), right=True),
+    Column("WHY", lambda entry: entry.waiting.code if entry.waiting else NONE),
 )
 
 
@@ -55,7 +34,7 @@ def nodes(session: Session) -> None:
     """The cluster's nodes and the jobs on them."""
     found = session.client.nodes()
     now = datetime.now(UTC)
-    session.out.table(found, _NODES, [_node(node, now) for node in found], "no node has joined yet")
+    session.out.listing(found, _nodes(now), "no node has joined yet")
     for node in found:
         if node.why and not session.out.json:
             session.out.note(f"{node.node_id} is {node.status}: {node.why}")
@@ -63,19 +42,26 @@ def nodes(session: Session) -> None:
             session.out.note(f"slow: {node.straggler}")
 
 
-def _node(node: Node, now: datetime) -> list[str]:
-    models = Counter(gpu.model for gpu in node.gpus)
-    return [
-        node.node_id,
-        node.status,
-        f"{node.gpus_used} of {len(node.gpus)}",
-        ", ".join(sorted(models)) or NONE,
-        node.rack,
-        node.isolation,
-        NONE if node.cpu_percent is None else f"{node.cpu_percent:.0f} %",
-        render.short_age(node.last_heartbeat, now),
-        ", ".join(node.jobs) or NONE,
-    ]
+def _nodes(now: datetime) -> tuple[Column[Node], ...]:
+    return (
+        Column("NODE", lambda node: node.node_id, whole=True),
+        Column("STATUS", lambda node: node.status),
+        Column("GPUS", lambda node: f"{node.gpus_used} of {len(node.gpus)}"),
+        Column("MODEL", _models, flexible=True),
+        Column("RACK", lambda node: node.rack, flexible=True),
+        Column("ISOLATION", lambda node: node.isolation),
+        Column("CPU", _cpu, right=True),
+        Column("HEARD", lambda node: render.short_age(node.last_heartbeat, now), right=True),
+        Column("JOBS", lambda node: ", ".join(node.jobs) or NONE, flexible=True),
+    )
+
+
+def _models(node: Node) -> str:
+    return ", ".join(sorted({gpu.model for gpu in node.gpus})) or NONE
+
+
+def _cpu(node: Node) -> str:
+    return NONE if node.cpu_percent is None else f"{node.cpu_percent:.0f} %"
 
 
 def drain(
@@ -95,23 +81,30 @@ def teams(session: Session) -> None:
     """The tree of teams: limits, what they use, and this month's GPU-hours."""
     found = session.client.teams()
     depths = dict(walk({team.team: team.parent for team in found}))
-    rows = [_team(team, depths.get(team.team, 0)) for team in found]
-    session.out.table(found, _TEAMS, rows, "no team is configured")
+    session.out.listing(found, _teams(depths), "no team is configured")
     if found and found[0].month and not session.out.json:
         session.out.note(f"GPU-HOURS are those of {found[0].month} (UTC)")
 
 
-def _team(team: Team, depth: int = 0) -> list[str]:
-    return [
-        "  " * depth + team.team,
-        str(team.gpus_used),
-        str(team.gpu_limit),
-        str(team.gpu_guarantee),
-        _of(team.gpus_borrowed, team.borrow_limit) if team.borrow_limit else NONE,
-        str(team.jobs_running),
-        str(team.jobs_pending),
-        _of(team.gpu_hours_this_month, team.gpu_hours_per_month),
-    ]
+def _teams(depths: Mapping[str, int]) -> tuple[Column[Team], ...]:
+    return (
+        Column("TEAM", lambda team: "  " * depths.get(team.team, 0) + team.team, flexible=True),
+        Column("USED", lambda team: str(team.gpus_used), right=True),
+        Column("LIMIT", lambda team: str(team.gpu_limit), right=True),
+        Column("GUARANTEE", lambda team: str(team.gpu_guarantee), right=True),
+        Column("BORROWED", _borrowed, right=True),
+        Column("RUN", lambda team: str(team.jobs_running), right=True),
+        Column("WAIT", lambda team: str(team.jobs_pending), right=True),
+        Column("GPU-HOURS", _gpu_hours, right=True),
+    )
+
+
+def _borrowed(team: Team) -> str:
+    return _of(team.gpus_borrowed, team.borrow_limit) if team.borrow_limit else NONE
+
+
+def _gpu_hours(team: Team) -> str:
+    return _of(team.gpu_hours_this_month, team.gpu_hours_per_month)
 
 
 def _of(amount: float, most: float | None) -> str:
@@ -166,7 +159,7 @@ def teams_set(
         gpu_hours_per_month=old.gpu_hours_per_month if gpu_hours is None else gpu_hours or None,
         job_limit=old.job_limit if job_limit is None else job_limit,
     )
-    session.out.table(now, _TEAMS, [_team(now)], "")
+    session.out.listing([now], _teams({}), "", result=now)
 
 
 def _unless_cleared(text: str) -> str | None:
@@ -191,19 +184,6 @@ def _types(text: str) -> list[GpuTypeLimit]:
 def queue(session: Session) -> None:
     """Pending jobs in the order in which they start, with each one's reason."""
     found = session.client.queue()
-    rows = [
-        [
-            str(entry.position),
-            entry.job_id,
-            entry.team,
-            str(entry.gpus),
-            str(entry.priority),
-            f"{entry.score:.1f}",
-            render.duration(entry.waited_s),
-            entry.waiting.code if entry.waiting else NONE,
-        ]
-        for entry in found.queue
-    ]
-    session.out.table(found, _QUEUE, rows, "nothing waits")
-    if rows and not session.out.json:
+    session.out.listing(found.queue, _QUEUE, "nothing waits", result=found)
+    if found.queue and not session.out.json:
         session.out.note("why one waits: gangline explain JOB")

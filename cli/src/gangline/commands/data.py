@@ -14,7 +14,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from gangline.errors import CliError
-from gangline.session import Json, Target
+from gangline.session import Json, target_of
 
 _PACKAGE = "gangline_worker"
 
@@ -86,8 +86,7 @@ def _become(
         raise CliError(
             "token snapshots are made by the package gangline-worker", "install it here first"
         )
-    outer = context.find_object(Target) or Target()
-    if json or outer.json:
+    if target_of(context, json=json).json:
         options = [*options, "--json"]
     sys.stdout.flush()
     sys.stderr.flush()

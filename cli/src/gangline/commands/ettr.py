@@ -19,7 +19,7 @@ from gangline.errors import CliError, ExitCode
 from gangline.output import Output
 from gangline.render import Column
 from gangline.sdk import Gangline, connect
-from gangline.session import Json, Target
+from gangline.session import Json, target_of
 from gangline_checkpoints.core.policy.ettr import (
     Costs,
     Parts,
@@ -130,8 +130,8 @@ def ettr(  # noqa: PLR0917 - options of a command are keywords
     json: Json = False,
 ) -> None:
     """How much of a gang's time becomes progress when something fails every few hours."""
-    outer = context.obj if isinstance(context.obj, Target) else Target()
-    out = Output(json=json or outer.json)
+    platform = target_of(context, json=json)
+    out = Output(json=platform.json)
     case = Case(
         saves=(Save(blocked, write, verify),),
         gpu_hours=PRIOR.gpu_hours / PRIOR.count,
@@ -142,7 +142,7 @@ def ettr(  # noqa: PLR0917 - options of a command are keywords
         target=target,
     )
     if job_id is not None:
-        with connect(outer.url, outer.token, outer.data_dir, notice=out.note) as client:
+        with connect(platform.url, platform.token, platform.data_dir, notice=out.note) as client:
             case = measured(client, job_id, case, out)
         if restart is not None:
             case = replace(case, restart_s=restart)
@@ -238,7 +238,10 @@ def _text(case: Case, answers: list[Answer]) -> str:
         ["  saves", *(_share(it.parts.saving_s / it.parts.wall_s) for it in answers)],
         [f"{case.target:.4g} if back in", *(_longest(it.longest_down_s) for it in answers)],
     ]
-    columns = [Column("GPUS"), *(Column(f"{it.gpus:,}", right=True) for it in answers)]
+    columns: list[Column[str]] = [
+        Column("GPUS"),
+        *(Column(f"{it.gpus:,}", right=True) for it in answers),
+    ]
     runs, days = min(len(it.runs) for it in answers), case.run_s / _DAY_S
     return f"{render.table(columns, rows)}\n{runs} simulated runs of {days:g} days"
 

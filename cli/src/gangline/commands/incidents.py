@@ -25,17 +25,6 @@ from gangline_schemas.api.incidents import (
 
 _HOUR_S = 3600.0
 _HANG = "hang"
-_TABLE = (
-    Column("AGE", right=True),
-    Column("JOB", whole=True),
-    Column("TRY", right=True),
-    Column("CLASS"),
-    Column("NODE", flexible=True),
-    Column("OUTCOME"),
-    Column("BACK IN", right=True),
-    Column("GPU-H", right=True),
-)
-_OF_ONE_JOB = tuple(column for column in _TABLE if not column.whole)
 
 
 def incidents(
@@ -80,9 +69,8 @@ def incidents_text(found: IncidentPage, now: datetime, *, in_words: bool = False
     """The table, notices and the totals; of one job each failure `in_words` instead of its id."""
     parts = []
     if found.incidents:
-        columns = _OF_ONE_JOB if in_words else _TABLE
-        rows = [_row(item, now, *(() if in_words else (item.job_id,))) for item in found.incidents]
-        parts.append(render.table(columns, rows))
+        columns = [column for column in _columns(now) if not (in_words and column.whole)]
+        parts.append(render.listing(columns, found.incidents))
     if in_words:
         parts += [_in_words(item) for item in found.incidents]
     if found.notices:
@@ -111,17 +99,17 @@ def _stacks(item: Stacks) -> str:
     return "\n".join(lines)
 
 
-def _row(item: Incident, now: datetime, *job_id: str) -> list[str]:
-    return [
-        render.short_age(item.failed_at, now),
-        *job_id,
-        str(item.attempt),
-        item.failure_class,
-        item.node_id or NONE,
-        item.outcome,
-        seconds(item.recover_s),
-        f"{item.lost_gpu_s / _HOUR_S:,.2f}",
-    ]
+def _columns(now: datetime) -> tuple[Column[Incident], ...]:
+    return (
+        Column("AGE", lambda item: render.short_age(item.failed_at, now), right=True),
+        Column("JOB", lambda item: item.job_id, whole=True),
+        Column("TRY", lambda item: str(item.attempt), right=True),
+        Column("CLASS", lambda item: item.failure_class),
+        Column("NODE", lambda item: item.node_id or NONE, flexible=True),
+        Column("OUTCOME", lambda item: item.outcome),
+        Column("BACK IN", lambda item: seconds(item.recover_s), right=True),
+        Column("GPU-H", lambda item: f"{item.lost_gpu_s / _HOUR_S:,.2f}", right=True),
+    )
 
 
 def _in_words(item: Incident) -> str:

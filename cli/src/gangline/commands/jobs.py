@@ -19,15 +19,6 @@ _FRESH_S = 15.0
 """The age of a running job's step is shown from here on."""
 _QUIET_S = 10.0
 """A rank that progressed later is not mentioned."""
-_LIST = (
-    Column("JOB", whole=True),
-    Column("TEAM", flexible=True),
-    Column("STATE"),
-    Column("GPUS", right=True),
-    Column("STEP", right=True),
-    Column("LOSS", right=True),
-    Column("AGE", right=True),
-)
 
 
 def list_jobs(
@@ -42,22 +33,20 @@ def list_jobs(
 ) -> None:
     """Jobs, newest first."""
     jobs = [*session.client.list(states=state or (), team=team, user=user, name=name, limit=limit)]
-    now = datetime.now(UTC)
-    session.out.table(
-        jobs, _LIST, [_row(job, now) for job in jobs], "no jobs; see: gangline submit --help"
+    columns = _columns(datetime.now(UTC))
+    session.out.listing(jobs, columns, "no jobs; see: gangline submit --help")
+
+
+def _columns(now: datetime) -> tuple[Column[JobSummary], ...]:
+    return (
+        Column("JOB", lambda job: job.job_id, whole=True),
+        Column("TEAM", lambda job: job.team, flexible=True),
+        Column("STATE", lambda job: job.state),
+        Column("GPUS", gpus, right=True),
+        Column("STEP", lambda job: aged_steps(job, now), right=True),
+        Column("LOSS", lambda job: render.number(job.loss), right=True),
+        Column("AGE", lambda job: render.short_age(job.submitted_at, now), right=True),
     )
-
-
-def _row(job: JobSummary, now: datetime) -> list[str]:
-    return [
-        job.job_id,
-        job.team,
-        job.state,
-        gpus(job),
-        aged_steps(job, now),
-        render.number(job.loss),
-        render.short_age(job.submitted_at, now),
-    ]
 
 
 def gpus(job: JobSummary) -> str:

@@ -21,9 +21,9 @@ import typer
 
 from gangline.commands.simulate import check_ending
 from gangline.errors import CliError, ExitCode
-from gangline.local.client import default_data_dir, read_client
+from gangline.local.client import default_data_dir, no_client, read_client
 from gangline.output import Output
-from gangline.session import DataDir, Json, Target
+from gangline.session import DataDir, Json, target_of
 
 if TYPE_CHECKING:
     from gangline_service.settings import ServiceSettings
@@ -62,8 +62,8 @@ def replay(  # noqa: PLR0917 - options of a command are keywords
     json: Json = False,
 ) -> None:
     """The platform as it was at a time (--at), or its log through another policy (--policy)."""
-    outer = context.obj if isinstance(context.obj, Target) else Target()
-    out = Output(json=json or outer.json)
+    target = target_of(context, data_dir=data_dir, json=json)
+    out = Output(json=target.json)
     now = datetime.now(UTC)
     _check_options(at, policy, since, until, picture)
     # They bring the scheduler and Kafka along, which no other command needs.
@@ -77,7 +77,7 @@ def replay(  # noqa: PLR0917 - options of a command are keywords
     names = [] if policy is None else policies.policy_names(policy)
     first = None if since is None else parse_time(since, now, "--from")
     last = None if until is None else parse_time(until, now, "--until")
-    settings = _settings(kafka, data_dir or outer.data_dir)
+    settings = _settings(kafka, target.data_dir)
     topics = TopicNames(settings.topic_prefix)
     bus = KafkaBus(settings.bootstrap_servers, client="gangline.replay", settings=settings.kafka)
     try:
@@ -149,8 +149,5 @@ def _settings(kafka: str | None, data_dir: Path | None) -> ServiceSettings:
     folder = data_dir or default_data_dir()
     client = read_client(folder)
     if client is None:
-        raise CliError(
-            f"no platform is known: there is no {folder / 'client.json'}",
-            "start one with `gangline up`, or give Kafka's address with --kafka",
-        )
+        raise no_client(folder, "give Kafka's address with --kafka")
     return ServiceSettings.load(bootstrap_servers=client.bootstrap_servers)

@@ -13,35 +13,48 @@ from gangline import render
 from gangline.errors import CliError, ExitCode
 from gangline.render import NONE, Column
 from gangline.session import Session
-from gangline_schemas.api.reports import TeamUse, UtilizationReport, Waits, Week, WeeklyReport
+from gangline_schemas.api.reports import (
+    LowMfu,
+    TeamUse,
+    UnusedQuota,
+    UtilizationReport,
+    Waits,
+    Week,
+    WeeklyReport,
+)
 
-_TEAMS = (
-    Column("TEAM", flexible=True),
-    Column("GPUS", right=True),
-    Column("QUOTA", right=True),
-    Column("GPU-H", right=True),
-    Column("USED", right=True),
-    Column("BUSY", right=True),
-    Column("MFU", right=True),
-    Column("WAITS", right=True),
-    Column("WAITED", right=True),
+
+def _quota(use: TeamUse) -> str:
+    return NONE if use.gpu_limit is None else f"{use.gpu_guarantee}/{use.gpu_limit}"
+
+
+_TEAMS: tuple[Column[TeamUse], ...] = (
+    Column("TEAM", lambda use: use.team, flexible=True),
+    Column("GPUS", lambda use: str(use.gpus_allocated), right=True),
+    Column("QUOTA", _quota, right=True),
+    Column("GPU-H", lambda use: _hours(use.gpu_hours_allocated), right=True),
+    Column("USED", lambda use: render.percent(use.utilization), right=True),
+    Column("BUSY", lambda use: render.percent(use.gpu_utilization), right=True),
+    Column("MFU", lambda use: render.percent(use.mfu), right=True),
+    Column("WAITS", lambda use: str(use.gpus_pending), right=True),
+    Column("WAITED", lambda use: _hours(use.gpu_hours_pending), right=True),
 )
-_FIGURES = (
-    Column("", flexible=True),
-    Column("THIS WEEK", right=True),
-    Column("BEFORE", right=True),
+_FIGURES: tuple[Column[tuple[str, str, str]], ...] = (
+    Column("", lambda row: row[0], flexible=True),
+    Column("THIS WEEK", lambda row: row[1], right=True),
+    Column("BEFORE", lambda row: row[2], right=True),
 )
-_UNUSED = (
-    Column("UNUSED QUOTA OF", flexible=True),
-    Column("GUARANTEE", right=True),
-    Column("GPUS", right=True),
-    Column("USED", right=True),
+_UNUSED: tuple[Column[UnusedQuota], ...] = (
+    Column("UNUSED QUOTA OF", lambda quota: quota.team, flexible=True),
+    Column("GUARANTEE", lambda quota: str(quota.gpu_guarantee), right=True),
+    Column("GPUS", lambda quota: f"{quota.gpus_allocated_mean:,.1f}", right=True),
+    Column("USED", lambda quota: render.percent(quota.used), right=True),
 )
-_LOW_MFU = (
-    Column("LOW MFU OF", flexible=True),
-    Column("TEAM", flexible=True),
-    Column("MFU", right=True),
-    Column("GPU-H", right=True),
+_LOW_MFU: tuple[Column[LowMfu], ...] = (
+    Column("LOW MFU OF", lambda job: job.job_id, flexible=True),
+    Column("TEAM", lambda job: job.team, flexible=True),
+    Column("MFU", lambda job: render.percent(job.mfu), right=True),
+    Column("GPU-H", lambda job: _hours(job.gpu_hours), right=True),
 )
 HtmlFile = Annotated[
     Path | None,
@@ -98,50 +111,27 @@ def utilization_text(found: UtilizationReport) -> str:
         f"waited for  {found.gpus_pending} GPUs now, {_hours(found.gpu_hours_pending)} GPU-hours",
     ]
     if found.teams:
-        lines += ["", render.table(_TEAMS, [_team(team) for team in found.teams])]
+        lines += ["", render.listing(_TEAMS, found.teams)]
     return "\n".join(lines)
-
-
-def _team(use: TeamUse) -> list[str]:
-    quota = NONE if use.gpu_limit is None else f"{use.gpu_guarantee}/{use.gpu_limit}"
-    return [
-        use.team,
-        str(use.gpus_allocated),
-        quota,
-        _hours(use.gpu_hours_allocated),
-        render.percent(use.utilization),
-        render.percent(use.gpu_utilization),
-        render.percent(use.mfu),
-        str(use.gpus_pending),
-        _hours(use.gpu_hours_pending),
-    ]
 
 
 def weekly_text(found: WeeklyReport) -> str:
     """The report in 80 columns."""
     this, before = found.this, found.before
     figures = [
-        [name, now, then]
+        (name, now, then)
         for (name, now), (_, then) in zip(_figures(this), _figures(before), strict=True)
     ]
     blocks = [
         f"{f'{found.week}: ' if found.week else ''}{_period(this.since, this.until)}",
-        render.table(_FIGURES, figures),
+        render.listing(_FIGURES, figures),
         _waits("GPUS", this.wait_by_gpus, before.wait_by_gpus),
         _waits("PRIORITY", this.wait_by_priority, before.wait_by_priority),
     ]
     if this.unused_quota:
-        rows = [
-            [q.team, str(q.gpu_guarantee), f"{q.gpus_allocated_mean:,.1f}", render.percent(q.used)]
-            for q in this.unused_quota
-        ]
-        blocks.append(render.table(_UNUSED, rows))
+        blocks.append(render.listing(_UNUSED, this.unused_quota))
     if this.low_mfu:
-        rows = [
-            [job.job_id, job.team, render.percent(job.mfu), _hours(job.gpu_hours)]
-            for job in this.low_mfu
-        ]
-        blocks.append(render.table(_LOW_MFU, rows))
+        blocks.append(render.listing(_LOW_MFU, this.low_mfu))
     return "\n\n".join(blocks)
 
 
@@ -167,23 +157,16 @@ def _figures(week: Week) -> list[tuple[str, str]]:
 
 
 def _waits(title: str, rows: Sequence[Waits], before: Sequence[Waits]) -> str:
-    older = {row.name: row for row in before}
-    columns = [
-        Column(title, right=True), Column("STARTED", right=True), Column("P50", right=True),
-        Column("P95", right=True), Column("P95 BEFORE", right=True), Column("WAITING", right=True),
-    ]  # fmt: skip
-    cells = [
-        [
-            row.name,
-            str(row.jobs),
-            render.duration(row.p50_s),
-            render.duration(row.p95_s),
-            render.duration(older[row.name].p95_s if row.name in older else None),
-            str(row.waiting),
-        ]
-        for row in rows
+    older = {row.name: row.p95_s for row in before}
+    columns: list[Column[Waits]] = [
+        Column(title, lambda row: row.name, right=True),
+        Column("STARTED", lambda row: str(row.jobs), right=True),
+        Column("P50", lambda row: render.duration(row.p50_s), right=True),
+        Column("P95", lambda row: render.duration(row.p95_s), right=True),
+        Column("P95 BEFORE", lambda row: render.duration(older.get(row.name)), right=True),
+        Column("WAITING", lambda row: str(row.waiting), right=True),
     ]
-    return render.table(columns, cells)
+    return render.listing(columns, rows)
 
 
 def _moment(option: str, text: str | None) -> datetime | None:

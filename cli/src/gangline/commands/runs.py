@@ -15,28 +15,11 @@ from gangline.commands.jobs import JobId
 from gangline.errors import CliError, ExitCode
 from gangline.render import NONE, Column
 from gangline.session import Session
-from gangline_schemas.api.runs import Comparison, Curve
+from gangline_schemas.api.runs import Comparison, Curve, Run
 
 MAX_COMPARED = 20
 _CURVE = (8, 24)
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_RUNS = (
-    Column("RUN", whole=True),
-    Column("TEAM", flexible=True),
-    Column("STATE"),
-    Column("GPUS", right=True),
-    Column("RESTARTS", right=True),
-    Column("GPU TIME", right=True),
-    Column("AGE", right=True),
-)
-_METRICS = (
-    Column("METRIC", flexible=True),
-    Column("STEP", right=True),
-    Column("LAST", right=True),
-    Column("LOWEST", right=True),
-    Column("HIGHEST", right=True),
-    Column("CURVE"),
-)
 
 
 def runs(
@@ -48,19 +31,16 @@ def runs(
     """Runs of history, newest first."""
     found = [*session.client.runs(team=team, name=name, limit=limit)]
     now = datetime.now(UTC)
-    rows = [
-        [
-            run.run_id,
-            run.team,
-            run.state,
-            str(run.gpus),
-            str(run.restarts),
-            render.duration(run.gpu_seconds),
-            render.short_age(run.submitted_at, now),
-        ]
-        for run in found
+    columns: list[Column[Run]] = [
+        Column("RUN", lambda run: run.run_id, whole=True),
+        Column("TEAM", lambda run: run.team, flexible=True),
+        Column("STATE", lambda run: run.state),
+        Column("GPUS", lambda run: str(run.gpus), right=True),
+        Column("RESTARTS", lambda run: str(run.restarts), right=True),
+        Column("GPU TIME", lambda run: render.duration(run.gpu_seconds), right=True),
+        Column("AGE", lambda run: render.short_age(run.submitted_at, now), right=True),
     ]
-    session.out.table(found, _RUNS, rows, "no runs yet")
+    session.out.listing(found, columns, "no runs yet")
 
 
 def metrics(
@@ -82,9 +62,8 @@ def metrics(
     shown = [curve for curve in curves if curve.points]
     if missing := set(name or ()) - {curve.name for curve in shown}:
         _refuse(session, job_id, missing)
-    room = _curve_room([_metric(curve, 1) for curve in shown])
-    rows = [_metric(curve, room) for curve in shown]
-    session.out.table(curves, _METRICS, rows, f"{job_id} has reported no metrics yet")
+    columns = _metrics(_curve_room(shown))
+    session.out.listing(shown, columns, f"{job_id} has reported no metrics yet", result=curves)
 
 
 def _refuse(session: Session, run_id: str, missing: Iterable[str]) -> None:
@@ -97,10 +76,10 @@ def _refuse(session: Session, run_id: str, missing: Iterable[str]) -> None:
     )
 
 
-def _curve_room(rows: Sequence[Sequence[str]]) -> int:
+def _curve_room(curves: Sequence[Curve]) -> int:
     """The width that curves may have, so that no name of a metric is cut: --name wants it whole."""
-    titles = [column.title for column in _METRICS]
-    widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)][:-1]
+    others = _metrics(1)[:-1]
+    widths = [max(map(len, [each.title, *map(each.cell, curves)])) for each in others]
     return max(_CURVE[0], min(_CURVE[1], render.WIDTH - sum(widths) - 2 * len(widths)))
 
 
@@ -114,16 +93,27 @@ def _follow(session: Session, run_id: str, names: Sequence[str]) -> None:
         session.out.note("the run continues")
 
 
-def _metric(curve: Curve, room: int) -> list[str]:
-    last = curve.points[-1]
-    return [
-        curve.name,
-        str(last.step),
-        render.number(last.value if curve.last is None else curve.last),
-        render.number(min(point.low for point in curve.points)),
-        render.number(max(point.high for point in curve.points)),
-        render.sparkline([point.value for point in curve.points], room),
-    ]
+def _metrics(room: int) -> tuple[Column[Curve], ...]:
+    return (
+        Column("METRIC", lambda curve: curve.name, flexible=True),
+        Column("STEP", lambda curve: str(curve.points[-1].step), right=True),
+        Column("LAST", _last, right=True),
+        Column("LOWEST", _lowest, right=True),
+        Column("HIGHEST", _highest, right=True),
+        Column("CURVE", lambda curve: render.sparkline([p.value for p in curve.points], room)),
+    )
+
+
+def _lowest(curve: Curve) -> str:
+    return render.number(min(point.low for point in curve.points))
+
+
+def _highest(curve: Curve) -> str:
+    return render.number(max(point.high for point in curve.points))
+
+
+def _last(curve: Curve) -> str:
+    return render.number(curve.points[-1].value if curve.last is None else curve.last)
 
 
 def compare(
@@ -153,7 +143,10 @@ def comparison_text(found: Comparison) -> str:
     ids = [run.run_id for run in found.runs]
     letters = _LETTERS[: len(ids)]
     lines = [f"{letter}  {run.run_id}" for letter, run in zip(letters, found.runs, strict=True)]
-    columns = [Column("", flexible=True), *(Column(letter, right=True) for letter in letters)]
+    columns: list[Column[str]] = [
+        Column("", flexible=True),
+        *(Column(letter, right=True) for letter in letters),
+    ]
     rows = [
         ["state", *(run.state for run in found.runs)],
         ["gpus", *(str(run.gpus) for run in found.runs)],

@@ -6,6 +6,7 @@ With gangline.replay the only place that imports the simulator, which drives the
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +14,7 @@ import typer
 
 from gangline.errors import CliError, ExitCode
 from gangline.output import Output
-from gangline.session import Json, Target
+from gangline.session import Json, target_of
 
 if TYPE_CHECKING:
     from gangline_simulator.ledger import PoolResult
@@ -42,8 +43,7 @@ def simulate(  # noqa: PLR0917 - options of a command are keywords
     json: Json = False,
 ) -> None:
     """Replay a trace of jobs through the scheduler in virtual time and compare policies."""
-    outer = context.obj if isinstance(context.obj, Target) else Target()
-    out = Output(json=json or outer.json)
+    out = Output(json=target_of(context, json=json).json)
     names = _names(policy)
     if picture is not None:
         check_ending(picture)
@@ -118,13 +118,10 @@ def _replay(out: Output, name: str, work: Workload) -> list[PoolResult]:
     from gangline_simulator.driver import StuckError
     from gangline_simulator.run import simulate as replay
 
-    started = told = time.monotonic()
+    started, note = time.monotonic(), now_and_then(out)
 
     def tell(policy: str, ended: int, total: int) -> None:
-        nonlocal told
-        if time.monotonic() - told >= _TELL_EVERY_S:
-            told = time.monotonic()
-            out.note(f"{policy}: {ended:,} of {total:,} jobs")
+        note(f"{policy}: {ended:,} of {total:,} jobs")
 
     try:
         results = replay(name, work, tell)
@@ -136,15 +133,33 @@ def _replay(out: Output, name: str, work: Workload) -> list[PoolResult]:
 
 def _show(out: Output, results: dict[str, list[PoolResult]], picture: Path | None) -> None:
     from gangline_simulator.measure import measure
-    from gangline_simulator.picture import draw
     from gangline_simulator.table import table
 
     measures = [measure(name, pools) for name, pools in results.items()]
     if picture is not None:
-        try:
-            draw(results, picture)
-        except OSError as error:
-            raise CliError(f"cannot write {picture}: {error.strerror}") from None
+        draw_picture(out, results, picture)
     out.show([item.data() for item in measures], "" if out.json else table(measures))
-    if picture is not None:
-        out.note(f"picture: {picture}")
+
+
+def draw_picture(out: Output, results: Mapping[str, list[PoolResult]], picture: Path) -> None:
+    """Draw utilization and queue over time into a file. Raises CliError."""
+    from gangline_simulator.picture import draw
+
+    try:
+        draw(results, picture)
+    except OSError as error:
+        raise CliError(f"cannot write {picture}: {error.strerror}") from None
+    out.note(f"picture: {picture}")
+
+
+def now_and_then(out: Output) -> Callable[[str], None]:
+    """Notes a line, and after that none for five seconds, nor for the first five."""
+    noted_s = time.monotonic()
+
+    def note(line: str) -> None:
+        nonlocal noted_s
+        if time.monotonic() - noted_s >= _TELL_EVERY_S:
+            noted_s = time.monotonic()
+            out.note(line)
+
+    return note

@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gangline.errors import CliError
 from gangline_service.private_file import write_private
 
 
@@ -25,11 +26,22 @@ class Client:
 
 
 def read_client(data_dir: Path) -> Client | None:
-    """How to reach the platform of a data directory; None when none was ever up there."""
+    """How to reach the platform of a directory; None: none was ever up there. Raises CliError."""
     path = data_dir / "client.json"
-    if not path.exists():
+    try:
+        return Client(**json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
         return None
-    return Client(**json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        raise CliError(f"{path} cannot be read", "`gangline up` writes it again") from None
+
+
+def no_client(data_dir: Path, otherwise: str) -> CliError:
+    """No platform was ever up there; `otherwise`: another way out than to start one."""
+    return CliError(
+        f"no platform is known: there is no {data_dir / 'client.json'}",
+        f"start one with `gangline up`, or {otherwise}",
+    )
 
 
 def default_data_dir() -> Path:

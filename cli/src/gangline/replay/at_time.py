@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
+from typing import TypeVar
 
 from pydantic import BaseModel
 
@@ -19,31 +21,7 @@ from gangline_scheduler.core.model import Job, Node
 from gangline_scheduler.core.policy.configured import policy_in
 from gangline_scheduler.core.state import State
 
-_RUNNING = (
-    Column("JOB", whole=True),
-    Column("TEAM", flexible=True),
-    Column("STATE"),
-    Column("ATTEMPT", right=True),
-    Column("GPUS", right=True),
-    Column("ALLOCATED", right=True),
-    Column("WHERE", flexible=True),
-)
-_QUEUE = (
-    Column("#", right=True),
-    Column("JOB", whole=True),
-    Column("TEAM", flexible=True),
-    Column("GPUS", right=True),
-    Column("PRIO", right=True),
-    Column("WAITED", right=True),
-    Column("WHY", flexible=True),
-)
-_NODES = (
-    Column("NODE", whole=True),
-    Column("STATUS"),
-    Column("GPUS"),
-    Column("RACK", flexible=True),
-    Column("JOBS", flexible=True),
-)
+ItemT = TypeVar("ItemT")
 
 
 class NodeGpus(BaseModel):
@@ -125,14 +103,15 @@ def show(out: Output, past: ClusterAtTime) -> None:
         f"{past.at:%Y-%m-%d %H:%M:%S} UTC, after {past.events:,} events\n"
         f"{used} of {gpus} GPUs allocated, {len(with_gpus)} jobs with GPUs, {len(queue)} waiting"
     )
-    for title, columns, rows in (
-        ("jobs", _RUNNING, [_running_row(job, past.at) for job in with_gpus]),
-        ("queue", _QUEUE, [_queue_row(job, past.at) for job in queue]),
-        ("nodes", _NODES, [_node_row(node) for node in past.nodes]),
-    ):
-        print(f"\n{title}: {'' if rows else 'none'}".rstrip())
-        if rows:
-            print(render.table(columns, rows))
+    _print("jobs", with_gpus, _running(past.at))
+    _print("queue", queue, _waiting(past.at))
+    _print("nodes", past.nodes, _NODES)
+
+
+def _print(title: str, items: Sequence[ItemT], columns: Sequence[Column[ItemT]]) -> None:
+    print(f"\n{title}: {'' if items else 'none'}".rstrip())
+    if items:
+        print(render.listing(columns, items))
 
 
 def _job(job: Job, position: int | None) -> JobAtTime:
@@ -170,36 +149,39 @@ def _node(node: Node) -> NodeAtTime:
     )
 
 
-def _running_row(job: JobAtTime, at: datetime) -> list[str]:
-    where = ", ".join(f"{part.node_id}:{','.join(map(str, part.gpus))}" for part in job.allocation)
-    return [
-        job.job_id,
-        job.team,
-        job.state,
-        str(job.attempt),
-        str(job.gpus),
-        render.short_age(job.allocated_at, at),
-        where or NONE,
-    ]
+def _running(at: datetime) -> tuple[Column[JobAtTime], ...]:
+    return (
+        Column("JOB", lambda job: job.job_id, whole=True),
+        Column("TEAM", lambda job: job.team, flexible=True),
+        Column("STATE", lambda job: job.state),
+        Column("ATTEMPT", lambda job: str(job.attempt), right=True),
+        Column("GPUS", lambda job: str(job.gpus), right=True),
+        Column("ALLOCATED", lambda job: render.short_age(job.allocated_at, at), right=True),
+        Column("WHERE", _where, flexible=True),
+    )
 
 
-def _queue_row(job: JobAtTime, at: datetime) -> list[str]:
-    return [
-        str(job.position),
-        job.job_id,
-        job.team,
-        str(job.gpus),
-        str(job.priority),
-        render.short_age(job.waiting_since, at),
-        job.message or NONE,
-    ]
+def _where(job: JobAtTime) -> str:
+    parts = (f"{part.node_id}:{','.join(map(str, part.gpus))}" for part in job.allocation)
+    return ", ".join(parts) or NONE
 
 
-def _node_row(node: NodeAtTime) -> list[str]:
-    return [
-        node.node_id,
-        node.status,
-        f"{node.gpus_used} of {node.gpus}",
-        node.rack,
-        ", ".join(node.jobs) or NONE,
-    ]
+def _waiting(at: datetime) -> tuple[Column[JobAtTime], ...]:
+    return (
+        Column("#", lambda job: str(job.position), right=True),
+        Column("JOB", lambda job: job.job_id, whole=True),
+        Column("TEAM", lambda job: job.team, flexible=True),
+        Column("GPUS", lambda job: str(job.gpus), right=True),
+        Column("PRIO", lambda job: str(job.priority), right=True),
+        Column("WAITED", lambda job: render.short_age(job.waiting_since, at), right=True),
+        Column("WHY", lambda job: job.message or NONE, flexible=True),
+    )
+
+
+_NODES: tuple[Column[NodeAtTime], ...] = (
+    Column("NODE", lambda node: node.node_id, whole=True),
+    Column("STATUS", lambda node: node.status),
+    Column("GPUS", lambda node: f"{node.gpus_used} of {node.gpus}"),
+    Column("RACK", lambda node: node.rack, flexible=True),
+    Column("JOBS", lambda node: ", ".join(node.jobs) or NONE, flexible=True),
+)

@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
-import time
 from datetime import datetime
 from pathlib import Path
 
 from gangline import render
+from gangline.commands.simulate import draw_picture, now_and_then
 from gangline.errors import CliError, ExitCode
 from gangline.output import Output
 from gangline.render import Column
-from gangline_simulator.compare import SHOWN, figures_table, pool_result
+from gangline_simulator.compare import SHOWN, Difference, figures_table, pool_result
 from gangline_simulator.history import Logged
 from gangline_simulator.live_policies import RECORDED, known, live_policy
-from gangline_simulator.picture import draw
-from gangline_simulator.versus import NoJobsError, Versus, versus
+from gangline_simulator.versus import NoJobsError, Unended, Versus, versus
 
-_DIFFERENCES = (
-    Column("JOB", whole=True),
-    Column("TEAM", flexible=True),
-    Column("GPUS", right=True),
-    Column("WAITED", right=True),
-    Column("WOULD HAVE WAITED", right=True),
+_DIFFERENCES: tuple[Column[Difference], ...] = (
+    Column("JOB", lambda job: job.job_id, whole=True),
+    Column("TEAM", lambda job: job.team, flexible=True),
+    Column("GPUS", lambda job: str(job.gpus), right=True),
+    Column("WAITED", lambda job: _wait(job.waited_s), right=True),
+    Column("WOULD HAVE WAITED", lambda job: _wait(job.would_wait_s), right=True),
 )
-_UNENDED = (
-    Column("JOB", whole=True),
-    Column("TEAM", flexible=True),
-    Column("GPUS", right=True),
-    Column("ALLOCATED", right=True),
-    Column("ATTEMPTS", right=True),
+_UNENDED: tuple[Column[Unended], ...] = (
+    Column("JOB", lambda job: job.job_id, whole=True),
+    Column("TEAM", lambda job: job.team, flexible=True),
+    Column("GPUS", lambda job: str(job.gpus), right=True),
+    Column("ALLOCATED", lambda job: str(job.allocated_gpus), right=True),
+    Column("ATTEMPTS", lambda job: str(job.attempts), right=True),
 )
-_TELL_EVERY_S = 5.0
 
 
 def policy_names(policy: str) -> list[str]:
@@ -56,13 +54,10 @@ def compare(
     until: datetime | None = None,
 ) -> Versus:
     """The log through each of the policies. Raises CliError."""
-    told = time.monotonic()
+    note = now_and_then(out)
 
     def tell(name: str, done: float) -> None:
-        nonlocal told
-        if time.monotonic() - told >= _TELL_EVERY_S:
-            told = time.monotonic()
-            out.note(f"{name}: {done:.0%}")
+        note(f"{name}: {done:.0%}")
 
     try:
         return versus(log, names, since=since, end=until, tell=tell)
@@ -79,11 +74,7 @@ def show_versus(out: Output, found: Versus, picture: Path | None = None) -> None
     """One document, or the tables; and the picture."""
     if picture is not None:
         curves = {name: [pool_result(past)] for name, past in found.histories.items()}
-        try:
-            draw(curves, picture)
-        except OSError as error:
-            raise CliError(f"cannot write {picture}: {error.strerror}") from None
-        out.note(f"picture: {picture}")
+        draw_picture(out, curves, picture)
     if out.json:
         out.show(found.data(), "")
         return
@@ -95,28 +86,10 @@ def show_versus(out: Output, found: Versus, picture: Path | None = None) -> None
     for name, differ in found.differences.items():
         print(f"\n{name}: {len(differ):,} of {first.jobs:,} jobs start at another time")
         if differ:
-            rows = [
-                [job.job_id, job.team, str(job.gpus), _wait(job.waited_s), _wait(job.would_wait_s)]
-                for job in differ[:SHOWN]
-            ]
-            print(render.table(_DIFFERENCES, rows))
+            print(render.listing(_DIFFERENCES, differ[:SHOWN]))
     if found.unended:
         print(f"\nnot ended in the log: {len(found.unended):,} jobs")
-        print(
-            render.table(
-                _UNENDED,
-                [
-                    [
-                        job.job_id,
-                        job.team,
-                        str(job.gpus),
-                        str(job.allocated_gpus),
-                        str(job.attempts),
-                    ]
-                    for job in found.unended[:SHOWN]
-                ],
-            )
-        )
+        print(render.listing(_UNENDED, found.unended[:SHOWN]))
 
 
 def _wait(seconds: float | None) -> str:
