@@ -56,7 +56,7 @@ def target_of(
     *,
     json: bool = False,
 ) -> Target:
-    """What a command's own options say, and else those given before the command's name."""
+    """A command's own options, and else those given before the command's name."""
     outer = context.find_object(Target) or Target()
     return Target(
         url or outer.url, token or outer.token, data_dir or outer.data_dir, json or outer.json
