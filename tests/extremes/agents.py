@@ -16,27 +16,28 @@ from gangline_schemas.events.workers import CheckpointShardWritten
 from gangline_schemas.rank_protocol import FROM_AGENT, FromRank, ShardReady
 from gangline_worker.agent.decide.core import AgentCore
 from gangline_worker.agent.decide.core_state import CoreState
-from gangline_worker.agent.decide.membership import AgentLimits
-from gangline_worker.agent.decide.model import (
+from gangline_worker.agent.decide.effects import (
     CheckShard,
     Effect,
-    Input,
-    Moment,
     OpenStore,
     Prepare,
-    Prepared,
     Publish,
-    RankKey,
-    RankMessage,
-    RankSpawned,
     SendControl,
     SendHeartbeat,
-    ShardChecked,
     Spawn,
-    StoreOpened,
     Upload,
+)
+from gangline_worker.agent.decide.inputs import (
+    Input,
+    Prepared,
+    RankMessage,
+    RankSpawned,
+    ShardChecked,
+    StoreOpened,
     Uploaded,
 )
+from gangline_worker.agent.decide.keys import Moment, RankKey
+from gangline_worker.agent.decide.membership import AgentLimits
 
 from .readers import bounded
 from .story import Scene

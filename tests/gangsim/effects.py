@@ -18,8 +18,8 @@ from gangline_schemas.events.workers import CheckpointShardWritten, ObjectDigest
 from gangline_schemas.rank_protocol import FromRank, ShardReady
 from gangline_storage.digest import digest_bytes
 from gangline_storage.errors import NotFound, StoreError
-from gangline_worker.agent.decide import model as agent
-from gangline_worker.agent.decide.model import GangKey, RankKey
+from gangline_worker.agent.decide import effects, inputs
+from gangline_worker.agent.decide.keys import GangKey, RankKey
 from gangsim.engine import Violation
 from gangsim.training import RankProcess, state_of
 
@@ -53,11 +53,11 @@ class NodeEffects:
         self._pids = 100
         self._slower = _SLOWER if self._random.random() < _SLOW_SHARE else 1.0
 
-    def execute(self, effect: agent.Effect) -> None:
+    def execute(self, effect: effects.Effect) -> None:
         """Do it, or start to."""
         later, uniform = self._process.later, self._random.uniform
         match effect:
-            case agent.Prepare(gang=gang, allocation=allocation, assignment=assignment):
+            case effects.Prepare(gang=gang, allocation=allocation, assignment=assignment):
                 self._allocations[gang] = allocation
                 self._gpus[gang] = assignment.gpus
                 now_s = self._process.engine.now_s
@@ -65,23 +65,23 @@ class NodeEffects:
                     uniform(0.1, 1.0),
                     lambda: self._prepare(gang, allocation, _STORE_TRIES, now_s),
                 )
-            case agent.OpenStore(gang=gang):
-                later(uniform(0.02, 0.1), lambda: self._process.give(agent.StoreOpened(gang)))
-            case agent.Spawn(rank=rank, local_rank=local):
+            case effects.OpenStore(gang=gang):
+                later(uniform(0.02, 0.1), lambda: self._process.give(inputs.StoreOpened(gang)))
+            case effects.Spawn(rank=rank, local_rank=local):
                 later(uniform(0.01, 0.1), lambda: self._spawn(rank, local))
-            case agent.TerminateRank(rank=rank):
+            case effects.TerminateRank(rank=rank):
                 later(uniform(0.001, 0.01), lambda: self._terminate(rank))
-            case agent.KillRank(rank=rank):
+            case effects.KillRank(rank=rank):
                 later(uniform(0.01, 0.6), lambda: self._kill(rank))
-            case agent.SendControl(rank=rank, control=control):
+            case effects.SendControl(rank=rank, control=control):
                 later(uniform(0.001, 0.01), lambda: self._control(rank, control))
-            case agent.CheckShard(rank=rank, ready=ready):
+            case effects.CheckShard(rank=rank, ready=ready):
                 later(
-                    uniform(0.01, 0.5), lambda: self._process.give(agent.ShardChecked(rank, ready))
+                    uniform(0.01, 0.5), lambda: self._process.give(inputs.ShardChecked(rank, ready))
                 )
-            case agent.Upload(rank=rank, ready=ready):
+            case effects.Upload(rank=rank, ready=ready):
                 later(self._slower * uniform(0.1, 2.0), lambda: self._upload(rank, ready))
-            case agent.CloseGang(gang=gang):
+            case effects.CloseGang(gang=gang):
                 self._allocations.pop(gang, None)
                 self._gpus.pop(gang, None)
                 for key in [key for key in self._saved if key[0].gang == gang]:
@@ -105,7 +105,7 @@ class NodeEffects:
         except Damaged as error:
             if error.missing:
                 self._world.resume_missing(allocation, since_s)
-            failed = agent.PrepareFailed(
+            failed = inputs.PrepareFailed(
                 gang, user_fault=False, message=str(error), damaged_object=error.key
             )
             self._process.give(failed)
@@ -115,10 +115,10 @@ class NodeEffects:
                     2.0, lambda: self._prepare(gang, allocation, tries - 1, since_s)
                 )
             else:
-                failed = agent.PrepareFailed(gang, user_fault=False, message=str(error))
+                failed = inputs.PrepareFailed(gang, user_fault=False, message=str(error))
                 self._process.give(failed)
         else:
-            self._process.give(agent.Prepared(gang))
+            self._process.give(inputs.Prepared(gang))
 
     def _fetch(self, resume: CheckpointRef, team: str) -> None:
         if not resume.commit_key.startswith(f"teams/{team}/"):
@@ -172,19 +172,19 @@ class NodeEffects:
         self.ranks[key] = rank
         self._world.machines.started(rank)
         training = self._world.training(self._allocations[key.gang])
-        self._process.give(agent.RankSpawned(key, rank.pid))
+        self._process.give(inputs.RankSpawned(key, rank.pid))
         training.join(rank)
 
     def _say(self, key: RankKey, message: FromRank, shard: bytes, manifest: bytes) -> None:
         if isinstance(message, ShardReady):
             self._saved[key, message.step] = (shard, manifest)
-        self._process.give(agent.RankMessage(key, message))
+        self._process.give(inputs.RankMessage(key, message))
 
     def _exited(self, rank: RankProcess, code: int | None, signal: int | None, words: str) -> None:
         self.ranks.pop(rank.key, None)
         self._world.machines.ended(rank)
         self._world.lost_rank(rank, clean=code == 0)
-        exited = agent.RankExited(rank.key, code=code, signal=signal, last_words=words)
+        exited = inputs.RankExited(rank.key, code=code, signal=signal, last_words=words)
         self._process.later(self._random.uniform(0.001, 0.05), lambda: self._process.give(exited))
 
     def _terminate(self, key: RankKey) -> None:
@@ -206,7 +206,7 @@ class NodeEffects:
         allocation = self._allocations.get(key.gang)
         saved = self._saved.pop((key, ready.step), None)
         if allocation is None or saved is None:
-            failed = agent.UploadFailed(key, ready.step, "the gang was closed")
+            failed = inputs.UploadFailed(key, ready.step, "the gang was closed")
             self._process.give(failed)
             return
         prefix = checkpoint_prefix(
@@ -221,7 +221,7 @@ class NodeEffects:
             self._world.store.put(shard_key, saved[0])
             self._world.store.put(manifest_key, saved[1])
         except StoreError as error:
-            self._process.give(agent.UploadFailed(key, ready.step, str(error)))
+            self._process.give(inputs.UploadFailed(key, ready.step, str(error)))
             return
         written = CheckpointShardWritten(
             job_id=key.gang.job_id,
@@ -233,7 +233,7 @@ class NodeEffects:
             manifest=ready.manifest.model_copy(update={"key": manifest_key}),
             shards=(ready.shard.model_copy(update={"key": shard_key}),),
         )
-        self._process.give(agent.Uploaded(key, written))
+        self._process.give(inputs.Uploaded(key, written))
 
 
 def intact(data: bytes, digest: ObjectDigest) -> bool:

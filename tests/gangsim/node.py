@@ -13,8 +13,8 @@ from gangline_schemas.catalog import Topic, topic_of
 from gangline_schemas.envelope import Envelope, derived_id
 from gangline_schemas.events.heartbeats import WorkerHeartbeat
 from gangline_schemas.events.workers import GpuInfo, NodeInfo
-from gangline_worker.agent.decide import model as agent
-from gangline_worker.agent.decide.model import Moment, RankKey
+from gangline_worker.agent.decide import effects, inputs
+from gangline_worker.agent.decide.keys import Moment, RankKey
 from gangsim.effects import NodeEffects
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class SimNode:
         process = self.process
         if process is None:
             return
-        process.give(agent.Leave("maintenance", LEAVE_GRACE_S))
+        process.give(inputs.Leave("maintenance", LEAVE_GRACE_S))
         leaves_s = self.world.engine.now_s + 2 * LEAVE_GRACE_S
 
         def look() -> None:
@@ -221,7 +221,7 @@ class AgentProcess:
                 rank.end(signal=9)
         self.engine.after(1.0, self._guard)
 
-    def give(self, item: agent.Input) -> None:
+    def give(self, item: inputs.Input) -> None:
         """An input for the core, and what follows."""
         if self.paused:
             self._waiting.append(lambda: self.give(item))
@@ -254,20 +254,20 @@ class AgentProcess:
         utc, off_s = self.engine.utc, self.node.clock_offset_s
         return Moment(self.engine.now_s, utc + timedelta(seconds=off_s) if off_s else utc)
 
-    def _act(self, effects: list[agent.Effect]) -> None:
-        for effect in effects:
+    def _act(self, decided: list[effects.Effect]) -> None:
+        for effect in decided:
             match effect:
-                case agent.Publish():
+                case effects.Publish():
                     self._publish(effect)
-                case agent.SendHeartbeat():
+                case effects.SendHeartbeat():
                     self._heartbeat(effect.heartbeat)
-                case agent.Note():
+                case effects.Note():
                     self.engine.note("agent.note", self.core.incarnation, effect.event)
                     self.engine.count(effect.event)
                 case _:
                     self.effects.execute(effect)
 
-    def _publish(self, item: agent.Publish) -> None:
+    def _publish(self, item: effects.Publish) -> None:
         topic = topic_of(item.event.type)
         if topic is Topic.STEPS:
             return
@@ -297,7 +297,7 @@ class AgentProcess:
 
     def _acked(self, incarnation: str, sent_s: float) -> None:
         self.acked_s = max(self.acked_s, sent_s)
-        self.give(agent.HeartbeatAcked(incarnation, sent_s))
+        self.give(inputs.HeartbeatAcked(incarnation, sent_s))
 
     def _record(self, topic: Topic, subject: str, event: object, identity: str) -> OutRecord:
         envelope = Envelope(

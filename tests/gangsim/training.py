@@ -25,7 +25,7 @@ from gangline_schemas.rank_protocol import (
     ShardReady,
 )
 from gangline_storage.digest import digest_bytes
-from gangline_worker.agent.decide.model import GangKey, RankKey
+from gangline_worker.agent.decide.keys import GangKey, RankKey
 from gangline_worker.checkpoint.chunks import Tables, plan
 
 if TYPE_CHECKING:

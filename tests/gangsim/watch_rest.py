@@ -26,7 +26,7 @@ from gangline_schemas.events.faults import (
 )
 from gangline_schemas.events.workers import CheckpointShardWritten
 from gangline_storage.digest import digest_bytes
-from gangline_worker.agent.decide.model import GangKey
+from gangline_worker.agent.decide.keys import GangKey
 from gangsim.engine import Violation
 from gangsim.parts import HEARTBEAT_S, TIMEOUT_S
 

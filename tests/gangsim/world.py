@@ -29,7 +29,7 @@ from gangline_scheduler.core import invariants
 from gangline_scheduler.core import snapshot as scheduler_snapshot
 from gangline_scheduler.core import state as scheduler_state
 from gangline_schemas.events.scheduling import CheckpointRef, GangAllocated
-from gangline_worker.agent.decide.model import GangKey
+from gangline_worker.agent.decide.keys import GangKey
 from gangsim import ending
 from gangsim.engine import Engine, Violation
 from gangsim.machines import Machines

@@ -40,7 +40,7 @@ from gangline_storage import LocalStore
 from gangline_storage.digest import digest_bytes
 from gangline_storage.pace import Pace
 from gangline_worker.agent.checkpoints.transfer import CheckpointDamaged, Checkpoints
-from gangline_worker.agent.decide.model import GangKey, RankKey
+from gangline_worker.agent.decide.keys import GangKey, RankKey
 from gangline_worker.checkpoint.files import CorruptCheckpoint
 from gangline_worker.checkpoint.loader import Checkpoint
 from gangline_worker.checkpoint.local import holdings

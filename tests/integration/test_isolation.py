@@ -550,7 +550,7 @@ from pathlib import Path
 from gangline_schemas.isolation import Isolation
 from gangline_worker.agent.isolation.isolator import Bounds, IsolationMissing, Isolator
 from gangline_worker.agent.isolation.cold_start import Launch, start_cold
-from gangline_worker.agent.decide.model import GangKey, RankKey
+from gangline_worker.agent.decide.keys import GangKey, RankKey
 data, closed = Path(sys.argv[1]), Path(sys.argv[2])
 (data / "sockets").mkdir(parents=True)
 isolator = Isolator(data, data / "sockets", [], Bounds(range(1_900_000_000, 1_900_000_010), 500))

@@ -18,7 +18,7 @@ import pytest
 from gangline_schemas.events.faults import CheckpointRequested, GangWatched
 from gangline_schemas.events.heartbeats import WorkerHeartbeat
 from gangline_schemas.events.workers import NodeJoined, NodeUnfit
-from gangline_worker.agent.decide.model import NodeChecked
+from gangline_worker.agent.decide.inputs import NodeChecked
 from gangline_worker.agent.health.fitness import FitnessLimits
 from gangline_worker.agent.health.node_check import PROBE, run
 from gangline_worker.agent.health.node_check_host import LIMIT_S, NodeCheckHost

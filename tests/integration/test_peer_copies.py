@@ -28,7 +28,7 @@ from gangline_schemas.rank_protocol import CopyDamaged, CopyReplaced
 from gangline_storage.local import LocalStore
 from gangline_worker.agent.checkpoints.repair import Repairs
 from gangline_worker.agent.checkpoints.transfer import CheckpointDamaged, Checkpoints
-from gangline_worker.agent.decide.model import GangKey, RankKey
+from gangline_worker.agent.decide.keys import GangKey, RankKey
 from gangline_worker.agent.peers import client as peer_client
 from support.harnesses.node import NodeHarness
 from support.harnesses.peers import PeerHarness, PeerNode, commit, running_peers, save

@@ -17,7 +17,9 @@ from typing import Any
 
 import pytest
 
-from gangline_worker.agent.decide.model import GangKey, OpenStore, RankKey, StoreFailed, StoreOpened
+from gangline_worker.agent.decide.effects import OpenStore
+from gangline_worker.agent.decide.inputs import StoreFailed, StoreOpened
+from gangline_worker.agent.decide.keys import GangKey, RankKey
 from gangline_worker.agent.host.forked import Forked
 from gangline_worker.agent.rendezvous.store_host import StoreHost
 from gangline_worker.agent.runtime.launcher import become_subreaper

@@ -24,23 +24,18 @@ from gangline_schemas.job import JobSpec
 from gangline_schemas.rank_protocol import ShardReady
 from gangline_worker.agent.decide.core import AgentCore, AgentLimits
 from gangline_worker.agent.decide.core_state import CoreState
-from gangline_worker.agent.decide.model import (
-    Effect,
-    GangKey,
+from gangline_worker.agent.decide.effects import Effect, Publish, SendHeartbeat, Spawn
+from gangline_worker.agent.decide.inputs import (
     HeartbeatAcked,
     Input,
-    Moment,
     Prepared,
-    Publish,
-    RankKey,
     RankMessage,
     RankSpawned,
-    SendHeartbeat,
     ShardChecked,
-    Spawn,
     StoreOpened,
     Uploaded,
 )
+from gangline_worker.agent.decide.keys import GangKey, Moment, RankKey
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
 

@@ -31,7 +31,7 @@ from gangline_storage.digest import digest_bytes
 from gangline_storage.local import LocalStore
 from gangline_storage.port import CHUNK_BYTES, ObjectInfo
 from gangline_worker.agent.checkpoints.transfer import Checkpoints
-from gangline_worker.agent.decide.model import GangKey, RankKey
+from gangline_worker.agent.decide.keys import GangKey, RankKey
 from gangline_worker.agent.isolation.files import Owner
 from gangline_worker.agent.peers.tier import PeerSettings, open_peer_tier
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
-from gangline_worker.agent.decide.model import GangKey, RankExited, RankKey
+from gangline_worker.agent.decide.inputs import RankExited
+from gangline_worker.agent.decide.keys import GangKey, RankKey
 from gangline_worker.agent.isolation.cold_start import Launch
 from gangline_worker.agent.isolation.sandbox import UNCONFINED, Confinement
 from gangline_worker.agent.runtime.launcher import Launcher

@@ -29,7 +29,8 @@ from gangline_storage.local import LocalStore
 from gangline_worker.agent.checkpoints.repair import Repairs
 from gangline_worker.agent.checkpoints.share import Share
 from gangline_worker.agent.checkpoints.transfer import CheckpointDamaged, Checkpoints, WrongPath
-from gangline_worker.agent.decide.model import GangKey, NoSoundCopy, Prepared, RankKey
+from gangline_worker.agent.decide.inputs import NoSoundCopy, Prepared
+from gangline_worker.agent.decide.keys import GangKey, RankKey
 from gangline_worker.agent.host.folders import Folders
 from gangline_worker.agent.workspace.prepare import Preparer
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from gangline_storage.local import LocalStore
 from gangline_worker.agent.checkpoints.old_copies import KEPT_S, delete_unused, note_use
 from gangline_worker.agent.checkpoints.transfer import Checkpoints
-from gangline_worker.agent.decide.model import GangKey, Prepared
+from gangline_worker.agent.decide.inputs import Prepared
+from gangline_worker.agent.decide.keys import GangKey
 from gangline_worker.agent.host.folders import Folders
 from gangline_worker.agent.workspace.prepare import Preparer
 from support.builders.agent_core import allocation

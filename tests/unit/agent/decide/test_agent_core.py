@@ -30,32 +30,33 @@ from gangline_schemas.rank_protocol import (
     Report,
     Troubled,
 )
-from gangline_worker.agent.decide.model import (
-    DAMAGE_LIMIT,
+from gangline_worker.agent.decide.effects import (
     CheckShard,
     CloseGang,
-    GangKey,
     KillRank,
-    NoSoundCopy,
     Note,
     OpenStore,
     Prepare,
-    Prepared,
-    PrepareFailed,
     Publish,
-    RankExited,
-    RankKey,
-    RankMessage,
-    RankSpawned,
     SendControl,
     SendHeartbeat,
     Spawn,
+    Upload,
+)
+from gangline_worker.agent.decide.inputs import (
+    NoSoundCopy,
+    Prepared,
+    PrepareFailed,
+    RankExited,
+    RankMessage,
+    RankSpawned,
     SpawnFailed,
     StoreFailed,
     StoreOpened,
-    Upload,
     UploadFailed,
 )
+from gangline_worker.agent.decide.keys import GangKey, RankKey
+from gangline_worker.agent.decide.rank_messages import DAMAGE_LIMIT
 from support.builders.agent_core import (
     NODE,
     START,

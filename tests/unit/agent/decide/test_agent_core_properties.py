@@ -16,30 +16,30 @@ from gangline_schemas.events.faults import FailureCause, GangFailed
 from gangline_schemas.events.scheduling import GangAllocated, GangStopping, StopReason
 from gangline_schemas.events.workers import NodeJoined, WorkerExited
 from gangline_worker.agent.decide.core import AgentCore, AgentLimits
-from gangline_worker.agent.decide.model import (
+from gangline_worker.agent.decide.effects import (
     CloseGang,
     Effect,
-    GangKey,
-    HeartbeatAcked,
-    Input,
     KillRank,
-    Leave,
-    Moment,
     OpenStore,
     Prepare,
-    Prepared,
-    PrepareFailed,
     Publish,
-    RankExited,
-    RankKey,
-    RankSpawned,
     SendHeartbeat,
     Spawn,
+    TakeStacks,
+)
+from gangline_worker.agent.decide.inputs import (
+    HeartbeatAcked,
+    Input,
+    Leave,
+    Prepared,
+    PrepareFailed,
+    RankExited,
+    RankSpawned,
     StacksTaken,
     StoreFailed,
     StoreOpened,
-    TakeStacks,
 )
+from gangline_worker.agent.decide.keys import GangKey, Moment, RankKey
 from support.builders.agent_core import START, allocation, node_info, released, reread
 
 LIMITS = AgentLimits(1.0, lease_s=5.0)

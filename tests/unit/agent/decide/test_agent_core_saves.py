@@ -12,17 +12,15 @@ from gangline_schemas.events.workers import (
     WorkerExited,
 )
 from gangline_schemas.rank_protocol import Hello
-from gangline_worker.agent.decide.model import (
+from gangline_worker.agent.decide.effects import (
     CheckShard,
     Effect,
     KillRank,
-    RankExited,
-    RankMessage,
     SendControl,
     TerminateRank,
     Upload,
-    UploadFailed,
 )
+from gangline_worker.agent.decide.inputs import RankExited, RankMessage, UploadFailed
 from support.builders.agent_core import (
     Node,
     begun_anew,

@@ -8,17 +8,10 @@ from gangline_bus.decision import Tick
 from gangline_schemas.events.faults import FailureCause, GangFailed
 from gangline_schemas.events.workers import WorkerStacks
 from gangline_schemas.rank_protocol import Report
-from gangline_worker.agent.decide.model import (
-    STACKS_WAIT_S,
-    GangKey,
-    KillRank,
-    RankExited,
-    RankKey,
-    RankMessage,
-    RankStacks,
-    StacksTaken,
-    TakeStacks,
-)
+from gangline_worker.agent.decide.effects import KillRank, TakeStacks
+from gangline_worker.agent.decide.inputs import RankExited, RankMessage, RankStacks, StacksTaken
+from gangline_worker.agent.decide.keys import GangKey, RankKey
+from gangline_worker.agent.decide.stacks import STACKS_WAIT_S
 from support.builders.agent_core import (
     LEASE_S,
     START,

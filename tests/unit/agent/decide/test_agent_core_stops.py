@@ -8,25 +8,26 @@ from gangline_bus.decision import Tick
 from gangline_schemas.events.scheduling import StopReason
 from gangline_schemas.events.workers import ExitReason, NodeJoined, NodeLeaving, WorkerExited
 from gangline_schemas.rank_protocol import Control, HandlesStop, Hello
-from gangline_worker.agent.decide.model import (
+from gangline_worker.agent.decide.effects import (
     CloseGang,
     Effect,
-    GangKey,
-    HeartbeatAcked,
     KillRank,
-    Leave,
     Prepare,
-    Prepared,
     Publish,
-    RankExited,
-    RankKey,
-    RankMessage,
-    RankSpawned,
     SendControl,
     Spawn,
-    StoreOpened,
     TerminateRank,
 )
+from gangline_worker.agent.decide.inputs import (
+    HeartbeatAcked,
+    Leave,
+    Prepared,
+    RankExited,
+    RankMessage,
+    RankSpawned,
+    StoreOpened,
+)
+from gangline_worker.agent.decide.keys import GangKey, RankKey
 from support.builders.agent_core import (
     LEASE_S,
     Node,

@@ -17,19 +17,10 @@ from gangline_schemas.events.heartbeats import GpuHealth, NodeHealth
 from gangline_schemas.events.workers import NodeJoined, NodeUnfit
 from gangline_worker.agent.config import AgentSettings
 from gangline_worker.agent.decide.core import AgentCore
+from gangline_worker.agent.decide.effects import CheckNode, Effect, Note, Publish, SendHeartbeat
+from gangline_worker.agent.decide.inputs import HeartbeatAcked, Input, Leave, NodeChecked
+from gangline_worker.agent.decide.keys import Moment
 from gangline_worker.agent.decide.membership import AgentLimits
-from gangline_worker.agent.decide.model import (
-    CheckNode,
-    Effect,
-    HeartbeatAcked,
-    Input,
-    Leave,
-    Moment,
-    NodeChecked,
-    Note,
-    Publish,
-    SendHeartbeat,
-)
 from gangline_worker.agent.health.fitness import FitnessLimits, unfit_for
 from gangline_worker.agent.runtime.lease_guard import KeptGuard, LeaseGuard
 from support.builders.agent_core import NODE, START

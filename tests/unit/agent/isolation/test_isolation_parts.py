@@ -13,7 +13,7 @@ import pytest
 
 from gangline_schemas.isolation import Isolation
 from gangline_worker.agent.config import AgentSettings
-from gangline_worker.agent.decide.model import GangKey, RankKey
+from gangline_worker.agent.decide.keys import GangKey, RankKey
 from gangline_worker.agent.host.connections import uid_of
 from gangline_worker.agent.isolation.cold_start import Launch, start_cold
 from gangline_worker.agent.isolation.files import Owner, acting_as, give, opened_as

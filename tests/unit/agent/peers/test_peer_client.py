@@ -12,7 +12,7 @@ import pytest
 from gangline_schemas.events.scheduling import GangAllocated, NodeAssignment
 from gangline_schemas.events.workers import ObjectDigest
 from gangline_storage import LocalStore, digest_bytes
-from gangline_worker.agent.decide.model import GangKey
+from gangline_worker.agent.decide.keys import GangKey
 from gangline_worker.agent.peers.client import PeerCopies, Round
 from gangline_worker.agent.peers.gangs import Gangs, Peer
 from gangline_worker.agent.peers.seal import Secret

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from gangline_schemas.events.scheduling import GangAllocated, GangReleased, ReleaseReason
 from gangline_storage.local import LocalStore
-from gangline_worker.agent.decide.model import GangKey
+from gangline_worker.agent.decide.keys import GangKey
 from gangline_worker.agent.isolation.files import Owner, give
 from gangline_worker.agent.peers import tier as peer_tier
 from gangline_worker.agent.peers.files import CopyFiles, NotGiven

@@ -13,7 +13,8 @@ from random import Random
 import pytest
 
 from gangline_schemas.rank_protocol import Control, FromRank, Hello, Report
-from gangline_worker.agent.decide.model import GangKey, RankKey, RankMessage
+from gangline_worker.agent.decide.inputs import RankMessage
+from gangline_worker.agent.decide.keys import GangKey, RankKey
 from gangline_worker.agent.runtime.rank_socket import FRAME_LIMIT_BYTES, RankServer
 
 GANG = GangKey("job", 1)

@@ -17,7 +17,7 @@ from typing import Never
 import psutil
 import pytest
 
-from gangline_worker.agent.decide.model import GangKey, RankKey
+from gangline_worker.agent.decide.keys import GangKey, RankKey
 from gangline_worker.agent.runtime.stacks import take_stacks
 
 RANK = RankKey(GangKey("job", 1), 3)

@@ -21,7 +21,8 @@ from gangline_schemas.catalog import Topic
 from gangline_schemas.events.heartbeats import NodeHealth, WorkerHeartbeat
 from gangline_schemas.events.logs import LogLine
 from gangline_schemas.events.workers import NodeLeaving
-from gangline_worker.agent.decide.model import GangKey, Publish, RankKey
+from gangline_worker.agent.decide.effects import Publish
+from gangline_worker.agent.decide.keys import GangKey, RankKey
 from gangline_worker.agent.spool import outgoing as outgoing_module
 from gangline_worker.agent.spool.outgoing import Outgoing
 

@@ -9,7 +9,7 @@ import pytest
 
 from gangline_storage.local import LocalStore
 from gangline_worker.agent.checkpoints.transfer import Checkpoints
-from gangline_worker.agent.decide.model import GangKey
+from gangline_worker.agent.decide.keys import GangKey
 from gangline_worker.agent.host.folders import Folders
 from gangline_worker.agent.workspace.data_caches import DataCaches
 from gangline_worker.agent.workspace.environment import rank_environment

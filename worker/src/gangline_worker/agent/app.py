@@ -44,8 +44,10 @@ from gangline_storage.s3_options import S3Options
 from .checkpoints.transfer import Checkpoints
 from .config import AgentSettings
 from .decide.core import AgentCore
+from .decide.effects import Effect
+from .decide.inputs import HeartbeatAcked, Input, Leave
+from .decide.keys import Moment
 from .decide.membership import AgentLimits
-from .decide.model import Effect, HeartbeatAcked, Input, Leave, Moment
 from .executor import Executor, Parts
 from .handover import FORMAT, Handover, leave
 from .health.fitness import FitnessLimits

@@ -16,37 +16,37 @@ from gangline_storage.errors import StoreError
 
 from .checkpoints.repair import Repairs
 from .checkpoints.transfer import CheckpointDamaged, Checkpoints, WrongPath
-from .decide.model import (
+from .decide.effects import (
     CheckNode,
     CheckShard,
     CloseGang,
     Effect,
-    Gang,
-    GangKey,
-    Input,
     KillRank,
-    Moment,
     Note,
     OpenStore,
     Prepare,
-    PrepareFailed,
     Publish,
-    RankExited,
-    RankKey,
-    RankMessage,
-    RankSpawned,
     SendControl,
     SendHeartbeat,
-    ShardChecked,
     Spawn,
-    SpawnFailed,
-    StacksTaken,
     TakeStacks,
     TerminateRank,
     Upload,
+)
+from .decide.gang import Gang
+from .decide.inputs import (
+    Input,
+    PrepareFailed,
+    RankExited,
+    RankMessage,
+    RankSpawned,
+    ShardChecked,
+    SpawnFailed,
+    StacksTaken,
     Uploaded,
     UploadFailed,
 )
+from .decide.keys import GangKey, Moment, RankKey
 from .inbox import Inbox
 from .isolation.cold_start import Launch
 from .isolation.isolator import Isolator

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from .decide.model import Input
+from .decide.inputs import Input
 
 T = TypeVar("T")
 _LIMIT = 10_000

@@ -12,13 +12,7 @@ from pathlib import Path
 
 import xxhash
 
-from gangline_schemas.checkpoint import (
-    Alike,
-    CommitRecord,
-    RankManifest,
-    manifest_name,
-    shard_name,
-)
+from gangline_schemas.checkpoint import Alike, CommitRecord, RankManifest, manifest_name, shard_name
 from gangline_schemas.events.workers import ObjectDigest
 from gangline_worker.checkpoint.files import write_synced
 from gangline_worker.checkpoint.loader import COMMIT_FILE

@@ -12,12 +12,7 @@ from pydantic import JsonValue
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from gangline_worker.checkpoint.public import (
-    DIRECTORY_ENV,
-    announcer,
-    committed_step,
-    identity,
-)
+from gangline_worker.checkpoint.public import DIRECTORY_ENV, announcer, committed_step, identity
 from gangline_worker.checkpoint.saver import AsyncSaver, SaveResult
 from gangline_worker.loss_watch import NotFiniteError
 from gangline_worker.reporting import reporter

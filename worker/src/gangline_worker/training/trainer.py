@@ -30,19 +30,8 @@ from gangline_worker.data.flag import flag
 from gangline_worker.data.left_out import LeftOut, left_out_of_job, used_in, widened
 from gangline_worker.data.opening import ReadSettings, open_samples
 from gangline_worker.data.samples import Batch, Samples
-from gangline_worker.loss_watch import (
-    LossSpikeError,
-    LostTrainingError,
-    NotFiniteError,
-    SpikeWatch,
-)
-from gangline_worker.reporting import (
-    doing,
-    report,
-    reporter,
-    should_skip,
-    should_stop,
-)
+from gangline_worker.loss_watch import LossSpikeError, LostTrainingError, NotFiniteError, SpikeWatch
+from gangline_worker.reporting import doing, report, reporter, should_skip, should_stop
 from gangline_worker.training.agreement import StepNews, StepSummary, all_agree, all_same, exchange
 from gangline_worker.training.busy import LayerClock, own_work
 from gangline_worker.training.config import TrainConfig

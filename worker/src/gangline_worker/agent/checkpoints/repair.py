@@ -16,7 +16,8 @@ import structlog
 from gangline_schemas.events.scheduling import GangAllocated
 from gangline_schemas.rank_protocol import CopyDamaged, CopyReplaced
 from gangline_storage.errors import StoreError
-from gangline_worker.agent.decide.model import GangKey, NoSoundCopy, RankKey
+from gangline_worker.agent.decide.inputs import NoSoundCopy
+from gangline_worker.agent.decide.keys import GangKey, RankKey
 from gangline_worker.agent.isolation.files import Owner
 
 from .other_copies import OtherCopies

@@ -38,7 +38,7 @@ from gangline_storage.durable import replace_file
 from gangline_storage.errors import NotFound
 from gangline_storage.pace import Pace
 from gangline_storage.port import CHUNK_BYTES, ObjectStore
-from gangline_worker.agent.decide.model import RankKey
+from gangline_worker.agent.decide.keys import RankKey
 from gangline_worker.agent.isolation.files import Owner, acting_as, opened_as
 
 from .fetched import Fetched, Tier

@@ -21,7 +21,10 @@ from gangline_schemas.events.workers import (
 )
 from gangline_schemas.rank_protocol import DataDamaged, Report
 
-from .model import Gang, GangKey, Moment, Publish, Rank, RankStacks, SendHeartbeat
+from .effects import Publish, SendHeartbeat
+from .gang import Gang, Rank
+from .inputs import RankStacks
+from .keys import GangKey, Moment
 
 REASON_LIMIT = 1000
 

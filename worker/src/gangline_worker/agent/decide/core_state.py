@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .effects import CheckNode, CheckShard, Effect, OpenStore, Prepare, TakeStacks
+from .gang import Gang, Phase
 from .membership import Standing
-from .model import CheckNode, CheckShard, Effect, Gang, OpenStore, Phase, Prepare, TakeStacks
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,10 @@ from dataclasses import dataclass
 from gangline_schemas.events.workers import NodeInfo
 
 from . import announce
-from .model import CheckNode, Effect, Gang, HeartbeatAcked, Moment, NodeChecked, Note
+from .effects import CheckNode, Effect, Note
+from .gang import Gang
+from .inputs import HeartbeatAcked, NodeChecked
+from .keys import Moment
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,17 +15,14 @@ from gangline_schemas.rank_protocol import (
 )
 
 from . import announce
-from .model import (
-    DAMAGE_LIMIT,
-    CheckShard,
-    Effect,
-    Gang,
-    Moment,
-    Note,
-    Rank,
-    RankMessage,
-    SendControl,
-)
+from .effects import Effect, SendControl
+from .gang import Gang, Rank
+from .inputs import RankMessage
+from .keys import Moment
+from .saves import on_ready
+
+DAMAGE_LIMIT = 64
+"""So many damaged blocks of data are published of one rank: no program may flood the bus."""
 
 
 def on_message(
@@ -52,20 +49,6 @@ def on_message(
         case DataDamaged() as found if rank.damaged < DAMAGE_LIMIT:
             rank.damaged += 1
             return [announce.damaged(node, gang, rank, found)]
-        case ShardReady() as ready if ready.step not in rank.uploads:
-            if refusal := _refusal(gang, rank, ready):
-                return [Note("shard.refused", gang.key, refusal)]
-            behind = gang.behind
-            rank.uploads[ready.step] = ready
-            check = CheckShard(rank.key, ready)
-            return [check, *gang.send_control()] if gang.behind != behind else [check]
+        case ShardReady() as ready:
+            return on_ready(gang, rank, ready)
     return []
-
-
-def _refusal(gang: Gang, rank: Rank, ready: ShardReady) -> str | None:
-    """Why a rank's part is not taken; None if it is."""
-    if ready.rank != rank.key.rank or ready.world_size != gang.allocation.world_size:
-        return "it names another rank or world size"
-    if rank.saved is not None and ready.step <= rank.saved:  # it may be committed by now
-        return f"step {ready.step} of rank {ready.rank} comes after step {rank.saved}"
-    return None

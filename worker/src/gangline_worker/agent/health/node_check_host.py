@@ -13,7 +13,7 @@ from typing import Literal
 
 import structlog
 
-from gangline_worker.agent.decide.model import NodeChecked
+from gangline_worker.agent.decide.inputs import NodeChecked
 from gangline_worker.agent.host.folders import Folders
 from gangline_worker.agent.isolation.rank_exec import tied_command
 

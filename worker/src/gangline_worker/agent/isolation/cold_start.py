@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gangline_worker.agent.decide.model import RankKey
+from gangline_worker.agent.decide.keys import RankKey
 
 from .rank_exec import tied_command
 from .sandbox import UNCONFINED, Confinement, born_in

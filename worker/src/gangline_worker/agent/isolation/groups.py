@@ -11,7 +11,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from gangline_worker.agent.decide.model import GangKey
+from gangline_worker.agent.decide.keys import GangKey
 
 AGENTS_OWN = "gangline-agent"
 _NEEDED = frozenset({"memory", "pids"})

@@ -26,7 +26,7 @@ import structlog
 
 from gangline_schemas.isolation import Isolation
 from gangline_storage.durable import replace_file
-from gangline_worker.agent.decide.model import GangKey, RankKey
+from gangline_worker.agent.decide.keys import GangKey, RankKey
 from gangline_worker.agent.host.forked import Forked
 
 from .cold_start import Launch, start_cold

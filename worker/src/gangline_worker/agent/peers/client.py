@@ -22,7 +22,7 @@ from gangline_schemas.events.workers import ObjectDigest
 from gangline_storage.digest import Digest
 from gangline_storage.errors import StoreError
 from gangline_storage.port import CHUNK_BYTES
-from gangline_worker.agent.decide.model import GangKey
+from gangline_worker.agent.decide.keys import GangKey
 from gangline_worker.agent.host.connections import End
 
 from .files import name_of

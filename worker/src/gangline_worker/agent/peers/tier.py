@@ -13,7 +13,7 @@ import structlog
 from gangline_schemas.base import Event
 from gangline_service.private_file import write_private
 from gangline_storage.port import ObjectStore
-from gangline_worker.agent.decide.model import GangKey
+from gangline_worker.agent.decide.keys import GangKey
 from gangline_worker.agent.host.connections import End
 from gangline_worker.agent.isolation.files import Owner
 

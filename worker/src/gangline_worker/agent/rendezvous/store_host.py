@@ -20,7 +20,9 @@ from dataclasses import dataclass
 
 import structlog
 
-from gangline_worker.agent.decide.model import GangKey, OpenStore, StoreFailed, StoreOpened
+from gangline_worker.agent.decide.effects import OpenStore
+from gangline_worker.agent.decide.inputs import StoreFailed, StoreOpened
+from gangline_worker.agent.decide.keys import GangKey
 from gangline_worker.agent.host.connections import End
 from gangline_worker.agent.host.forked import Forked
 from gangline_worker.agent.warm.zygote_host import ZygoteHost

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TypeVar
 
-from gangline_worker.agent.decide.model import RankExited, RankKey
+from gangline_worker.agent.decide.inputs import RankExited
+from gangline_worker.agent.decide.keys import RankKey
 from gangline_worker.agent.host.forked import Forked
 from gangline_worker.agent.host.sweep import kill_rank, reap_orphans
 from gangline_worker.agent.isolation.cold_start import Launch, start_cold

@@ -23,7 +23,8 @@ import structlog
 from pydantic import Base64Bytes, ValidationError
 
 from gangline_schemas.rank_protocol import FROM_RANK, FromAgent, Hello
-from gangline_worker.agent.decide.model import GangKey, RankKey, RankMessage
+from gangline_worker.agent.decide.inputs import RankMessage
+from gangline_worker.agent.decide.keys import GangKey, RankKey
 from gangline_worker.agent.isolation.files import Owner, give
 
 log = structlog.get_logger(__name__)

@@ -21,11 +21,12 @@ import psutil
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from gangline_schemas.secrets import redact
-from gangline_worker.agent.decide.model import RankKey, RankStacks
+from gangline_worker.agent.decide.inputs import RankStacks
+from gangline_worker.agent.decide.keys import RankKey
 from gangline_worker.agent.host.sweep import processes
 
 LIMIT_S = 2.0
-"""For all ranks together; below model.STACKS_WAIT_S, so that what was read arrives in time."""
+"""For all ranks together; below decide's STACKS_WAIT_S, so that what was read arrives in time."""
 _PROCESSES = 8
 _FRAMES = 60
 _TEXT_CHARS = 32_000

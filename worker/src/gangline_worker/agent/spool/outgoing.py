@@ -20,7 +20,9 @@ from gangline_schemas.catalog import Topic, topic_of
 from gangline_schemas.envelope import Envelope, derived_id
 from gangline_schemas.events.heartbeats import GpuStatus, NodeHealth, WorkerHeartbeat
 from gangline_schemas.events.logs import LogLine, WorkerLog
-from gangline_worker.agent.decide.model import GangKey, HeartbeatAcked, Publish, RankKey
+from gangline_worker.agent.decide.effects import Publish
+from gangline_worker.agent.decide.inputs import HeartbeatAcked
+from gangline_worker.agent.decide.keys import GangKey, RankKey
 
 from .sender import Sender
 from .spool import Spool

@@ -17,7 +17,8 @@ from gangline_storage.port import ObjectStore
 from gangline_worker.agent.checkpoints.old_copies import delete_unused, note_use
 from gangline_worker.agent.checkpoints.share import Share
 from gangline_worker.agent.checkpoints.transfer import CheckpointDamaged, Checkpoints, WrongPath
-from gangline_worker.agent.decide.model import GangKey, Prepared, PrepareFailed
+from gangline_worker.agent.decide.inputs import Prepared, PrepareFailed
+from gangline_worker.agent.decide.keys import GangKey
 from gangline_worker.agent.host.addresses import check_addresses
 from gangline_worker.agent.host.folders import Folders
 from gangline_worker.agent.isolation.files import Owner, give
