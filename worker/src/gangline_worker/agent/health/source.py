@@ -113,17 +113,24 @@ class ScriptedHealth:
             return None
 
 
+def health_source(script: Path | None, node_id: str, folder: Path) -> HealthSource:
+    """This machine; or a script, which may be a folder with a file for each node."""
+    if script is None:
+        return HostHealth(folder, GpuWatch())
+    return ScriptedHealth(script / f"{node_id}.json" if script.is_dir() else script)
+
+
 class HealthWatch:
     """The newest reading of a source, and what `gpus` do, taken every `interval_s` until `stop`."""
 
     def __init__(
         self,
-        open_source: Callable[[], HealthSource],
+        health_source: Callable[[], HealthSource],
         interval_s: float,
         gpus: tuple[int, ...] = (),
     ) -> None:
         """`gpus` are indexes of NVML."""
-        self._open = open_source
+        self._open = health_source
         self._gpus = gpus
         self._statuses: tuple[GpuStatus, ...] = ()
         self._interval_s = interval_s

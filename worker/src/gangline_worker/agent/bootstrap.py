@@ -1,0 +1,111 @@
+"""Makes the parts of an agent as its settings say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from secrets import token_hex
+
+from gangline_schemas.events.workers import NodeInfo
+from gangline_schemas.isolation import Isolation
+from gangline_storage.open import open_store
+from gangline_storage.pace import Pace
+from gangline_storage.port import ObjectStore
+from gangline_storage.retry import Retry
+from gangline_storage.s3_options import S3Options
+
+from .checkpoints.transfer import Checkpoints
+from .config import AgentSettings
+from .decide.inputs import NodeChecked
+from .health.fitness import FitnessLimits
+from .health.node_check_host import NodeCheckHost
+from .health.source import HealthWatch, health_source
+from .host.folders import Folders
+from .host.inventory import Labels, take_inventory
+from .peers.tier import PeerSettings, PeerTier, open_peer_tier
+from .warm.process import WarmStart
+from .warm.standby_host import StandbyPool
+from .warm.zygote_host import ZygoteHost
+
+_UPLOADS_WAIT_S = 60.0  # for a store that is away, the parts that it has are not sent again
+
+
+def peer_tier(settings: AgentSettings, data: Path) -> PeerTier | None:
+    """None where the node gives no copies, or cannot listen for requests."""
+    if not settings.peer_copies:
+        return None
+    given = PeerSettings(
+        settings.node_id, settings.address, settings.peer_port, settings.peer_timeout_s
+    )
+    return open_peer_tier(given, data)
+
+
+def inventory(
+    settings: AgentSettings, ports: tuple[int, ...], level: Isolation, peers: PeerTier | None
+) -> NodeInfo:
+    """The node, as a new incarnation. Raises DriverUnusable."""
+    node = take_inventory(
+        Labels(settings.node_id, token_hex(8), settings.address, settings.rack, settings.block),
+        slots=settings.slots,
+        ports=ports,
+    )
+    known: dict[str, object] = {"isolation": level}
+    if peers is not None:
+        known["copies_port"] = peers.port
+    return node.model_copy(update=known)
+
+
+def gpus_of(node: NodeInfo) -> tuple[int, ...]:
+    """The indexes of the GPUs that NVML knows; () on a node with CPU slots."""
+    return tuple(gpu.index for gpu in node.gpus if gpu.model != "cpu")
+
+
+def health_watch(settings: AgentSettings, data: Path, node: NodeInfo) -> HealthWatch:
+    """Not started."""
+    source = partial(health_source, settings.health_script, settings.node_id, data)
+    return HealthWatch(source, settings.health_interval_s, gpus_of(node))
+
+
+def node_checks(
+    settings: AgentSettings,
+    folders: Folders,
+    watch: HealthWatch,
+    done: Callable[[NodeChecked], None],
+    node: NodeInfo,
+) -> NodeCheckHost | None:
+    """None where the node joins unchecked."""
+    level, gpus = settings.node_check, gpus_of(node)
+    if level == "off":
+        return None
+    if level == "auto":
+        level = "full" if gpus else "light"
+    limits = FitnessLimits(settings.disk_free_gb, settings.memory_free_gb, settings.clock_error_s)
+    return NodeCheckHost(level, folders, limits, watch, done, gpus)
+
+
+def warm_start(settings: AgentSettings, sockets: Path, node: NodeInfo) -> WarmStart | None:
+    """None where all ranks start cold. By default none is forked where a GPU's driver is."""
+    how = settings.warm_start
+    if how == "auto":
+        how = "standby" if gpus_of(node) else "fork"
+    if how == "off":
+        return None
+    if how == "fork":
+        return ZygoteHost(sockets)
+    return StandbyPool(sockets, settings.standbys or len(node.gpus))
+
+
+def checkpoints(settings: AgentSettings, data: Path, store: ObjectStore) -> Checkpoints:
+    """Those that go from this node to the store, and back."""
+    limit = settings.upload_mb_per_s
+    return Checkpoints(
+        data / "checkpoints",
+        store,
+        node_id=settings.node_id,
+        link=settings.link_uploads,
+        pace=Pace(limit * 1e6) if limit is not None else None,
+        uploads=open_store(
+            settings.store_url, options=S3Options(retry=Retry.within(_UPLOADS_WAIT_S))
+        ),
+    )
