@@ -39,7 +39,8 @@ from gangline_schemas.rank_protocol import ShardReady
 from gangline_storage import LocalStore
 from gangline_storage.digest import digest_bytes
 from gangline_storage.pace import Pace
-from gangline_worker.agent.checkpoints.transfer import CheckpointDamaged, Checkpoints
+from gangline_worker.agent.checkpoints.integrity import CheckpointDamaged
+from gangline_worker.agent.checkpoints.transfer import Checkpoints
 from gangline_worker.agent.decide.keys import GangKey, RankKey
 from gangline_worker.checkpoint.files import CorruptCheckpoint
 from gangline_worker.checkpoint.loader import Checkpoint

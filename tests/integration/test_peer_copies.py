@@ -26,8 +26,9 @@ from gangline_schemas.events.scheduling import GangAllocated, ReleaseReason
 from gangline_schemas.events.workers import NodeJoined
 from gangline_schemas.rank_protocol import CopyDamaged, CopyReplaced
 from gangline_storage.local import LocalStore
+from gangline_worker.agent.checkpoints.integrity import CheckpointDamaged
 from gangline_worker.agent.checkpoints.repair import Repairs
-from gangline_worker.agent.checkpoints.transfer import CheckpointDamaged, Checkpoints
+from gangline_worker.agent.checkpoints.transfer import Checkpoints
 from gangline_worker.agent.decide.keys import GangKey, RankKey
 from gangline_worker.agent.peers import client as peer_client
 from support.harnesses.node import NodeHarness

@@ -26,9 +26,10 @@ from gangline_schemas.job import JobSpec
 from gangline_schemas.rank_protocol import CopyDamaged, CopyReplaced, ShardReady
 from gangline_storage.digest import digest_bytes
 from gangline_storage.local import LocalStore
+from gangline_worker.agent.checkpoints.integrity import CheckpointDamaged, WrongPath
 from gangline_worker.agent.checkpoints.repair import Repairs
 from gangline_worker.agent.checkpoints.share import Share
-from gangline_worker.agent.checkpoints.transfer import CheckpointDamaged, Checkpoints, WrongPath
+from gangline_worker.agent.checkpoints.transfer import Checkpoints
 from gangline_worker.agent.decide.inputs import NoSoundCopy, Prepared
 from gangline_worker.agent.decide.keys import GangKey, RankKey
 from gangline_worker.agent.host.folders import Folders

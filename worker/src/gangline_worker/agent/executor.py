@@ -14,8 +14,9 @@ from gangline_schemas.rank_protocol import CopyDamaged
 from gangline_schemas.secrets import redact
 from gangline_storage.errors import StoreError
 
+from .checkpoints.integrity import CheckpointDamaged, WrongPath
 from .checkpoints.repair import Repairs
-from .checkpoints.transfer import CheckpointDamaged, Checkpoints, WrongPath
+from .checkpoints.transfer import Checkpoints
 from .decide.effects import (
     CheckNode,
     CheckShard,

@@ -14,8 +14,7 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import structlog
@@ -33,36 +32,20 @@ from gangline_schemas.checkpoint import (
 from gangline_schemas.events.scheduling import CheckpointRef, GangAllocated
 from gangline_schemas.events.workers import CheckpointShardWritten, ObjectDigest
 from gangline_schemas.rank_protocol import ShardReady
-from gangline_storage.digest import digest_file
-from gangline_storage.durable import replace_file
-from gangline_storage.errors import NotFound
 from gangline_storage.pace import Pace
-from gangline_storage.port import CHUNK_BYTES, ObjectStore
+from gangline_storage.port import ObjectStore
 from gangline_worker.agent.decide.keys import RankKey
 from gangline_worker.agent.isolation.files import Owner, acting_as, opened_as
 
-from .fetched import Fetched, Tier
+from .fetch import COMMIT_FILE, Fetch
+from .integrity import CheckpointDamaged, WrongPath, damage_of, plain_file
 from .other_copies import OtherCopies
-from .referred import Referred, objects, objects_of, place_of
+from .referred import Referred, objects, objects_of
 from .share import Share
 
 log = structlog.get_logger(__name__)
 
-_COMMIT_FILE = "COMMIT.json"
-_MANIFEST = ".json"
 _RECORDS = 16  # that are remembered, for what ranks ask for
-
-
-class CheckpointDamaged(Exception):
-    """An object is not what its digest says; the message names it, `key` too if it is committed."""
-
-    def __init__(self, message: str, key: str | None = None) -> None:
-        super().__init__(message)
-        self.key = key
-
-
-class WrongPath(Exception):
-    """A rank named files that are not its own."""
 
 
 class Checkpoints:
@@ -123,8 +106,8 @@ class Checkpoints:
                 expected = f"{inner}/{name}"
                 if digest.key != expected:
                     raise WrongPath(f"rank {rank.rank} named {digest.key}; its file is {expected}")
-                path = _plain_file(root, expected)
-                if (damage := _damage(path, digest, owner)) is not None:
+                path = plain_file(root, expected)
+                if (damage := damage_of(path, digest, owner)) is not None:
                     said = f"what rank {rank.rank} announced"
                     raise CheckpointDamaged(f"{expected} is not {said}: it {damage}")
 
@@ -148,7 +131,7 @@ class Checkpoints:
         root, inner = self._saved(rank, allocation, ready)
         with self._used(root / inner):
             shard, manifest = (
-                self._put(_plain_file(root, f"{inner}/{name}"), digest, f"{prefix}/{name}", owner)
+                self._put(plain_file(root, f"{inner}/{name}"), digest, f"{prefix}/{name}", owner)
                 for digest, name in _objects(rank, ready)
             )
         return CheckpointShardWritten(
@@ -203,35 +186,27 @@ class Checkpoints:
         Raises CheckpointDamaged, OSError and StoreError.
         """
         begun_s = time.monotonic()
-        fetched = Fetched()
         with self._fetching:
-            prefix, folder = self._place(ref, team, owner)
-            with acting_as(owner):
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            record = self._record(ref.commit_key, folder, owner)
-
-            def bring(found: Sequence[ObjectDigest]) -> None:
-                wanted = self._wanted(found, prefix, folder, owner, fetched)
-                self._bring(wanted, owner, peers, fetched)
-
+            fetch = self._fetch(ref, team, owner, peers)
+            record = self._record(fetch, ref.commit_key)
             found = objects(record)
             if share is not None:
                 told_by = [record.manifests[rank] for rank in share.told_by(record.world_size)]
-                bring(told_by)
-                places = [folder / Path(digest.key).name for digest in told_by]
+                fetch.bring(told_by)
+                places = [fetch.folder / Path(digest.key).name for digest in told_by]
                 if (needed := _needed(share, places, record.world_size, owner)) is not None:
                     found = objects_of(record, needed)
                 found = tuple(digest for digest in found if digest not in told_by)
-            bring(found)
+            fetch.bring(found)
         log.info(
             "checkpoint.fetched",
             job=ref.job_id,
             attempt=ref.attempt,
             step=ref.step,
-            **fetched.counts(),
+            **fetch.brought.counts(),
             seconds=round(time.monotonic() - begun_s, 3),
         )
-        return folder
+        return fetch.folder
 
     def refetch(
         self,
@@ -247,50 +222,32 @@ class Checkpoints:
         has no sound one either), WrongPath, OSError and StoreError.
         """
         with self._fetching:
-            prefix, folder = self._place(ref, team, owner)
+            fetch = self._fetch(ref, team, owner, peers)
             record = self._records.get(ref.commit_key)
-            if record is None or file == _COMMIT_FILE:
-                record = self._record(ref.commit_key, folder, owner)
-            keys = {f"{prefix}/{file}", f"{prefix.rpartition('/')[0]}/{file}"}
+            if record is None or file == COMMIT_FILE:
+                record = self._record(fetch, ref.commit_key)
+            keys = {f"{fetch.prefix}/{file}", f"{fetch.prefix.rpartition('/')[0]}/{file}"}
             found = [digest for digest in objects(record) if digest.key in keys]
-            if not found and file != _COMMIT_FILE:
+            if not found and file != COMMIT_FILE:
                 raise WrongPath(f"{file[:200]} is no file of this checkpoint")
-            fetched = Fetched()
-            wanted = self._wanted(found, prefix, folder, owner, fetched, read=True)
-            brought = self._bring(wanted, owner, peers, fetched)
+            brought = fetch.bring(found, read=True)
             return brought[0] if brought else ("this node" if found else "the store", True)
 
-    def _place(self, ref: CheckpointRef, team: str, owner: Owner | None) -> tuple[str, Path]:
-        """The prefix of a checkpoint's keys and its folder here."""
+    def _fetch(
+        self, ref: CheckpointRef, team: str, owner: Owner | None, peers: OtherCopies | None
+    ) -> Fetch:
         prefix, _, name = ref.commit_key.rpartition("/")
-        if name != _COMMIT_FILE or not prefix.startswith(f"teams/{team}/"):
+        if name != COMMIT_FILE or not prefix.startswith(f"teams/{team}/"):
             raise WrongPath(f"{ref.commit_key} is no commit record of team {team}")
-        inner = checkpoint_prefix("", ref.attempt, ref.step)[1:]
-        return prefix, self.folder(ref.job_id, owner) / inner
+        folder = self.folder(ref.job_id, owner) / checkpoint_prefix("", ref.attempt, ref.step)[1:]
+        incoming = self._folder / f".incoming-{threading.get_ident()}"
+        return Fetch(self._store, prefix, folder, incoming, owner, peers, self._note)
 
-    def _record(self, key: str, folder: Path, owner: Owner | None) -> CommitRecord:
-        """The commit record; the store's is always written over the one that lies here."""
-        raw = self._committed(key)
-        record = _decode(key, raw)
-        with acting_as(owner):
-            replace_file(folder / _COMMIT_FILE, [raw])
-        self._records[key] = record
+    def _record(self, fetch: Fetch, key: str) -> CommitRecord:
+        record = self._records[key] = fetch.record(key)
         while len(self._records) > _RECORDS:
             del self._records[next(iter(self._records))]
         return record
-
-    def _fetch(self, key: str, path: Path, owner: Owner | None) -> None:
-        """Bring an object to `path`, in a folder of the owner."""
-        if owner is None:
-            self._store.fetch(key, path)
-            return
-        incoming = self._folder / f".incoming-{threading.get_ident()}"
-        try:
-            self._store.fetch(key, incoming)
-            with incoming.open("rb") as file, acting_as(owner):
-                replace_file(path, iter(lambda: file.read(CHUNK_BYTES), b""))
-        finally:
-            incoming.unlink(missing_ok=True)
 
     def _note(self, folder: Path, others: list[Path]) -> None:
         with self._busy_lock:
@@ -308,94 +265,6 @@ class Checkpoints:
                 self._busy[folder] -= 1
                 self._busy += Counter()  # drops what is zero
 
-    def _committed(self, key: str) -> bytes:
-        try:
-            return self._store.get(key)
-        except NotFound:
-            raise CheckpointDamaged(f"{key} is missing", key) from None
-
-    def _wanted(
-        self,
-        digests: Sequence[ObjectDigest],
-        prefix: str,
-        folder: Path,
-        owner: Owner | None,
-        fetched: Fetched,
-        *,
-        read: bool = False,
-    ) -> dict[str, _Wanted]:
-        """The objects that are not here as they were committed, by key.
-
-        Of a shard the size alone is looked at, unless it is to be `read`: the ranks read them side
-        by side and verify each byte, and ask for another copy of what is damaged.
-        """
-        found = {}
-        for digest in digests:
-            path = place_of(digest.key, prefix, folder)
-            if path is None:
-                raise CheckpointDamaged(f"{digest.key} does not lie beside its commit record")
-            with acting_as(owner):
-                path.parent.mkdir(mode=0o700, exist_ok=True)
-            self._note(folder, [path.parent])
-            every = read or digest.key.endswith(_MANIFEST)
-            if (damage := _damage(path, digest, owner, read=every)) is None:
-                fetched.add(Tier.LOCAL, digest.size_bytes)
-            else:
-                found[digest.key] = _Wanted(digest, path, damage)
-        return found
-
-    def _bring(
-        self,
-        wanted: dict[str, _Wanted],
-        owner: Owner | None,
-        peers: OtherCopies | None,
-        fetched: Fetched,
-    ) -> list[tuple[str, bool]]:
-        """Bring objects from peers or the store: whose copies they are now, and if one was here."""
-        order = [item.digest for item in wanted.values()]
-        if peers is not None and order:
-            order = peers.find(order)
-        origins = []
-        for digest in order:
-            item = wanted[digest.key]
-            with acting_as(owner):
-                was_here = item.path.is_symlink() or item.path.exists()
-                item.path.unlink(missing_ok=True)
-            node = self._from_peer(item, owner, peers)
-            if node is None:
-                self._from_store(item, owner)
-            origin = f"node {node}" if node is not None else "the store"
-            fetched.add(Tier.PEER if node is not None else Tier.STORE, digest.size_bytes)
-            if was_here:
-                damage = f"this node's {item.damage}"
-                log.warning("checkpoint.copy_replaced", key=digest.key, damage=damage, by=origin)
-            origins.append((origin, was_here))
-        return origins
-
-    @staticmethod
-    def _from_peer(item: _Wanted, owner: Owner | None, peers: OtherCopies | None) -> str | None:
-        """Bring it from another node and say from which, if one gives a sound copy."""
-        if peers is None:
-            return None
-
-        def put(chunks: Iterator[bytes]) -> None:
-            with acting_as(owner):
-                replace_file(item.path, chunks)
-
-        return peers.bring(item.digest, put)
-
-    def _from_store(self, item: _Wanted, owner: Owner | None) -> None:
-        key = item.digest.key
-        try:
-            self._fetch(key, item.path, owner)
-        except NotFound:
-            raise CheckpointDamaged(f"{key} is missing", key) from None
-        if (again := _damage(item.path, item.digest, owner)) is not None:
-            with acting_as(owner):
-                item.path.unlink(missing_ok=True)
-            reason = f"{key} is not what was committed: the store's {again}"
-            raise CheckpointDamaged(reason, key)
-
     def _saved(
         self, rank: RankKey, allocation: GangAllocated, ready: ShardReady
     ) -> tuple[Path, str]:
@@ -411,43 +280,12 @@ class Checkpoints:
         return digest.model_copy(update={"key": key})
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """An object that is not at `path` as it was committed, and what is wrong there."""
-
-    digest: ObjectDigest
-    path: Path
-    damage: str
-
-
 def _objects(rank: RankKey, ready: ShardReady) -> tuple[tuple[ObjectDigest, str], ...]:
     """A rank's two files and their names, in the order in which they go into the store."""
     return (
         (ready.shard, shard_name(rank.rank)),
         (ready.manifest, manifest_name(rank.rank)),
     )
-
-
-def _plain_file(root: Path, inner: str) -> Path:
-    path = root / inner
-    if path.is_symlink() or path.resolve() != root.resolve() / inner:
-        raise WrongPath(f"{inner} is a link; checkpoints are plain files")
-    return path
-
-
-def _damage(
-    path: Path, digest: ObjectDigest, owner: Owner | None, *, read: bool = True
-) -> str | None:
-    """The difference of a file from its digest, or from its size alone; None when it agrees."""
-    try:
-        with opened_as(owner, path) as file:
-            size_bytes = file.stat().st_size
-            if size_bytes != digest.size_bytes:
-                return f"holds {size_bytes:,} bytes, {digest.size_bytes:,} were committed"
-            found = digest_file(file) if read else digest.xxh3
-    except FileNotFoundError:
-        return "is missing"
-    return None if found == digest.xxh3 else f"has xxh3-128 {found}, {digest.xxh3} was committed"
 
 
 def _needed(
@@ -463,10 +301,3 @@ def _needed(
     except (OSError, ValueError):
         return None
     return share.needs(found, saved)
-
-
-def _decode(key: str, raw: bytes) -> CommitRecord:
-    try:
-        return CommitRecord.decode(raw)
-    except ValueError as error:
-        raise CheckpointDamaged(f"{key} is no commit record", key) from error

@@ -14,9 +14,10 @@ from secrets import token_urlsafe
 from gangline_schemas.events.scheduling import GangAllocated, NodeAssignment
 from gangline_storage.errors import NotFound, StoreError
 from gangline_storage.port import ObjectStore
+from gangline_worker.agent.checkpoints.integrity import CheckpointDamaged, WrongPath
 from gangline_worker.agent.checkpoints.old_copies import delete_unused, note_use
 from gangline_worker.agent.checkpoints.share import Share
-from gangline_worker.agent.checkpoints.transfer import CheckpointDamaged, Checkpoints, WrongPath
+from gangline_worker.agent.checkpoints.transfer import Checkpoints
 from gangline_worker.agent.decide.inputs import Prepared, PrepareFailed
 from gangline_worker.agent.decide.keys import GangKey
 from gangline_worker.agent.host.addresses import check_addresses

@@ -1,0 +1,159 @@
+"""One checkpoint on its way to this node's disk, from other nodes and the store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import structlog
+
+from gangline_schemas.checkpoint import CommitRecord
+from gangline_schemas.events.workers import ObjectDigest
+from gangline_storage.durable import replace_file
+from gangline_storage.errors import NotFound
+from gangline_storage.port import CHUNK_BYTES, ObjectStore
+from gangline_worker.agent.isolation.files import Owner, acting_as
+
+from .fetched import Fetched, Tier
+from .integrity import CheckpointDamaged, damage_of
+from .other_copies import OtherCopies
+from .referred import place_of
+
+log = structlog.get_logger(__name__)
+
+COMMIT_FILE = "COMMIT.json"
+_MANIFEST = ".json"
+
+
+class _Wanted(NamedTuple):
+    """An object that is not at `path` as it was committed, and what is wrong there."""
+
+    digest: ObjectDigest
+    path: Path
+    damage: str
+
+
+class Fetch:
+    """Brings the files of one checkpoint, whose keys begin with `prefix`, to `folder`.
+
+    The folder is the owner's; `incoming` is a file of the agent's, for this fetch alone. `note`
+    hears which folders beside it are needed, too. For one thread.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        prefix: str,
+        folder: Path,
+        incoming: Path,
+        owner: Owner | None,
+        peers: OtherCopies | None,
+        note: Callable[[Path, list[Path]], None],
+    ) -> None:
+        self.prefix, self.folder = prefix, folder
+        self.brought = Fetched()
+        self._store = store
+        self._incoming = incoming
+        self._owner = owner
+        self._peers = peers
+        self._note = note
+
+    def record(self, key: str) -> CommitRecord:
+        """The commit record; the store's is always written over the one that lies here.
+
+        Raises CheckpointDamaged, OSError and StoreError.
+        """
+        try:
+            raw = self._store.get(key)
+            record = CommitRecord.decode(raw)
+        except NotFound:
+            raise CheckpointDamaged(f"{key} is missing", key) from None
+        except ValueError as error:
+            raise CheckpointDamaged(f"{key} is no commit record", key) from error
+        with acting_as(self._owner):
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            replace_file(self.folder / COMMIT_FILE, [raw])
+        return record
+
+    def bring(
+        self, digests: Sequence[ObjectDigest], *, read: bool = False
+    ) -> list[tuple[str, bool]]:
+        """Bring the objects that are not here as they were committed.
+
+        Whose copies they are now, and whether there was one here before. Of a shard that is here
+        the size alone is looked at, unless it is to be `read`: the ranks read them side by side
+        and verify each byte, and ask for another copy of what is damaged.
+        Raises CheckpointDamaged, OSError and StoreError.
+        """
+        wanted = self._wanted(digests, read=read)
+        order = [item.digest for item in wanted.values()]
+        if self._peers is not None and order:
+            order = self._peers.find(order)
+        origins = []
+        for digest in order:
+            item = wanted[digest.key]
+            with acting_as(self._owner):
+                was_here = item.path.is_symlink() or item.path.exists()
+                item.path.unlink(missing_ok=True)
+            node = self._from_peer(item)
+            if node is None:
+                self._from_store(item)
+            origin = f"node {node}" if node is not None else "the store"
+            self.brought.add(Tier.PEER if node is not None else Tier.STORE, digest.size_bytes)
+            if was_here:
+                damage = f"this node's {item.damage}"
+                log.warning("checkpoint.copy_replaced", key=digest.key, damage=damage, by=origin)
+            origins.append((origin, was_here))
+        return origins
+
+    def _wanted(self, digests: Sequence[ObjectDigest], *, read: bool) -> dict[str, _Wanted]:
+        """By key."""
+        found = {}
+        for digest in digests:
+            path = place_of(digest.key, self.prefix, self.folder)
+            if path is None:
+                raise CheckpointDamaged(f"{digest.key} does not lie beside its commit record")
+            with acting_as(self._owner):
+                path.parent.mkdir(mode=0o700, exist_ok=True)
+            self._note(self.folder, [path.parent])
+            every = read or digest.key.endswith(_MANIFEST)
+            if (damage := damage_of(path, digest, self._owner, read=every)) is None:
+                self.brought.add(Tier.LOCAL, digest.size_bytes)
+            else:
+                found[digest.key] = _Wanted(digest, path, damage)
+        return found
+
+    def _from_peer(self, item: _Wanted) -> str | None:
+        """Bring it from another node and say from which, if one gives a sound copy."""
+        if self._peers is None:
+            return None
+
+        def put(chunks: Iterator[bytes]) -> None:
+            with acting_as(self._owner):
+                replace_file(item.path, chunks)
+
+        return self._peers.bring(item.digest, put)
+
+    def _from_store(self, item: _Wanted) -> None:
+        key = item.digest.key
+        try:
+            self._store_to(item.path, key)
+        except NotFound:
+            raise CheckpointDamaged(f"{key} is missing", key) from None
+        if (again := damage_of(item.path, item.digest, self._owner)) is not None:
+            with acting_as(self._owner):
+                item.path.unlink(missing_ok=True)
+            reason = f"{key} is not what was committed: the store's {again}"
+            raise CheckpointDamaged(reason, key)
+
+    def _store_to(self, path: Path, key: str) -> None:
+        if self._owner is None:
+            self._store.fetch(key, path)
+            return
+        try:
+            self._store.fetch(key, self._incoming)
+            with self._incoming.open("rb") as file, acting_as(self._owner):
+                replace_file(path, iter(lambda: file.read(CHUNK_BYTES), b""))
+        finally:
+            self._incoming.unlink(missing_ok=True)
