@@ -37,7 +37,7 @@ from typing import Any, Generic, TypeVar
 
 import structlog
 
-from gangline_bus.codec import FromLaterError, Received, UndecodableError, attributes_of, receive
+from gangline_bus.codec import Received, UndecodableError, attributes_of, receive
 from gangline_bus.decision import (
     Decider,
     Input,
@@ -47,7 +47,7 @@ from gangline_bus.decision import (
     Refused,
     Tick,
 )
-from gangline_bus.dlq import DlqLimit, refused_record
+from gangline_bus.dlq import DeadLetters
 from gangline_bus.effects import EffectExecutor, Effects
 from gangline_bus.fold import Folded, Progress, fold_log, no_progress, refuse_hanging
 from gangline_bus.intake import Intake
@@ -60,7 +60,6 @@ from gangline_bus.shard import Shard
 from gangline_bus.snapshot import Snapshots
 from gangline_bus.topics import TopicNames
 from gangline_bus.tracing import handling, traced
-from gangline_schemas.catalog import catalog
 from gangline_schemas.features import RELEASE
 
 log = structlog.get_logger(__name__)
@@ -112,10 +111,7 @@ class DeciderLoop(Generic[StateT]):
         self._effects = Effects(executor)
         self._snapshots = snapshots
         self._shard = Shard(decider, self.names, self.settings.shard)
-        self._logs = {
-            self.names.name(topic) for topic, entry in catalog().items() if entry.kind == "log"
-        }
-        self._dlq_limit = DlqLimit(self.settings.dlq_limit)
+        self._dead = DeadLetters(self.names, self.settings.dlq_limit)
         self._next_tick: datetime | None = None
         self._folded: Folded[StateT] = Folded(decider.initial())
         self._soft: Any = decider.initial_soft()
@@ -204,8 +200,8 @@ class DeciderLoop(Generic[StateT]):
         self._reader.fill(1 if self._guard.cautious else self.settings.batch, timeout_s)
         now = self._clock()
         out: list[OutRecord] = []
-        if self._guard.cautious and self._reader.next() is not None:
-            self._take_one(now, out)
+        if self._guard.cautious and (record := self._reader.next()) is not None:
+            self._take_one(record, now, out)
         else:
             self._take_batch(now, out)
         self._save(out, now)
@@ -215,19 +211,19 @@ class DeciderLoop(Generic[StateT]):
         self._effects.start(self.decider, self.state, self._soft)
         return len(out)
 
-    def _take_one(self, now: datetime, out: list[OutRecord]) -> None:
+    def _take_one(self, record: Record, now: datetime, out: list[OutRecord]) -> None:
         """Decide one input alone and check the invariants.
 
         Not a Tick: its error would be blamed on the input.
         """
-        self._take(now, out, self._check)
+        self._take(record, now, out, self._check)
         self._guard.passed(1)
 
     def _take_batch(self, now: datetime, out: list[OutRecord]) -> None:
         """Inputs for `cycle_s` at most, finished effects, and a Tick if one is due."""
         taken, until = 0, self._stopwatch() + self.settings.cycle_s
-        while self._reader.next() is not None:
-            self._take(now, out)
+        while (record := self._reader.next()) is not None:
+            self._take(record, now, out)
             taken += 1
             if self._stopwatch() >= until:
                 break
@@ -248,14 +244,12 @@ class DeciderLoop(Generic[StateT]):
 
     def _take(
         self,
+        record: Record,
         now: datetime,
         out: list[OutRecord],
         check: Callable[[list[OutRecord]], None] = lambda _: None,
     ) -> None:
         """The next record. Whatever its decision raises is noted before the process ends."""
-        record = self._reader.next()
-        if record is None:
-            return
         if record.topic in self._shard.signals:
             self._note_signal(record, now)
         else:
@@ -329,7 +323,7 @@ class DeciderLoop(Generic[StateT]):
         try:
             self._observe(received, now)
         except Exception as error:  # noqa: BLE001 - whatever it is, other signals are noted
-            self._dlq_limit.keeps(record, UndecodableError(f"not noted: {trace_of(error)}"), now)
+            self._dead.count(record, UndecodableError(f"not noted: {trace_of(error)}"), now)
 
     def _handle(self, record: Record, now: datetime, out: list[OutRecord]) -> None:
         poison = self._guard.poison(record)
@@ -340,7 +334,7 @@ class DeciderLoop(Generic[StateT]):
             received = receive(record)
         except UndecodableError as error:
             if not self._answer(error, now, out):
-                self._refuse(record, error, now, out)
+                out += self._dead.refuse(record, error, now)
             return
         self._decide(received, now, out, traceparent=received.envelope.traceparent)
         if self._recalling:
@@ -360,7 +354,7 @@ class DeciderLoop(Generic[StateT]):
         error = UndecodableError(reason, attributes=attributes_of(record.headers))
         if poison.deaths == DEATHS:
             self._answer(error, now, out)
-        self._refuse(record, error, now, out, trace=poison.trace)
+        out += self._dead.refuse(record, error, now, poison.trace)
 
     def _answer(self, error: UndecodableError, now: datetime, out: list[OutRecord]) -> int:
         """Let the decider answer the sender of an unreadable record; how many decisions it made."""
@@ -369,20 +363,6 @@ class DeciderLoop(Generic[StateT]):
             error, attributes.get("ce_subject", ""), attributes.get("ce_type", ""), now
         )
         return self._decide(refused, now, out, traceparent=attributes.get("traceparent"))
-
-    def _refuse(
-        self,
-        record: Record,
-        error: UndecodableError,
-        now: datetime,
-        out: list[OutRecord],
-        trace: str = "",
-    ) -> None:
-        if isinstance(error, FromLaterError) and record.topic in self._logs:
-            return  # it is counted, and the log keeps it
-        if self._dlq_limit.keeps(record, error, now):
-            dlq = self.names.dlq(record.topic)
-            out.append(refused_record(record, error, dlq=dlq, trace=trace))
 
     def _decide(
         self, item: Input, now: datetime, out: list[OutRecord], *, traceparent: str | None

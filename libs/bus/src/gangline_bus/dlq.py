@@ -14,8 +14,10 @@ from datetime import datetime, timedelta
 import structlog
 from opentelemetry import metrics
 
-from gangline_bus.codec import UndecodableError
+from gangline_bus.codec import FromLaterError, UndecodableError
 from gangline_bus.ports import Headers, OutRecord, Record
+from gangline_bus.topics import TopicNames
+from gangline_schemas.catalog import catalog
 
 log = structlog.get_logger(__name__)
 
@@ -97,3 +99,26 @@ class DlqLimit:
                 window_s=self._window.total_seconds(),
             )
         return kept
+
+
+class DeadLetters:
+    """The refused records of one reader: those that the DLQ keeps, up to `limit` in an hour."""
+
+    def __init__(self, names: TopicNames, limit: int) -> None:
+        self._names = names
+        self._limit = DlqLimit(limit)
+        self._logs = {names.name(topic) for topic, of in catalog().items() if of.kind == "log"}
+
+    def refuse(
+        self, record: Record, error: UndecodableError, now: datetime, trace: str = ""
+    ) -> list[OutRecord]:
+        """The record for the DLQ; [] for what is only counted."""
+        if isinstance(error, FromLaterError) and record.topic in self._logs:
+            return []  # it is counted, and the log keeps it
+        if not self._limit.keeps(record, error, now):
+            return []
+        return [refused_record(record, error, dlq=self._names.dlq(record.topic), trace=trace)]
+
+    def count(self, record: Record, error: UndecodableError, now: datetime) -> None:
+        """Count and log one that was read, but not noted in the soft state."""
+        self._limit.keeps(record, error, now)
