@@ -17,25 +17,17 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from gangline_schemas.events.workers import LEFT_OUT_RANGES
 from gangline_worker.agent_line import AGENT_LOST
-from gangline_worker.checkpoint.files import CorruptCheckpoint
-from gangline_worker.checkpoint.loader import Checkpoint, WrongCheckpoint
-from gangline_worker.checkpoint.local import holdings
-from gangline_worker.checkpoint.public import another_copy
-from gangline_worker.data.errors import DataError
-from gangline_worker.data.flag import flag
-from gangline_worker.data.left_out import LeftOut, left_out_of_job, used_in, widened
-from gangline_worker.data.opening import ReadSettings, open_samples
-from gangline_worker.data.samples import Batch, Samples
+from gangline_worker.data.left_out import left_out_of_job, used_in, widened
+from gangline_worker.data.samples import Batch
 from gangline_worker.loss_watch import LossSpikeError, LostTrainingError, NotFiniteError, SpikeWatch
 from gangline_worker.reporting import doing, report, reporter, should_skip, should_stop
-from gangline_worker.training.agreement import StepNews, StepSummary, all_agree, all_same, exchange
+from gangline_worker.training.agreement import StepNews, StepSummary, all_agree, exchange
 from gangline_worker.training.busy import LayerClock, own_work
 from gangline_worker.training.config import TrainConfig
 from gangline_worker.training.console import complain, say
+from gangline_worker.training.dataset import open_dataset
 from gangline_worker.training.evaluation import (
     EVALUATION_POSITION,
     Evaluator,
@@ -49,16 +41,15 @@ from gangline_worker.training.flops import Peak, flops_per_token, peak_of
 from gangline_worker.training.gradients import clip_gradients
 from gangline_worker.training.layout import lay_out
 from gangline_worker.training.parallel import spread
+from gangline_worker.training.resume import resume
 from gangline_worker.training.saving import Checkpointer, CheckpointSchedule
 from gangline_worker.training.schedule import lr_at
-from gangline_worker.training.shapes import VOCABULARY
 from gangline_worker.training.state import (
     Evaluation,
     TrainState,
     build_optimizer,
     capture_rng,
     code_ref,
-    restore_rng,
     seed_everything,
     tensors_of,
 )
@@ -106,9 +97,7 @@ class Trainer:
         self.position = 0  # samples used so far, over all ranks
         self.left_out = left_out_of_job()  # others, that this run goes without
         self._recorded: Evaluation | None = None  # with the checkpoint that was loaded
-        self.data = self._open_data()
-        self._data_digest = self.data.digest()
-        self._check_same_data()
+        self.data, self._data_digest = open_dataset(config, self.layout, world)
         seed_everything(config.seed, world.rank)
         self.model = spread(config, world, self.layout)
         self.optimizer = build_optimizer(self.model.plain, config)
@@ -116,7 +105,12 @@ class Trainer:
         if resume_from is None:
             self.model.plain.reset_weights(config.seed)
         else:
-            self._resume(resume_from)
+            found = resume(
+                resume_from, config, world, self._tensors, self._data_digest, self.left_out
+            )
+            self.step, self.position, self.left_out = found.step, found.position, found.left_out
+            self._recorded = found.evaluation
+            self.model.plain.reset_buffers()
         self._began = (self.step, self.position)
         self._evaluator = self._open_evaluator()
         self._feed = Feed(
@@ -377,86 +371,6 @@ class Trainer:
             report(metrics, self.step)
         if not all_agree(self.world.control, ok=not self.checkpointer.failed(self.step)):
             raise SaveFailedError(f"the checkpoint of step {self.step}, the last, is not whole")
-
-    def _open_data(self) -> Samples:
-        config = self.config
-        # Ranks that read the same samples must read the same bytes, so none leaves out a block.
-        alone = self.layout.shape.data_ranks == self.world.size
-        samples = open_samples(
-            config.data,
-            seq_len=config.seq_len,
-            seed=config.seed,
-            complain=flag,
-            tokens=ReadSettings(
-                cache=Path(config.data_cache) if config.data_cache else None,
-                cache_gb=config.data_cache_gb,
-                shuffle_gb=config.data_shuffle_gb,
-                max_damaged_blocks=config.data_max_damaged_blocks if alone else 0,
-            ),
-            suffix=config.data_suffix,
-            max_bytes=config.data_max_bytes,
-        )
-        if samples.vocab_size > VOCABULARY:
-            raise DataError(
-                f"data: {config.data!r} has {samples.vocab_size:,} tokens, and this model reads "
-                "bytes; prepare it with --tokenizer bytes, or train by a program of your own"
-            )
-        return samples
-
-    def _check_same_data(self) -> None:
-        """Ranks of one gang must read the same bytes: else samples are doubled and missed."""
-        number = int(self._data_digest[:13], 16)  # 52 bits: float64 holds them all
-        if not all_same(self.world.control, number):
-            raise DataError(
-                f"data: ranks read different bytes from {self.config.data!r} (another Python, "
-                "another copy?); name a folder that is the same on every node"
-            )
-
-    def _resume(self, folder: Path) -> None:
-        error: Exception | None = None
-        others: tuple[str, ...] = ()
-        try:
-            rank, size = self.world.rank, self.world.size
-            others = self._load(Checkpoint(folder, another_copy, rank=rank, world_size=size))
-        except (CorruptCheckpoint, WrongCheckpoint, DataError) as found:
-            error = found
-        # Damage is tried elsewhere, and a start that does not fit is not: all ranks end alike.
-        misfit = error if isinstance(error, (WrongCheckpoint, DataError)) else None
-        if not all_agree(self.world.control, ok=misfit is None):
-            raise misfit or WrongCheckpoint(f"{folder} does not fit another rank's model or data")
-        if not all_agree(self.world.control, ok=error is None):
-            raise error or CorruptCheckpoint(folder, "another rank could not load its part")
-        if self.world.rank == 0:
-            saved = f", saved with other {' and other '.join(others)}" if others else ""
-            say(f"resumed from {folder.parent.name}/{folder.name}{saved}")
-
-    def _load(self, checkpoint: Checkpoint) -> tuple[str, ...]:
-        """Resume from it; gives the differences between now and its save, in words."""
-        world = self.world
-        checkpoint.fill(holdings(self._tensors, world.rank, world.size))
-        try:
-            state = TrainState.model_validate(checkpoint.own_manifest.state)
-        except ValidationError as error:
-            raise WrongCheckpoint(f"{checkpoint.folder} is not of this trainer") from error
-        if state.data_digest != self._data_digest:
-            raise DataError(
-                f"data: {self.config.data!r} has changed since step {state.step}; give back what "
-                "the run began with, or start a new run"
-            )
-        known = LeftOut().join(state.left_out)
-        self.left_out = known.join(self.left_out.ranges)
-        self.step, self.position = state.step, self.left_out.position(known.place(state.position))
-        self._recorded = state.evaluation
-        if checkpoint.record.world_size == world.size:
-            restore_rng(state.rng, world.device)
-        else:  # not every new rank has a state: draw other numbers than before
-            seed_everything(self.config.seed + state.step, world.rank)
-        self.model.plain.reset_buffers()
-        now = {
-            "settings": state.config_digest == self.config.digest(),
-            "code": state.code_ref == code_ref(),
-        }
-        return tuple(name for name, same in now.items() if not same)
 
 
 def _check(summary: StepSummary) -> None:
