@@ -214,7 +214,7 @@ def test_the_first_save_after_prepare_allocates_nothing(
 ) -> None:
     be(0, 1)
     prepare({"w": torch.zeros(100)}, per_rank={"own": torch.zeros(10)})
-    monkeypatch.setattr("gangline_worker.checkpoint.saver.staging", None)
+    monkeypatch.setattr("gangline_worker.checkpoint.plan.staging", None)
     assert save({"w": torch.ones(100)}, 1, per_rank={"own": torch.ones(10)})
     assert finish(tmp_path) == []
 

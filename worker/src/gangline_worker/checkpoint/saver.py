@@ -28,7 +28,7 @@ import queue
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -37,12 +37,10 @@ from pathlib import Path
 import torch
 import xxhash
 from pydantic import JsonValue
-from torch.distributed.tensor import DTensor
 
 from gangline_schemas.checkpoint import (
     MAX_MANIFEST_BYTES,
     RankManifest,
-    TensorSlice,
     checkpoint_prefix,
     manifest_name,
     shard_name,
@@ -53,13 +51,11 @@ from gangline_worker.checkpoint import chunks
 from gangline_worker.checkpoint.alike import digest
 from gangline_worker.checkpoint.background import Background
 from gangline_worker.checkpoint.files import Filling, make_folder, write_filling, write_synced
-from gangline_worker.checkpoint.gpu_copy import GpuCopier, Marks, mark, on_gpus
-from gangline_worker.checkpoint.layout import lay_out
-from gangline_worker.checkpoint.local import Fingerprint, fingerprint, holdings
-from gangline_worker.checkpoint.staging import move_together, staging
+from gangline_worker.checkpoint.gpu_copy import GpuCopier, Marks, mark
+from gangline_worker.checkpoint.plan import Plan, Planner
+from gangline_worker.checkpoint.staging import move_together
 
 COPIER_NICENESS = 5  # a quarter of a core that a step takes: about as long as the disk needs
-GROUP_BYTES = 4 << 20  # copied at least before they are hashed: the CPU's cache still has them
 RESERVE_BYTES = 64 << 20  # left free on the disk, for logs and spools of others
 
 
@@ -92,22 +88,6 @@ class SaveResult:
 
 
 @dataclass(frozen=True)
-class _Plan:
-    """Where each block goes; it holds as long as the state is made of the same tensors."""
-
-    key: Fingerprint
-    slices: tuple[TensorSlice, ...]
-    size_bytes: int
-    alone: bool  # nothing that this rank held lies with another
-    sources: list[torch.Tensor]
-    staged: list[torch.Tensor]
-    groups: tuple[tuple[slice, int], ...]
-    spans: tuple[chunks.Span, ...]
-    padding: list[torch.Tensor]
-    alike: dict[str, torch.Tensor]  # what all ranks are to hold alike
-
-
-@dataclass(frozen=True)
 class _Announced:
     """The result of a save under its step."""
 
@@ -119,7 +99,7 @@ class _Announced:
 @dataclass
 class _Job:
     step: int
-    plan: _Plan
+    plan: Plan
     state: Mapping[str, JsonValue]
     metrics: Mapping[str, float]
     marks: Marks
@@ -153,8 +133,7 @@ class AsyncSaver:
         self._announce = announce
         self._check = check
         self._tables = chunks.Tables(identity.full_every, committed)
-        self._plan: _Plan | None = None
-        self._staging = torch.empty(0, dtype=torch.uint8)
+        self._planner = Planner(identity.rank, identity.world_size, cut=self._tables.wanted)
         self._results: queue.SimpleQueue[SaveResult] = queue.SimpleQueue()
         self._current: _Job | None = None
         self._newest: _Announced | None = None
@@ -172,7 +151,7 @@ class AsyncSaver:
 
         Without it the first save does this, and blocks training for longer.
         """
-        return self._plan_for(tensors).size_bytes
+        return self._planner.plan(tensors).size_bytes
 
     def begin(
         self,
@@ -188,11 +167,11 @@ class AsyncSaver:
         """
         started = time.perf_counter()
         self.wait()
-        plan = self._plan_for(tensors)
+        plan = self._planner.plan(tensors)
         marks = mark([*plan.sources, *plan.alike.values()])
         filling = None
         if not self._tables.wanted:
-            filling = Filling(self._staging.numpy().data[: plan.size_bytes])
+            filling = Filling(plan.region.numpy().data[: plan.size_bytes])
         blocked_s = time.perf_counter() - started
         job = _Job(step, plan, state, metrics, marks, blocked_s, filling)
         self._current = job
@@ -216,10 +195,7 @@ class AsyncSaver:
         They would hold a GPU's memory until the next save, which is planned again instead.
         """
         self.wait_copied()
-        if self._plan is not None:
-            self._plan.sources.clear()
-            self._plan.alike.clear()
-            self._plan = None
+        self._planner.let_go()
 
     def wait(self) -> None:
         """Wait until nothing is being written."""
@@ -232,38 +208,6 @@ class AsyncSaver:
         while not self._results.empty():
             found.append(self._results.get())
         return found
-
-    def _plan_for(self, tensors: Mapping[str, torch.Tensor]) -> _Plan:
-        key = fingerprint(tensors)
-        if self._plan is not None and self._plan.key == key:
-            return self._plan
-        me = self._identity
-        by_name = holdings(tensors, me.rank, me.world_size)
-        alike = {
-            name: one.data
-            for name, one in by_name.items()
-            if one.replicas > 1 and not isinstance(tensors[name], DTensor)
-        }
-        held = by_name.values()
-        parts = [one.owned() for one in held]
-        alone = all(one.block == block for one, (block, _) in zip(held, parts, strict=True))
-        slices, size = lay_out(block for block, _ in parts)
-        sources = [data for block, data in parts if block.size_bytes]
-        pinned = bool(on_gpus(sources))
-        if self._staging.numel() < size or (pinned and not self._staging.is_pinned()):
-            self._staging = staging(size, pinned=pinned)
-        staged = [
-            self._staging[s.byte_offset : s.byte_offset + s.size_bytes]
-            .view(source.dtype)
-            .view(source.shape)
-            for s, source in zip(slices, sources, strict=True)
-        ]
-        groups = tuple(_groups(slices))
-        cut = self._tables.wanted
-        spans = chunks.cut(slices, size) if cut else ()
-        gaps = [self._staging[a:b] for a, b in chunks.padding(slices)] if cut else []
-        self._plan = _Plan(key, slices, size, alone, sources, staged, groups, spans, gaps, alike)
-        return self._plan
 
     def _save(self, job: _Job, copying: Future[None]) -> None:
         """In the writer thread."""
@@ -322,7 +266,7 @@ class AsyncSaver:
         """The bytes that an incremental save writes; None: this step has been saved."""
         if job.plan.padding:  # the moves of earlier saves left bytes there
             torch._foreach_zero_(job.plan.padding)
-        data = self._staging.numpy().data
+        data = job.plan.region.numpy().data
         digests = [xxhash.xxh3_128_hexdigest(data[start:end]) for start, end in job.plan.spans]
         if self._tables.holds(job.step, digests):
             return None
@@ -344,9 +288,9 @@ class AsyncSaver:
             found = self._copier.submit(partial(self._changed, job)).result()
             if found is None:
                 return
-            moving = self._copier.submit(partial(move_together, self._staging, found.spans))
+            moving = self._copier.submit(partial(move_together, job.plan.region, found.spans))
             written_bytes = moving.result()
-            filling = Filling(self._staging.numpy().data[:written_bytes])
+            filling = Filling(job.plan.region.numpy().data[:written_bytes])
             self._copier.submit(filling.fill_up)
         checked = self._copier.submit(self._check)
         make_folder(folder)
@@ -434,13 +378,3 @@ def _readable(manifest: bytes) -> bytes:
             f"above {MAX_MANIFEST_BYTES:,}: keep long lists of numbers as tensors"
         )
     return manifest
-
-
-def _groups(slices: Sequence[TensorSlice]) -> Iterator[tuple[slice, int]]:
-    """Neighbours that are copied at once, and where the last of them ends."""
-    first = start = 0
-    for index, piece in enumerate(slices, 1):
-        end = piece.byte_offset + piece.size_bytes
-        if end - start >= GROUP_BYTES or index == len(slices):
-            yield slice(first, index), end
-            first, start = index, end
