@@ -81,9 +81,9 @@ class Fetch:
     ) -> list[tuple[str, bool]]:
         """Bring the objects that are not here as they were committed.
 
-        Whose copies they are now, and whether there was one here before. Of a shard that is here
-        the size alone is looked at, unless it is to be `read`: the ranks read them side by side
-        and verify each byte, and ask for another copy of what is damaged.
+        Returns where each copy comes from, and whether one was here before. Of a shard that is
+        here, only the size is checked, unless `read` is set. The ranks read the shards in parallel,
+        verify each byte, and ask for another copy of a damaged one.
         Raises CheckpointDamaged, OSError and StoreError.
         """
         wanted = self._wanted(digests, read=read)
