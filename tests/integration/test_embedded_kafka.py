@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from gangline.local import aot_cache
-from gangline.local.artifacts import default_cache, fetch, kafka_artifacts
+from gangline.local.artifacts import default_cache, fetch_all, kafka_artifacts
 from gangline.local.kafka import EmbeddedKafka
 from gangline.local.leftovers import start_ticks
 from gangline.local.process_model import SupervisorError
@@ -196,7 +196,7 @@ def test_javas_cache_is_built_used_and_when_broken_only_missed(tmp_path: Path) -
 
 def test_one_artifact_comes_from_the_public_repository(tmp_path: Path) -> None:
     smallest = min(kafka_artifacts(), key=lambda artifact: artifact.size_bytes)
-    path = fetch(smallest.coordinate, smallest.sha256, tmp_path)
+    [path] = fetch_all([smallest], tmp_path)
     assert path.stat().st_size == smallest.size_bytes
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gangline.local import artifacts
-from gangline.local.artifacts import Artifact, ArtifactError, fetch, fetch_all, parse_pins
+from gangline.local.artifacts import Artifact, ArtifactError, fetch_all, parse_pins
 from gangline.local.kafka_storage import KAFKA_VERSION
 
 CONTENT = b"a jar"
@@ -52,7 +52,6 @@ def test_a_wrong_pin_names_its_line(line: str) -> None:
 def test_what_is_cached_and_right_needs_no_network(tmp_path: Path) -> None:
     artifact = Artifact("org.x:tool:1", SHA256)
     path = put(tmp_path, artifact, CONTENT)
-    assert fetch(artifact.coordinate, SHA256, tmp_path) == path
     assert fetch_all([artifact], tmp_path) == [path]
 
 
@@ -70,9 +69,8 @@ def test_a_download_replaces_a_wrong_file_and_reports_progress(
     artifact = Artifact("org.x:tool:1", SHA256, len(CONTENT))
     put(tmp_path, artifact, b"torn")
 
-    def download(_artifact: Artifact, target: Path) -> Path:
+    def download(_artifact: Artifact, target: Path) -> None:
         target.write_bytes(CONTENT)
-        return target
 
     monkeypatch.setattr(artifacts, "_download", download)
     lines: list[str] = []
@@ -84,4 +82,4 @@ def test_a_download_replaces_a_wrong_file_and_reports_progress(
 
 def test_a_wrong_coordinate_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="group:name:version"):
-        fetch("tool-1.jar", SHA256, tmp_path)
+        fetch_all([Artifact("tool-1.jar", SHA256)], tmp_path)

@@ -108,7 +108,6 @@ def test_no_secret_in_repr_or_dump() -> None:
         ("GANGLINE_LOG_FORMAT", PASSWORD),
         ("GANGLINE_OTLP_ENDPOINT", f"http://me:{PASSWORD}@collector:4318"),
         ("GANGLINE_TICK_INTERVAL_S", "0"),
-        ("GANGLINE_SHARD", "-1"),
     ],
 )
 def test_wrong_value_names_variable_and_field_without_the_value(

@@ -68,33 +68,14 @@ def parse_pins(text: str) -> tuple[Artifact, ...]:
     return tuple(pins)
 
 
-def fetch(coordinate: str, sha256: str, cache: Path) -> Path:
-    """Return the verified file of one artifact, downloading it when the cache lacks it.
-
-    `coordinate` may end in a classifier. Raises ArtifactError when it cannot be downloaded
-    after a bounded number of tries, or when what came has another checksum.
-    """
-    artifact = Artifact(coordinate, sha256)
-    target = cache / "jars" / artifact.filename
-    if is_verified(target, sha256):
-        return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    for attempt in range(1, ATTEMPTS + 1):
-        try:
-            return _download(artifact, target)
-        except (OSError, RuntimeError, ValueError, AssertionError) as error:
-            if attempt == ATTEMPTS:
-                raise ArtifactError(_advice(artifact, cache, error)) from error
-            time.sleep(FIRST_RETRY_S * 2 ** (attempt - 1))
-    raise AssertionError("unreachable")
-
-
 def fetch_all(
     artifacts: Sequence[Artifact], cache: Path, progress: Progress | None = None
 ) -> list[Path]:
     """Return the verified files of all artifacts, in their order; download what is missing.
 
-    `progress` is called with one line of text each time a missing artifact has come.
+    `progress` is called with one line of text each time a missing artifact has come. Raises
+    ArtifactError when one cannot be downloaded after a bounded number of tries, or when what came
+    has another checksum.
     """
     paths = [cache / "jars" / artifact.filename for artifact in artifacts]
     missing = [
@@ -109,12 +90,9 @@ def fetch_all(
     report = progress or (lambda _line: None)
     report(f"fetching {len(missing)} Java artifacts, {total_mb:.0f} MB")
 
-    def one(artifact: Artifact) -> Artifact:
-        fetch(artifact.coordinate, artifact.sha256, cache)
-        return artifact
-
     with ThreadPoolExecutor(THREADS) as pool:
-        for count, artifact in enumerate(pool.map(one, missing), start=1):
+        fetched = pool.map(lambda artifact: _fetched(artifact, cache), missing)
+        for count, artifact in enumerate(fetched, start=1):
             done_mb += artifact.size_bytes / 1e6
             report(f"{count}/{len(missing)} artifacts, {done_mb:.0f}/{total_mb:.0f} MB")
     return paths
@@ -141,7 +119,22 @@ def is_verified(path: Path, sha256: str) -> bool:
         return False
 
 
-def _download(artifact: Artifact, target: Path) -> Path:
+def _fetched(artifact: Artifact, cache: Path) -> Artifact:
+    target = cache / "jars" / artifact.filename
+    target.parent.mkdir(parents=True, exist_ok=True)
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            _download(artifact, target)
+        except (OSError, RuntimeError, ValueError, AssertionError) as error:
+            if attempt == ATTEMPTS:
+                raise ArtifactError(_advice(artifact, cache, error)) from error
+            time.sleep(FIRST_RETRY_S * 2 ** (attempt - 1))
+        else:
+            break
+    return artifact
+
+
+def _download(artifact: Artifact, target: Path) -> None:
     from jgo.maven import MavenContext
 
     group, name, version, *classifier = _parts(artifact.coordinate)
@@ -155,7 +148,6 @@ def _download(artifact: Artifact, target: Path) -> Path:
         Path(file).replace(target)
     finally:
         shutil.rmtree(private, ignore_errors=True)
-    return target
 
 
 def _parts(coordinate: str) -> list[str]:

@@ -8,7 +8,7 @@ the class's `section` for that service alone:
     [kafka]
     "security.protocol" = "SASL_SSL"
     [scheduler]
-    shard = 0
+    tick_interval_s = 0.5
 """
 
 from __future__ import annotations
@@ -147,7 +147,6 @@ class ServiceSettings(BaseSettings):
     tick_interval_s: Annotated[float, Field(gt=0)] = 1.0
     session_timeout_ms: Annotated[int, Field(ge=1000, le=300_000)] = 6000
     """A standby takes over so long after a leader fell silent (within the broker's limits)."""
-    shard: Annotated[int, Field(ge=0)] | None = None
 
     @field_validator("bootstrap_servers")
     @classmethod

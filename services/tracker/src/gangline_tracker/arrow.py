@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +20,23 @@ def millis(value: datetime) -> int:
 def times(values: Sequence[int | None]) -> pa.Array:
     """Unix milliseconds as DateTime64(3)."""
     return pa.array(values, pa.int64()).cast(MILLISECONDS)
+
+
+def fields(
+    items: Sequence[object], types: Mapping[str, pa.DataType], absent: object = None
+) -> dict[str, pa.Array]:
+    """Columns of the attributes that `types` names; `absent` where an item has none.
+
+    Times are given as datetimes, and become DateTime64(3).
+    """
+    found = {}
+    for name, kind in types.items():
+        values: list[Any] = [getattr(item, name, absent) for item in items]
+        if kind == MILLISECONDS:
+            found[name] = times([None if at is None else millis(at) for at in values])
+        else:
+            found[name] = pa.array(values, kind)
+    return found
 
 
 def dictionary(values: Sequence[str]) -> pa.Array:

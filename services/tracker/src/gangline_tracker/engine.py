@@ -14,23 +14,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import clickhouse_connect
-import pyarrow as pa
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import OperationalError
 
 EMBEDDED = "chdb"
 SCHEMES = (EMBEDDED, "http", "https")
-INSERT_SETTINGS = {
-    # An acknowledged insert is in the table; chDB's default is to answer before.
-    "async_insert": 0,
-    "wait_for_async_insert": 1,
-    # One block per INSERT, however large: it is one part, there whole or not at all.
-    "max_insert_block_size": 1_000_000_000,
-    "min_insert_block_size_rows": 1_000_000_000,
-    "min_insert_block_size_bytes": 0,
-    "max_insert_threads": 1,
-    "max_execution_time": 60,
-}
 
 
 class EngineUnavailable(Exception):
@@ -89,15 +77,6 @@ class Engine:
             raise EngineUnavailable("the ClickHouse server does not answer") from error
 
 
-def insert(client: Client, table: str, rows: pa.Table) -> None:
-    """Insert all rows as one block, acknowledged. Raises EngineUnavailable: outcome unknown."""
-    block = rows.combine_chunks()
-    try:
-        client.insert_arrow(table, block, database="gangline", settings=dict(INSERT_SETTINGS))
-    except OperationalError as error:
-        raise EngineUnavailable(f"the INSERT into {table} was not acknowledged") from error
-
-
 def wait_for_inserts(client: Client, pause: Callable[[float], object]) -> None:
     """On a server: wait until no INSERT of a process that is gone is still running.
 
@@ -115,19 +94,11 @@ def wait_for_inserts(client: Client, pause: Callable[[float], object]) -> None:
     raise EngineUnavailable("an earlier INSERT is still running on the ClickHouse server")
 
 
-def migrations() -> list[tuple[str, list[str]]]:
-    """The numbered SQL files and their statements, in order."""
-    folder = resources.files("gangline_tracker") / "migrations"
-    files = sorted(
-        (item for item in folder.iterdir() if item.name.endswith(".sql")), key=lambda f: f.name
-    )
-    return [(file.name, _statements(file.read_text(encoding="utf-8"))) for file in files]
-
-
 def migrate(client: Client) -> None:
     """Create what is missing. Statements are repeatable, so this runs at every start."""
-    for _, statements in migrations():
-        for statement in statements:
+    folder = resources.files("gangline_tracker") / "migrations"
+    for file in sorted(folder.iterdir(), key=lambda file: file.name):
+        for statement in _statements(file.read_text(encoding="utf-8")):
             client.command(statement)
 
 

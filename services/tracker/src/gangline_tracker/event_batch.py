@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -18,7 +18,7 @@ from gangline_schemas.events.checkpoints import (
     CheckpointDeleted,
 )
 from gangline_schemas.events.quota import UsageCharged
-from gangline_tracker.arrow import dictionary, ingested, millis, times
+from gangline_tracker.arrow import MILLISECONDS, dictionary, fields, ingested, millis, times
 from gangline_tracker.batches import Insert
 from gangline_tracker.incidents import incidents_table
 from gangline_tracker.runs import Run, evolve, job_of
@@ -36,6 +36,32 @@ class RunRows(Protocol):
 
 STRINGS = pa.map_(pa.string(), pa.string())
 NUMBERS = pa.map_(pa.string(), pa.float64())
+_USAGE = {
+    **dict.fromkeys(("team", "job_id"), pa.string()),
+    **dict.fromkeys(("attempt", "gpus"), pa.uint32()),
+    **dict.fromkeys(("allocated_at", "released_at"), MILLISECONDS),
+    "gpu_seconds": pa.float64(),
+}
+_CHECKPOINTS = {
+    **dict.fromkeys(("job_id", "status", "reason"), pa.string()),
+    "attempt": pa.uint32(),
+    **dict.fromkeys(("step", "version"), pa.uint64()),
+    "time": MILLISECONDS,
+}
+_COMMITTED = {
+    "size_bytes": pa.uint64(),
+    "objects": pa.uint32(),
+    **dict.fromkeys(("write_s", "blocked_s", "verify_s"), pa.float64()),
+}
+_RUNS = {
+    **dict.fromkeys(("job_id", "team", "project", "name", "user", "state"), pa.string()),
+    **dict.fromkeys(("reason", "strategy", "code_ref", "data_snapshot", "spec"), pa.string()),
+    **dict.fromkeys(("attempt", "restarts", "gpus"), pa.uint32()),
+    "priority": pa.uint8(),
+    **dict.fromkeys(("started_at", "ended_at"), MILLISECONDS),
+    "gpu_seconds": pa.float64(),
+    "version": pa.uint64(),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,17 +152,9 @@ def _usage_table(received: Sequence[Received]) -> pa.Table:
         for item in received
         if isinstance(event := item.envelope.data, UsageCharged)
     ]
-    columns = {
-        "team": pa.array([event.team for event, _ in charged], pa.string()),
-        "job_id": pa.array([event.job_id for event, _ in charged], pa.string()),
-        "attempt": pa.array([event.attempt for event, _ in charged], pa.uint32()),
-        "gpus": pa.array([event.gpus for event, _ in charged], pa.uint32()),
-        "allocated_at": times([millis(event.allocated_at) for event, _ in charged]),
-        "released_at": times([millis(event.released_at) for event, _ in charged]),
-        "gpu_seconds": pa.array([event.gpu_seconds for event, _ in charged], pa.float64()),
-        "version": pa.array([version for _, version in charged], pa.uint64()),
-    }
-    return pa.table(columns)
+    columns = fields([event for event, _ in charged], _USAGE)
+    versions = pa.array([version for _, version in charged], pa.uint64())
+    return pa.table({**columns, "version": versions})
 
 
 def _checkpoint(item: Received) -> CheckpointRow | None:
@@ -158,59 +176,28 @@ def _checkpoint(item: Received) -> CheckpointRow | None:
 
 def _checkpoints_table(rows: list[CheckpointRow]) -> pa.Table:
     done = [row.committed for row in rows]
-
-    def numbers(name: str, kind: pa.DataType) -> pa.Array:
-        return pa.array([getattr(event, name, 0) if event else 0 for event in done], kind)
-
     columns = {
-        "job_id": pa.array([row.job_id for row in rows], pa.string()),
-        "attempt": pa.array([row.attempt for row in rows], pa.uint32()),
-        "step": pa.array([row.step for row in rows], pa.uint64()),
-        "status": pa.array([row.status for row in rows], pa.string()),
-        "time": times([millis(row.time) for row in rows]),
+        **fields(rows, _CHECKPOINTS),
+        **fields(done, _COMMITTED, absent=0),
         "world_size": pa.array(
             [event.checkpoint.world_size if event else 0 for event in done], pa.uint32()
         ),
-        "size_bytes": numbers("size_bytes", pa.uint64()),
-        "objects": numbers("objects", pa.uint32()),
-        "write_s": numbers("write_s", pa.float64()),
-        "blocked_s": numbers("blocked_s", pa.float64()),
-        "verify_s": numbers("verify_s", pa.float64()),
         "commit_key": pa.array(
             [event.checkpoint.commit_key if event else "" for event in done], pa.string()
         ),
-        "reason": pa.array([row.reason for row in rows], pa.string()),
         "metrics": pa.array(
             [list(event.metrics.items()) if event else [] for event in done], NUMBERS
         ),
-        "version": pa.array([row.version for row in rows], pa.uint64()),
     }
     return pa.table(columns)
 
 
 def runs_table(runs: list[Run]) -> pa.Table:
     """Rows of `runs`."""
-
-    def texts(name: str) -> pa.Array:
-        return pa.array([getattr(run, name) for run in runs], pa.string())
-
-    def moments(name: str, *, default: int | None = None) -> pa.Array:
-        found: list[Any] = [getattr(run, name) for run in runs]
-        return times([default if moment is None else millis(moment) for moment in found])
-
+    submitted = [0 if run.submitted_at is None else millis(run.submitted_at) for run in runs]
     columns = {
-        **{n: texts(n) for n in ("job_id", "team", "project", "name", "user", "state", "reason")},
-        "attempt": pa.array([run.attempt for run in runs], pa.uint32()),
-        "restarts": pa.array([run.restarts for run in runs], pa.uint32()),
-        "gpus": pa.array([run.gpus for run in runs], pa.uint32()),
-        "priority": pa.array([run.priority for run in runs], pa.uint8()),
-        "submitted_at": moments("submitted_at", default=0),
-        "started_at": moments("started_at"),
-        "ended_at": moments("ended_at"),
-        "gpu_seconds": pa.array([run.gpu_seconds for run in runs], pa.float64()),
-        **{n: texts(n) for n in ("strategy", "code_ref", "data_snapshot")},
+        **fields(runs, _RUNS),
+        "submitted_at": times(submitted),
         "hyperparameters": pa.array([list(run.hyperparameters.items()) for run in runs], STRINGS),
-        "spec": texts("spec"),
-        "version": pa.array([run.version for run in runs], pa.uint64()),
     }
     return pa.table(columns)

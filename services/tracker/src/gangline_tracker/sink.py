@@ -4,9 +4,22 @@ from __future__ import annotations
 
 import pyarrow as pa
 from clickhouse_connect.driver.client import Client
+from clickhouse_connect.driver.exceptions import OperationalError
 
-from gangline_tracker.engine import insert
+from gangline_tracker.engine import EngineUnavailable
 from gangline_tracker.ingest import Group
+
+INSERT_SETTINGS = {
+    # An acknowledged insert is in the table; chDB's default is to answer before.
+    "async_insert": 0,
+    "wait_for_async_insert": 1,
+    # One block per INSERT, however large: it is one part, there whole or not at all.
+    "max_insert_block_size": 1_000_000_000,
+    "min_insert_block_size_rows": 1_000_000_000,
+    "min_insert_block_size_bytes": 0,
+    "max_insert_threads": 1,
+    "max_execution_time": 60,
+}
 
 
 class ClickHouseSink:
@@ -26,4 +39,8 @@ class ClickHouseSink:
 
     def insert(self, table: str, rows: pa.Table) -> None:
         """One atomic, acknowledged INSERT. Raises EngineUnavailable: outcome unknown."""
-        insert(self._client, table, rows)
+        block, settings = rows.combine_chunks(), dict(INSERT_SETTINGS)
+        try:
+            self._client.insert_arrow(table, block, database="gangline", settings=settings)
+        except OperationalError as error:
+            raise EngineUnavailable(f"the INSERT into {table} was not acknowledged") from error

@@ -56,37 +56,27 @@ def _watch(plan: FaultPlan, event: GangAllocated, at: datetime, limits: FaultLim
     job_id, state = event.job_id, plan.state
     if job_id in state.ended or event.attempt <= state.attempts.get(job_id, 0):
         return
-    gang = Gang(
-        event.attempt,
-        tuple(node.node_id for node in event.nodes),
-        tuple(node.incarnation for node in event.nodes),
-        event.spec.restart,
-        team=event.team,
-        world_size=event.world_size,
-        resume_step=None if event.resume is None else event.resume.step,
-        since=at,
-    )
     watched = GangWatched(
         job_id=job_id,
         attempt=event.attempt,
-        nodes=gang.nodes,
-        incarnations=gang.incarnations,
-        restart=gang.restart,
-        team=gang.team,
-        world_size=gang.world_size,
+        nodes=tuple(node.node_id for node in event.nodes),
+        incarnations=tuple(node.incarnation for node in event.nodes),
+        restart=event.spec.restart,
+        team=event.team,
+        world_size=event.world_size,
         allocated_at=at,
-        resume_step=gang.resume_step,
+        resume_step=None if event.resume is None else event.resume.step,
     )
-    lost = _lost_nodes(state, gang)
     early = [noted.exited for noted in state.early.get((job_id, event.attempt), ())]
     plan.add(job_id, watched)
-    if lost:
+    gang = plan.state.gangs[job_id]
+    if lost := _lost_nodes(plan.state, gang):
         failure = Failure(
             FailureCause.NODE,
             FailureClass.NODE,
             f"node {lost[0]} was lost before its ranks started",
             node_id=lost[0],
-            avoid_nodes=_still_gone(state, lost),
+            avoid_nodes=_still_gone(plan.state, lost),
         )
         fail(plan, job_id, gang, failure, limits)
     else:
