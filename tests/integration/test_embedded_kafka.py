@@ -17,9 +17,9 @@ from confluent_kafka.cimpl import NewTopic
 from gangline.local import aot_cache
 from gangline.local.artifacts import default_cache, fetch_all, kafka_artifacts
 from gangline.local.kafka import EmbeddedKafka
-from gangline.local.leftovers import start_ticks
 from gangline.local.process_model import SupervisorError
 from gangline.local.processes import Supervisor
+from support.harnesses.node import alive
 
 DEADLINE_S = 120.0
 # A program that starts a broker in its directory and stays until it is killed.
@@ -104,7 +104,7 @@ def test_the_supervisor_brings_a_killed_broker_back(tmp_path: Path) -> None:
         eventually(lambda: supervisor.status()[0].restarts == 1, "a restart")
         supervisor.wait_ready(DEADLINE_S)
         assert consume(kafka, topic, 1) == [b"one"]
-    assert start_ticks(pid) is None
+    assert not alive(pid)
 
 
 def test_kill_9_of_the_owner_ends_the_broker_and_the_next_recovers(tmp_path: Path) -> None:
@@ -116,12 +116,12 @@ def test_kill_9_of_the_owner_ends_the_broker_and_the_next_recovers(tmp_path: Pat
         pid = int(owner.stdout.readline())
         with pytest.raises(SupervisorError, match=f"in use by a running platform .pid {owner.pid}"):
             EmbeddedKafka(tmp_path).start()
-        assert start_ticks(pid) is not None
+        assert alive(pid)
     finally:
         owner.kill()
         owner.communicate()
     with EmbeddedKafka(tmp_path) as kafka:
-        assert start_ticks(pid) is None
+        assert not alive(pid)
         topic = create_topic(kafka)
         produce(kafka, topic, [b"one"])
         assert consume(kafka, topic, 1) == [b"one"]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from gangline.local.leftovers import MARK, start_ticks, write_record
+from gangline.local.leftovers import MARK
 from gangline.local.probe import answers_ok
 from gangline.local.process_model import (
     BackOff,
@@ -22,6 +22,7 @@ from gangline.local.process_model import (
     SupervisorError,
 )
 from gangline.local.processes import Supervisor
+from support.harnesses.node import alive
 
 DEADLINE_S = 120.0
 FAST = BackOff(first_s=0.02, most_s=0.2)
@@ -73,7 +74,7 @@ def eventually(condition: Callable[[], object], what: str) -> None:
 
 
 def is_gone(pid: int) -> bool:
-    return start_ticks(pid) is None
+    return not alive(pid)
 
 
 def row(supervisor: Supervisor, name: str) -> ProcessStatus:
@@ -309,7 +310,7 @@ def test_a_log_stays_bounded_while_its_process_writes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_stops_everything_in_order(
-    owner: Callable[..., subprocess.Popen[str]], number: signal.Signals, tmp_path: Path
+    owner: Callable[..., subprocess.Popen[str]], number: signal.Signals
 ) -> None:
     process = owner()
     pids = children_of(process)
@@ -317,7 +318,6 @@ def test_a_signal_stops_everything_in_order(
     output, errors = process.communicate(timeout=DEADLINE_S)
     assert (output, errors) == ("stopped\n", "")
     assert all(is_gone(pid) for pid in pids)
-    assert list((tmp_path / "run").glob("*.json")) == []
 
 
 def test_no_child_outlives_a_killed_supervisor(
@@ -363,36 +363,9 @@ def test_a_second_owner_is_refused_until_the_first_is_gone(
         assert supervisor.status() == []
 
 
-def test_a_recorded_child_that_still_runs_is_ended_first(
-    events: list[Event], tmp_path: Path
-) -> None:
-    left = subprocess.Popen(SLEEP, start_new_session=True)
+def test_a_process_of_another_directory_is_left_alone(events: list[Event], tmp_path: Path) -> None:
+    foreign = subprocess.Popen(SLEEP, env={**os.environ, MARK: str(tmp_path / "other")})
     try:
-        (tmp_path / "run").mkdir()
-        write_record(tmp_path / "run", "broker", left.pid)
-        with Supervisor(tmp_path):
-            assert left.wait(DEADLINE_S) == -signal.SIGTERM
-        assert [(e.kind, e.name, e.pid) for e in events] == [("leftover", "broker", left.pid)]
-    finally:
-        left.kill()
-        left.wait()
-
-
-def test_a_foreign_process_with_a_recorded_pid_is_left_alone(
-    events: list[Event], tmp_path: Path
-) -> None:
-    other_dir = tmp_path / "other"
-    foreign = subprocess.Popen(SLEEP, env={**os.environ, MARK: str(other_dir)})
-    try:
-        ticks = start_ticks(foreign.pid)
-        assert ticks is not None
-        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        record = (
-            f'{{"name": "a", "pid": {foreign.pid}, "start_ticks": {ticks - 1},'
-            f' "boot_id": "{boot_id}"}}'
-        )
-        (tmp_path / "run").mkdir()
-        (tmp_path / "run" / "a.json").write_text(record)
         with Supervisor(tmp_path):
             assert foreign.poll() is None
         assert foreign.poll() is None

@@ -1,6 +1,5 @@
-"""Logs that stay bounded, records that tell a process from a later one, ports that stay free."""
+"""Logs that stay bounded, a lock that names its holder, ports that stay free."""
 
-import json
 import os
 import socket
 from pathlib import Path
@@ -40,19 +39,6 @@ def test_the_tail_is_the_last_lines(tmp_path: Path) -> None:
     log = LogFile(tmp_path / "a.log")
     log.path.write_text("".join(f"{n}\n" for n in range(100_000)))
     assert log.tail(2) == "99998\n99999"
-
-
-def test_a_record_of_a_pid_that_is_somebody_else_now_is_left_alone(tmp_path: Path) -> None:
-    leftovers.write_record(tmp_path, "mine", os.getpid())
-    path = tmp_path / "mine.json"
-    record = json.loads(path.read_text())
-    run_dir = tmp_path / "run"
-    run_dir.mkdir()
-    for name, change in [("ticks", {"start_ticks": 1}), ("boot", {"boot_id": "another"})]:
-        (run_dir / f"{name}.json").write_text(json.dumps(record | change))
-    (run_dir / "torn.json").write_text('{"name": "to')
-    assert leftovers.end_leftovers(tmp_path) == []
-    assert list(run_dir.glob("*.json")) == []
 
 
 def test_a_second_owner_is_refused_and_told_who_holds_it(tmp_path: Path) -> None:

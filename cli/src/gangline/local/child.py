@@ -49,7 +49,7 @@ class Child:
         return self.state in LIVE_STATES
 
     def spawn(self) -> None:
-        """Start the process and record it on disk."""
+        """Start the process."""
         environment = {
             **os.environ,
             **self.spec.env,
@@ -69,7 +69,6 @@ class Child:
         finally:
             os.close(log_fd)
         self.pidfd = os.pidfd_open(self._process.pid)
-        leftovers.write_record(self._data_dir / "run", self.spec.name, self._process.pid)
 
     def terminate(self) -> None:
         """Ask the process to end; it looks after its own children."""
@@ -100,7 +99,6 @@ class Child:
         os.close(self.pidfd)
         self.pidfd = -1
         self._process = None
-        leftovers.remove_record(self._data_dir / "run", self.spec.name)
         return code
 
     def status(self, now: float, waiting_for: tuple[str, ...]) -> ProcessStatus:

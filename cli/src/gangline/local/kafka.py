@@ -6,7 +6,6 @@ It binds 127.0.0.1 only.
 import os
 import socket
 from pathlib import Path
-from typing import Literal
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
@@ -15,17 +14,16 @@ from gangline.local import java
 from gangline.local.aot_cache import aot_flags
 from gangline.local.artifacts import Progress, fetch_all, kafka_artifacts
 from gangline.local.kafka_storage import KafkaPorts, prepare_storage
-from gangline.local.process_model import ProcessSpec
 from gangline.local.server import LocalServer
 
 METADATA_TIMEOUT_S = 2.0
-STOP_GRACE_S = 20.0
 
 
 class EmbeddedKafka(LocalServer):
     """One broker. `LocalServer` describes the parts that all servers share."""
 
     name = "kafka"
+    stop_grace_s = 20.0
 
     def __init__(self, data_dir: Path, cache_dir: Path | None = None) -> None:
         super().__init__(data_dir, cache_dir)
@@ -53,22 +51,12 @@ class EmbeddedKafka(LocalServer):
         self._classpath = os.pathsep.join(str(jar) for jar in jars)
         self._ports = prepare_storage(self.data_dir, self.cache_dir, self._classpath)
 
-    def spec(self, restart: Literal["always", "never"] = "always") -> ProcessSpec:
-        """Return how to run the broker, under the name `kafka`; call `prepare` first."""
-        return ProcessSpec(
-            name=self.name,
-            argv=self.argv(aot_flags(self.cache_dir, self._classpath)),
-            ready=self.is_ready,
-            restart=restart,
-            stop_grace_s=STOP_GRACE_S,
-        )
-
-    def argv(self, more_flags: tuple[str, ...] = ()) -> list[str]:
-        """Return the broker's command line with further flags for Java."""
+    def argv(self, flags: tuple[str, ...] | None = None) -> list[str]:
+        """The broker's command line with further flags for Java, else those for its cache."""
         return [
             str(java.java_path()),
             *java.SMALL_JVM_FLAGS,
-            *more_flags,
+            *(aot_flags(self.cache_dir, self._classpath) if flags is None else flags),
             "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
             "-Dorg.slf4j.simpleLogger.showDateTime=true",
             "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSS",

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Self
 
 from gangline.local.children import Children
-from gangline.local.leftovers import DataDirLock, end_leftovers, end_strays
+from gangline.local.leftovers import DataDirLock, end_strays
 from gangline.local.log_file import MAX_BYTES
 from gangline.local.process_model import BackOff, ProcessSpec, ProcessStatus, SupervisorError
 
@@ -36,7 +36,7 @@ class Supervisor:
 
     Use it as a context manager: entering takes the directory's lock and ends what a killed
     predecessor left (SupervisorError when another supervisor is at work); leaving stops all.
-    Logs are `<data_dir>/logs/NAME.log`, records of running children `<data_dir>/run/NAME.json`.
+    Logs are `<data_dir>/logs/NAME.log`.
     """
 
     def __init__(
@@ -68,10 +68,8 @@ class Supervisor:
     def claim(self) -> None:
         """Take the data directory and end leftovers; start the supervising thread."""
         self._lock.acquire()
-        for record in end_leftovers(self.data_dir):
-            self._children.note(
-                "leftover", record.name, record.pid, "ended what an earlier run had left"
-            )
+        for pid in end_strays(self.data_dir):
+            self._children.note("leftover", "stray", pid, "ended what an earlier run had left")
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._children.open()
         self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)

@@ -9,13 +9,12 @@ import secrets
 from dataclasses import asdict, dataclass, field
 from http import HTTPStatus
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar
 
 from gangline.local import java
 from gangline.local.artifacts import Artifact, Progress, fetch_all
 from gangline.local.ports import is_free, pick_ports
 from gangline.local.probe import answers_ok
-from gangline.local.process_model import ProcessSpec
 from gangline.local.server import LocalServer
 from gangline_service.private_file import write_private
 
@@ -25,7 +24,6 @@ JAR = Artifact(
     54955934,
 )
 BUCKET = "gangline"
-STOP_GRACE_S = 5.0
 
 _PROPERTIES = """\
 s3proxy.endpoint=http://127.0.0.1:{port}
@@ -59,6 +57,8 @@ class S3Proxy(LocalServer):
     """
 
     name = "s3proxy"
+    process_environment: ClassVar = {"LOG_LEVEL": "warn", "JETTY_LOG_LEVEL": "warn"}
+    stop_grace_s = 5.0
 
     def __init__(self, data_dir: Path, cache_dir: Path | None = None) -> None:
         super().__init__(data_dir, cache_dir)
@@ -103,17 +103,6 @@ class S3Proxy(LocalServer):
         self._settings = _kept_settings(self.data_dir / "s3proxy.json")
         text = _PROPERTIES.format(objects=_escaped(objects), **asdict(self._settings))
         write_private(self.data_dir / "s3proxy.properties", text.encode(), durable=True)
-
-    def spec(self, restart: Literal["always", "never"] = "always") -> ProcessSpec:
-        """Return how to run the server, under the name `s3proxy`; call `prepare` first."""
-        return ProcessSpec(
-            name=self.name,
-            argv=self.argv(),
-            env={"LOG_LEVEL": "warn", "JETTY_LOG_LEVEL": "warn"},
-            ready=self.is_ready,
-            restart=restart,
-            stop_grace_s=STOP_GRACE_S,
-        )
 
     def argv(self) -> list[str]:
         """Return the server's command line; the key pair is in the properties, not in it."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from gangline.local.artifacts import Progress, default_cache
 from gangline.local.process_model import ProcessSpec
@@ -20,8 +21,11 @@ class LocalServer(ABC):
     directory.
     """
 
-    name: str
+    name: ClassVar[str]
     """Of its process and its log."""
+    process_environment: ClassVar[Mapping[str, str]] = {}
+    """Of its process, over the supervisor's own."""
+    stop_grace_s: ClassVar[float]
 
     def __init__(self, data_dir: Path, cache_dir: Path | None = None) -> None:
         self.data_dir = data_dir.resolve()
@@ -33,8 +37,23 @@ class LocalServer(ABC):
         """Fetch and verify what it runs on, settle ports and settings; needs no process."""
 
     @abstractmethod
+    def argv(self) -> list[str]:
+        """Its command line; call `prepare` first."""
+
+    @abstractmethod
+    def is_ready(self) -> bool:
+        """Whether it answers."""
+
     def spec(self, restart: Literal["always", "never"] = "always") -> ProcessSpec:
         """How to run it; call `prepare` first."""
+        return ProcessSpec(
+            name=self.name,
+            argv=self.argv(),
+            env=self.process_environment,
+            ready=self.is_ready,
+            restart=restart,
+            stop_grace_s=self.stop_grace_s,
+        )
 
     @property
     def pid(self) -> int | None:
