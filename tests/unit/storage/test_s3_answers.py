@@ -60,7 +60,7 @@ class TestOneRequest:
         error(s3, "put_object", 500, "InternalError")
         error(s3, "put_object", 412, "PreconditionFailed")
         object_of(s3, MINE)
-        assert put.from_bytes(b"mine").etag == "e"
+        assert put.from_bytes(b"mine").size_bytes == 4
 
     def test_a_refusal_after_an_error_without_effect(self, s3: Any, put: S3Put) -> None:
         error(s3, "put_object", 503, "SlowDown")
@@ -90,7 +90,7 @@ class TestOneRequest:
                 "ChecksumAlgorithm": ANY,
             },
         )
-        assert put.from_bytes(b"mine").etag == "e"
+        assert put.from_bytes(b"mine").size_bytes == 4
 
     def test_a_conflict_with_a_running_write_is_tried_again(self, s3: Any, put: S3Put) -> None:
         error(s3, "put_object", 409, "ConditionalRequestConflict")
@@ -114,7 +114,7 @@ class TestMultipart:
         error(s3, "complete_multipart_upload", 500, "InternalError")
         error(s3, "complete_multipart_upload", 404, "NoSuchUpload")
         object_of(s3, MINE)
-        assert put.from_stream(source).etag == "e"
+        assert put.from_stream(source).size_bytes == (5 << 20) + 1
 
     def test_ended_by_a_conflict(self, s3: Any, put: S3Put) -> None:
         source = upload_of_two_parts(s3)

@@ -23,11 +23,10 @@ CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """One object as a store describes it; `etag` is None where the store has none."""
+    """One object as a store describes it."""
 
     key: str
     size_bytes: int
-    etag: str | None = None
 
 
 @runtime_checkable

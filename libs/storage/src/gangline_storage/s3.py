@@ -29,7 +29,7 @@ from gangline_storage.s3_client import (
     s3_errors,
 )
 from gangline_storage.s3_options import S3Credentials, S3Options
-from gangline_storage.s3_upload import S3Put, etag_of
+from gangline_storage.s3_upload import S3Put
 
 _MAX_S3_KEY_BYTES = 1024
 _PAGE = 1000
@@ -136,7 +136,7 @@ class S3Store:
         reading = self._first_reading(key)
         with os_errors(f"fetch {key} to {path}"):
             size_bytes = replace_file(path, self._chunks(key, reading, CHUNK_BYTES))
-        return ObjectInfo(key, size_bytes, reading.etag)
+        return ObjectInfo(key, size_bytes)
 
     def head(self, key: str) -> ObjectInfo:
         """See ObjectStore.head."""
@@ -144,7 +144,7 @@ class S3Store:
         answer = self._retried(
             f"head {key}", lambda: self._client.head_object(Bucket=self.bucket, Key=name)
         )
-        return ObjectInfo(key, answer["ContentLength"], etag_of(answer))
+        return ObjectInfo(key, answer["ContentLength"])
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """See ObjectStore.list; a page of up to 1000 objects is one request."""
@@ -215,7 +215,7 @@ class S3Store:
 
     def _open(self, key: str, wanted: dict[str, str]) -> _Reading:
         answer = self._client.get_object(Bucket=self.bucket, Key=self._name(key), **wanted)
-        return _Reading(answer["Body"], answer["ContentLength"], etag_of(answer))
+        return _Reading(answer["Body"], answer["ContentLength"], answer.get("ETag"))
 
     def _first_reading(self, key: str) -> _Reading:
         return self._retried(f"get {key}", lambda: self._open(key, {}))
@@ -233,7 +233,7 @@ class S3Store:
                     body.close()
                     wanted = {"Range": f"bytes={offset}-"}
                     if first.etag:
-                        wanted["IfMatch"] = f'"{first.etag}"'
+                        wanted["IfMatch"] = first.etag
                     body = self._open(key, wanted).body
                 return bytes(body.read(chunk_bytes))
 
@@ -256,7 +256,7 @@ class S3Store:
             answer = self._retried(f"list {prefix}", lambda: self._client.list_objects_v2(**query))
             for item in answer.get("Contents", ()):
                 key = str(item["Key"])[len(self.prefix) :]
-                yield ObjectInfo(key, item["Size"], etag_of(item))
+                yield ObjectInfo(key, item["Size"])
             if not answer.get("IsTruncated"):
                 return
             query["ContinuationToken"] = answer["NextContinuationToken"]

@@ -65,7 +65,6 @@ def make_client(
         region_name=region or session.region_name or "us-east-1",
         aws_access_key_id=credentials.access_key if credentials else None,
         aws_secret_access_key=credentials.secret_key if credentials else None,
-        aws_session_token=credentials.session_token if credentials else None,
         config=Config(
             connect_timeout=options.connect_timeout_s,
             read_timeout=options.read_timeout_s,

@@ -13,7 +13,6 @@ class S3Credentials:
 
     access_key: str
     secret_key: str = field(repr=False)
-    session_token: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ class S3Put:
         def once(attempt: int) -> ObjectInfo:
             try:
                 with s3_errors(self._what, self.bucket):
-                    answer = self.client.put_object(
+                    self.client.put_object(
                         Bucket=self.bucket,
                         Key=self.name,
                         Body=data,
@@ -68,7 +68,7 @@ class S3Put:
                     )
             except PreconditionFailedError:
                 return self._own_or_already_exists(attempt)
-            return ObjectInfo(self.key, len(data), etag_of(answer))
+            return ObjectInfo(self.key, len(data))
 
         return self.options.retry.run(self._what, once)
 
@@ -88,20 +88,20 @@ class S3Put:
             except NotFound:
                 raise TransientError("the object in the way was deleted meanwhile") from None
             if answer.get("Metadata", {}).get(PUT_ID) == self.put_id:
-                return ObjectInfo(self.key, answer["ContentLength"], etag_of(answer))
+                return ObjectInfo(self.key, answer["ContentLength"])
         raise AlreadyExists(f"{self.key!r} has an object already")
 
     def _multipart(self, parts: Iterable[bytes]) -> ObjectInfo:
         upload_id = self._create()
         try:
             size_bytes, uploaded = self._upload(upload_id, parts)
-            etag = self._complete(upload_id, uploaded)
+            self._complete(upload_id, uploaded)
         except (NoSuchUploadError, NotFound):
             raise self._ended() from None
         except BaseException:
             self._abort(upload_id)
             raise
-        return ObjectInfo(self.key, size_bytes, etag)
+        return ObjectInfo(self.key, size_bytes)
 
     def _create(self) -> str:
         def once(_attempt: int) -> str:
@@ -159,11 +159,11 @@ class S3Put:
 
         return self.options.retry.run(what, once)
 
-    def _complete(self, upload_id: str, uploaded: list[dict[str, Any]]) -> str | None:
-        def once(attempt: int) -> str | None:
+    def _complete(self, upload_id: str, uploaded: list[dict[str, Any]]) -> None:
+        def once(attempt: int) -> None:
             try:
                 with s3_errors(self._what, self.bucket):
-                    answer = self.client.complete_multipart_upload(
+                    self.client.complete_multipart_upload(
                         Bucket=self.bucket,
                         Key=self.name,
                         UploadId=upload_id,
@@ -171,22 +171,21 @@ class S3Put:
                         **self._condition,
                     )
             except PreconditionFailedError:
-                return self._own_or_already_exists(attempt).etag
+                self._own_or_already_exists(attempt)
             except (NoSuchUploadError, NotFound):
                 # An earlier try completed it and only its answer was lost, or a conflict ended the
                 # upload; the object's id shows which.
-                return self._own_or_ended(attempt).etag
-            return etag_of(answer)
+                self._own_or_ended(attempt)
 
-        return self.options.retry.run(self._what, once)
+        self.options.retry.run(self._what, once)
 
-    def _own_or_ended(self, attempt: int) -> ObjectInfo:
+    def _own_or_ended(self, attempt: int) -> None:
         try:
-            return self._own_or_already_exists(attempt)
+            self._own_or_already_exists(attempt)
         except AlreadyExists:
             if self.if_absent and attempt > 0:
                 raise
-        raise self._ended()
+            raise self._ended() from None
 
     def _ended(self) -> StoreUnavailable:
         return StoreUnavailable(f"{self._what}: its multipart upload was ended; put it again")
@@ -202,12 +201,6 @@ class S3Put:
             return
         except (StoreError, TransientError) as error:
             _log.warning("store.abort_failed", key=self.key, reason=str(error))
-
-
-def etag_of(answer: dict[str, Any]) -> str | None:
-    """The entity tag without its quotes."""
-    etag = answer.get("ETag")
-    return str(etag).strip('"') if etag else None
 
 
 def _parts(stream: BinaryIO, part_bytes: int) -> Iterator[bytes]:
