@@ -16,7 +16,7 @@ written
 A process is cautious when its predecessor died before it had caught up or while it tried an input.
 It decides one input per transaction, for the inputs of one batch, and for twice as many after each
 further death, as Kafka gives the partitions in any order. A note is never needed: without one, a
-deadly input costs more deaths.
+poison input costs more deaths.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Suspect:
 
 
 class Suspects:
-    """The deadly inputs that the processes of one shard know."""
+    """The poison inputs that the processes of one shard know."""
 
     def __init__(self) -> None:
         self.lives = 0
