@@ -91,7 +91,7 @@ def test_a_checkpoint_is_pinned_and_validated_if_it_is_committed(
     promote = f"{base}/checkpoints/20/promote"
     run = http_client.post(promote, headers=NLP)
     assert run.status_code == 201
-    found = scene.tail.ask(lambda live: live.jobs[run.json()["job_id"]].spec)
+    found = scene.tail.query(lambda live: live.jobs[run.json()["job_id"]].spec)
     assert found is not None
     assert (found.validates, found.resume_from, found.checkpoint.resume) == (True, job_id, "20")
     off = http_client.post(f"/v1/training-jobs/{plain}/checkpoints/20/promote", headers=NLP)

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from gangline_bus.codec import decode
-from gangline_gateway.history import PastRun
+from gangline_gateway.history import HistoryRun
 from gangline_gateway.history_access import HistoryAccess, Queries
 from gangline_schemas.api.runs import Run
 from gangline_schemas.catalog import Topic
@@ -28,20 +28,20 @@ class OneRun(NoHistory):
     """ClickHouse that knows one run."""
 
     def __init__(self) -> None:
-        self.row: PastRun | None = None
+        self.row: HistoryRun | None = None
 
     def run(self, *_: object) -> Any:
         return self.row
 
 
-def past_run(job_id: str, spec: JobSpec) -> PastRun:
+def history_run(job_id: str, spec: JobSpec) -> HistoryRun:
     run = Run(
         run_id=job_id, team=spec.team, project="", name=spec.name, user="ada", state="cancelled",
         reason="", attempt=0, restarts=0, gpus=1, priority=50, submitted_at=NOW, started_at=None,
         ended_at=NOW, gpu_seconds=0.0, strategy="custom", code_ref="", data_snapshot="",
         hyperparameters={},
     )  # fmt: skip
-    return PastRun(run, spec.encode().decode())
+    return HistoryRun(run, spec.encode().decode())
 
 
 def end_and_forget(scene: GatewayHarness, client: httpx.Client) -> str:
@@ -50,7 +50,7 @@ def end_and_forget(scene: GatewayHarness, client: httpx.Client) -> str:
     client.post(f"/v1/training-jobs/{job_id}/cancel", headers=NLP)
     quota = scene.names.name(Topic.QUOTA)
     scene.wait(lambda: any(decode(r).type == JobClosed.type for r in scene.broker.dump(quota)))
-    scene.wait(lambda: scene.tail.ask(lambda live: live.jobs[job_id].ended))
+    scene.wait(lambda: scene.tail.query(lambda live: live.jobs[job_id].ended))
     scene.tail._live._forget(job_id)
     scene.tail._view.changed()
     return job_id
@@ -63,7 +63,7 @@ def test_the_job_is_given_as_history_has_it(tmp_path: Path, path: str) -> None:
     with served(scene) as client:
         scene.configure("nlp")
         job_id = end_and_forget(scene, client)
-        known.row = past_run(job_id, JobSpec.model_validate(job()))
+        known.row = history_run(job_id, JobSpec.model_validate(job()))
         again = client.post(path, json=job(), headers=KEYED)
         assert (again.status_code, again.json()["state"]) == (200, "cancelled")
         assert job_id in {again.json().get("job_id"), again.json().get("run_id")}

@@ -87,7 +87,7 @@ def test_a_cursor_older_than_what_is_kept_is_read_from_the_bus(
     total = MAX_RECORDS + 100
     for index in range(2, total + 2):
         scene.say(step(run_id, index), run_id, run_id)
-    scene.wait(lambda: scene.tail.ask(lambda live: live.details(run_id)).progress.step == total + 1)  # type: ignore[union-attr]
+    scene.wait(lambda: scene.tail.query(lambda live: live.details(run_id).progress.step) > total)  # type: ignore[union-attr]
     seen: list[int] = []
     with http_client.stream("GET", path, headers={**NLP, "Last-Event-ID": last_id}) as answer:
         for _, kind, data in events(answer.iter_lines()):
@@ -105,7 +105,7 @@ def test_the_stream_has_the_run_s_progress_from_now_on(
     run_id = submit(http_client, gpus=57)
     path = f"/training-runs/{run_id}/metrics"
     scene.say(step(run_id, 1), run_id, run_id)
-    scene.wait(lambda: scene.tail.ask(lambda live: live.details(run_id)).progress)  # type: ignore[union-attr]
+    scene.wait(lambda: scene.tail.query(lambda live: live.details(run_id)).progress)  # type: ignore[union-attr]
     last_id, seen = "", []
     for number in (2, 3):
         headers = {**NLP, "Last-Event-ID": last_id} if last_id else NLP
@@ -125,17 +125,17 @@ def test_the_stream_has_the_run_s_progress_from_now_on(
 
 
 def run_to_the_end(scene: GatewayHarness, job_id: str) -> None:
-    scene.wait(lambda: scene.tail.ask(lambda live: live.jobs[job_id].nodes))
-    placed = scene.tail.ask(lambda live: live.jobs[job_id].nodes[0])
+    scene.wait(lambda: scene.tail.query(lambda live: live.jobs[job_id].nodes))
+    placed = scene.tail.query(lambda live: live.jobs[job_id].nodes[0])
     who = {
         "job_id": job_id, "attempt": 1, "rank": 0, "node_id": placed.node_id,
         "incarnation": placed.incarnation,
     }  # fmt: skip
     scene.say(WorkerStarted(**who, pid=1), job_id, job_id)
-    scene.wait(lambda: scene.tail.ask(lambda live: live.jobs[job_id].state == "running"))
+    scene.wait(lambda: scene.tail.query(lambda live: live.jobs[job_id].state == "running"))
     exited: Event = WorkerExited(**who, reason=ExitReason.FINISHED, exit_code=0)
     scene.say(exited, job_id, job_id)
-    scene.wait(lambda: scene.tail.ask(lambda live: live.jobs[job_id].ended))
+    scene.wait(lambda: scene.tail.query(lambda live: live.jobs[job_id].ended))
 
 
 def test_streams_of_a_job_end_when_it_has_ended(

@@ -222,7 +222,7 @@ class GatewayHarness:
             rendezvous_ports=(29500, 29501, 29502, 29503),
         )
         self.say(NodeJoined(node=info), node_id)
-        self.wait(lambda: self.tail.ask(lambda live: live.nodes.get(node_id)))
+        self.wait(lambda: self.tail.query(lambda live: live.nodes.get(node_id)))
 
     def wait(self, condition: Callable[[], object]) -> None:
         """Until it holds, at most `DEADLINE_S`."""

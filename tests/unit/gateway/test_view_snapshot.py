@@ -135,7 +135,7 @@ def views(kept: Kept, every: int = 50) -> ViewSnapshots:
 
 
 def facts(tail: Tail) -> LiveFacts:
-    return tail.ask(Live.facts)
+    return tail.query(Live.facts)
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ OTHER = Policy(
     mix_from=Isolation.USER,
     reservation="off",
     reserve_after=timedelta(seconds=0.25),
-    foretell=True,
+    estimate_starts=True,
     actions=("expire", "explain"),
     preemption=Preemption(preempt="off", reclaim_worth=timedelta(hours=2), most_per_pass=1),
 )
@@ -44,7 +44,7 @@ def test_the_log_names_a_whole_policy(order: str) -> None:
 def test_each_field_of_a_policy_is_in_the_event() -> None:
     said = {name.removesuffix("_s") for name in PolicyConfigured.model_fields}
     known = {field.name for kind in (Policy, Limits) for field in fields(kind)}
-    assert said == known - {"placer", "tell"}, "a log's scheduler has one placer, and tells"
+    assert said == known - {"placer", "give_reasons"}, "a log has one placer, and reasons"
     preemption = {name.removesuffix("_s") for name in PreemptionSettings.model_fields}
     assert preemption == {field.name for field in fields(Preemption)}
 

@@ -153,7 +153,7 @@ def test_the_error_of_what_a_team_said_is_told() -> None:
 
 def test_estimates_are_compared_with_what_came() -> None:
     cluster = Cluster(node("n1", 2))
-    cluster.decider = Scheduler(Limits(), Policy(foretell=True))
+    cluster.decider = Scheduler(Limits(), Policy(estimate_starts=True))
     cluster.run("runs-0", 2, expected_runtime_hours=1)
     for number in range(3):
         cluster.submit(f"runs-{number + 1}", 2, expected_runtime_hours=1)
@@ -163,7 +163,11 @@ def test_estimates_are_compared_with_what_came() -> None:
         cluster.tick(3600 - 60 + 600 * number)
         cluster.exit(f"runs-{number}")
         cluster.start(f"runs-{number + 1}")
-    assert [wait.real_s - wait.foretold_s for wait in cluster.state.waits] == [0.0, 600.0, 1200.0]
+    assert [wait.actual_s - wait.estimated_s for wait in cluster.state.waits] == [
+        0.0,
+        600.0,
+        1200.0,
+    ]
     cluster.submit("waits", 1)
     error = explained(cluster, "waits").outlook.wait_error
     assert error is not None

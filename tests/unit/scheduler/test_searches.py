@@ -38,7 +38,7 @@ class Looks:
 def waiting(shapes: int, gpus: int = 16, *, tell: bool = True, **fields: object) -> Cluster:
     """A cluster with running jobs and free GPUs, and so many shapes that have waited for long."""
     nodes = [node(f"n{number}", 8) for number in range(NODES)]
-    cluster = Cluster(*nodes, limit=10_000, policy=Policy(tell=tell))
+    cluster = Cluster(*nodes, limit=10_000, policy=Policy(give_reasons=tell))
     for number in range(12):
         cluster.run(f"r{number}", 8)
     for number in range(shapes):

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from gangline.demo.report import write_report
-from gangline.demo.story import tell
+from gangline.demo.story import play
 from gangline.errors import CliError
 from gangline.sdk import connect
 
@@ -53,7 +53,7 @@ def demo(
             up_s = time.monotonic() - began
             say("the platform is up")
             with connect(started.url, started.token) as client:
-                outcome = tell(client, say)
+                outcome = play(client, say)
                 outcome.figures = {"platform start (s)": up_s, **outcome.figures}
                 write_report(outcome, folder, console)
     except (SupervisorError, ArtifactError) as error:

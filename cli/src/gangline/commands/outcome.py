@@ -24,7 +24,7 @@ def exit_code(job: Job) -> ExitCode:
 
 
 def end_with(job: Job, out: Output) -> None:
-    """Tell how the job stands and end the command with its exit code."""
+    """Print how the job stands and end the command with its exit code."""
     out.note(ending(job))
     raise typer.Exit(int(exit_code(job)))
 

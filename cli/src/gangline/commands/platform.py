@@ -70,8 +70,8 @@ def up(
         with stop_signals_interrupt(), Platform(settings, progress_line) as platform:
             began = time.monotonic()
             with console.status("starting") as status:
-                tell = status.update if console.is_terminal else console.print
-                client = platform.start(lambda phase: tell(f"starting: {phase}"))
+                show = status.update if console.is_terminal else console.print
+                client = platform.start(lambda phase: show(f"starting: {phase}"))
             console.print(f"up after {time.monotonic() - began:.1f} s; Ctrl-C stops everything")
             _show(platform, client, console)
     except KeyboardInterrupt:

@@ -120,11 +120,11 @@ def _replay(out: Output, name: str, work: Workload) -> list[PoolResult]:
 
     started, note = time.monotonic(), now_and_then(out)
 
-    def tell(policy: str, ended: int, total: int) -> None:
+    def show_progress(policy: str, ended: int, total: int) -> None:
         note(f"{policy}: {ended:,} of {total:,} jobs")
 
     try:
-        results = replay(name, work, tell)
+        results = replay(name, work, show_progress)
     except StuckError as error:
         raise CliError(f"{name}: {error}") from None
     out.note(f"{name}: done in {time.monotonic() - started:.1f} s")

@@ -82,7 +82,7 @@ def _wait(session: Session, job: Job, timeout_s: float | None) -> None:
     out = session.out
     out.note(f"{job.job_id} submitted; waiting for its end")
     try:
-        ended = session.client.wait(job.job_id, timeout_s, on_change=lambda job: _tell(job, out))
+        ended = session.client.wait(job.job_id, timeout_s, on_change=lambda job: _note(job, out))
     except (CliError, KeyboardInterrupt) as error:
         out.show(session.client.get(job.job_id) if out.json else job, job.job_id)
         raise as_unfinished(error, job.job_id) from None
@@ -90,7 +90,7 @@ def _wait(session: Session, job: Job, timeout_s: float | None) -> None:
     end_with(ended, out)
 
 
-def _tell(job: Job, out: Output) -> None:
+def _note(job: Job, out: Output) -> None:
     if job.ended:  # reported in full at once
         return
     why = job.waiting.message if job.waiting else job.reason

@@ -84,8 +84,8 @@ def watch(
                     losses,
                 )
         else:
-            teller = _Teller(out)
-            ended = _until_end(session, job, timeout, teller.tell, losses)
+            changes = _Changes(out)
+            ended = _until_end(session, job, timeout, changes.show, losses)
     except KeyboardInterrupt as error:
         raise as_unfinished(error, job_id) from None
     end_with(ended, out)
@@ -116,7 +116,7 @@ def _until_end(
         job = session.client.get(job.job_id)
 
 
-class _Teller:
+class _Changes:
     """Prints a line when the state, the step or the reason changes, and for each failure."""
 
     def __init__(self, out: Output) -> None:
@@ -124,7 +124,7 @@ class _Teller:
         self._last = ""
         self._failed = 0
 
-    def tell(self, job: Job) -> None:
+    def show(self, job: Job) -> None:
         """Print the changes."""
         failure = job.failure
         if failure is not None and failure.attempt > self._failed and not job.ended:

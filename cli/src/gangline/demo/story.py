@@ -48,7 +48,7 @@ class Outcome:
         return bool(self.checks) and all(self.checks.values())
 
 
-def tell(client: Gangline, say: Say) -> Outcome:
+def play(client: Gangline, say: Say) -> Outcome:
     """Play the story on a platform that is up. Raises CliError when a part does not come."""
     timeline = Timeline(client)
     timeline.start()

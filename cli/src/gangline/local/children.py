@@ -97,7 +97,7 @@ class Children:
             self._stop_turn(now)
         else:
             has_started = self._start_turn(now)
-        self._ask_turn(now)
+        self._probe_due(now)
         if now >= self._log_check_at:
             self._log_check_at = now + LOG_CHECK_S
             for child in self._by_name.values():
@@ -111,7 +111,7 @@ class Children:
         for child in self._by_name.values():
             if child.state in (ProcessState.BACKING_OFF, ProcessState.STOPPING):
                 deadlines.append(child.due_at)
-            if self._is_to_be_asked(child):
+            if self._to_probe(child):
                 deadlines.append(child.probe_at)
         # A start that is due but waits for a dependency is woken by that one's readiness.
         return min(deadline - now for deadline in deadlines if deadline > now)
@@ -179,16 +179,16 @@ class Children:
                 child.due_at = now + 1.0
                 child.kill()
 
-    def _ask_turn(self, now: float) -> None:
+    def _probe_due(self, now: float) -> None:
         for child in self._by_name.values():
             ready = child.spec.ready
-            if ready is None or not self._is_to_be_asked(child) or now < child.probe_at:
+            if ready is None or not self._to_probe(child) or now < child.probe_at:
                 continue
             child.is_probed = True
             pid = child.pid
-            self._prober.ask(ready, partial(self._take_answer, child, pid))
+            self._prober.probe(ready, partial(self._take_answer, child, pid))
 
-    def _is_to_be_asked(self, child: Child) -> bool:
+    def _to_probe(self, child: Child) -> bool:
         is_up = child.state in (ProcessState.STARTING, ProcessState.RUNNING)
         return is_up and child.spec.ready is not None and not child.is_probed
 

@@ -18,16 +18,16 @@ class Prober:
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="readiness")
 
-    def ask(self, ready: Callable[[], bool], answer: Callable[[bool], None]) -> None:
+    def probe(self, ready: Callable[[], bool], answer: Callable[[bool], None]) -> None:
         """Call `answer` with the outcome, in another thread; an error counts as not ready."""
-        self._pool.submit(self._ask, ready, answer)
+        self._pool.submit(self._probe, ready, answer)
 
     def close(self) -> None:
         """Drop what has not begun; what runs ends by its own time limit."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     @staticmethod
-    def _ask(ready: Callable[[], bool], answer: Callable[[bool], None]) -> None:
+    def _probe(ready: Callable[[], bool], answer: Callable[[bool], None]) -> None:
         try:
             outcome = ready()
         except Exception:  # noqa: BLE001  (any failure of a caller's check means "not ready")

@@ -56,11 +56,11 @@ def compare(
     """The log through each of the policies. Raises CliError."""
     note = now_and_then(out)
 
-    def tell(name: str, done: float) -> None:
+    def show_progress(name: str, done: float) -> None:
         note(f"{name}: {done:.0%}")
 
     try:
-        return versus(log, names, since=since, end=until, tell=tell)
+        return versus(log, names, since=since, end=until, progress=show_progress)
     except NoJobsError:
         begin, end = since or log[0].at, until or log[-1].at
         raise CliError(

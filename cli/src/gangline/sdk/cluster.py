@@ -68,7 +68,7 @@ class Cluster(Calls):
         return self._read(DataUseStatus, "POST", "/v1/data-approvals", body=body, repeatable=True)
 
     def data_approvals(self, snapshot: str | None = None) -> Sequence[Approval]:
-        """Uses of data that hold, of one snapshot or of all; needs an admin."""
+        """Approved uses of data, of one snapshot or of all; needs an admin."""
         return self._read(
             ApprovalList, "GET", "/v1/data-approvals", params={"snapshot": snapshot}
         ).approvals

@@ -58,7 +58,7 @@ class PolicyConfigured(Event):
     resize_every_s: Seconds
     drain_within_s: Seconds
     preemption: PreemptionSettings
-    foretell: bool
+    estimate_starts: bool
     mix_from: Isolation | None = Field(
         default=None,
         description="Nodes of a weaker isolation hold one team's gangs at a time; None: all mix.",

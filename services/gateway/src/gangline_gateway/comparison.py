@@ -6,14 +6,14 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gangline_gateway.history import PastRun
+from gangline_gateway.history import HistoryRun
 from gangline_schemas.api.runs import Comparison, Curve, Difference, Final
 
 _SAME_BY_NATURE = frozenset({"name", "version"})
 
 
 def compare(
-    runs: Sequence[PastRun], metrics: dict[str, dict[str, Final]], curves: list[Curve]
+    runs: Sequence[HistoryRun], metrics: dict[str, dict[str, Final]], curves: list[Curve]
 ) -> Comparison:
     """Runs side by side, with the configuration fields that differ between them."""
     configurations = {run.run.run_id: flatten(json.loads(run.spec)) for run in runs}

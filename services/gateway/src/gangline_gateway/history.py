@@ -29,7 +29,7 @@ MAX_RUNS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class PastRun:
+class HistoryRun:
     """A run, and the spec of its job as JSON without code_diff."""
 
     run: Run
@@ -90,19 +90,19 @@ class History:
             f"ORDER BY submitted_at DESC, job_id DESC LIMIT {size + 1}",
             where.parameters,
         )
-        runs = [_past_run(row).run for row in rows[:size]]
+        runs = [_history_run(row).run for row in rows[:size]]
         last = runs[-1] if len(rows) > size else None
         after = cursor_of(ms(last.submitted_at), last.run_id) if last is not None else None
         return RunPage(runs=runs, cursor=after)
 
-    def run(self, job_id: str, teams: frozenset[str] | None = None) -> PastRun | None:
+    def run(self, job_id: str, teams: frozenset[str] | None = None) -> HistoryRun | None:
         """One run; None if it does not exist or belongs to another team."""
         found = self.some_runs([job_id], teams)
         return found[0] if found else None
 
     def some_runs(
         self, job_ids: Sequence[str], teams: frozenset[str] | None = None
-    ) -> list[PastRun]:
+    ) -> list[HistoryRun]:
         """Those of these runs that exist, in the given order."""
         where = Where()
         where.teams(teams)
@@ -110,7 +110,7 @@ class History:
         rows = self._rows(
             f"SELECT {_RUN_COLUMNS} FROM gangline.run_list {where.sql}", where.parameters
         )
-        found = {row["run_id"]: _past_run(row) for row in rows}
+        found = {row["run_id"]: _history_run(row) for row in rows}
         return [found[job] for job in dict.fromkeys(job_ids) if job in found]
 
     def metric_names(self, runs: Mapping[str, str]) -> list[str]:
@@ -223,9 +223,9 @@ class History:
         return [Checkpoint(**row) for row in rows]
 
 
-def _past_run(row: dict[str, Any]) -> PastRun:
+def _history_run(row: dict[str, Any]) -> HistoryRun:
     spec = row.pop("spec")
-    return PastRun(Run(**row), spec)
+    return HistoryRun(Run(**row), spec)
 
 
 def _finite(*values: float) -> bool:

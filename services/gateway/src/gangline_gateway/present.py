@@ -11,7 +11,7 @@ from typing import cast
 from pydantic import ValidationError
 
 from gangline_gateway.gang_heartbeats import GangHeartbeats, heartbeat
-from gangline_gateway.history import PastRun
+from gangline_gateway.history import HistoryRun
 from gangline_gateway.live import Live
 from gangline_gateway.live_model import JobDetails, LiveJob, LiveNode
 from gangline_schemas.api.checkpoints import Checkpoint
@@ -136,7 +136,7 @@ def interval_s(job: LiveJob) -> float | None:
     return job.spec.checkpoint.interval_minutes * 60
 
 
-def past_job(past: PastRun) -> Job:
+def history_job(past: HistoryRun) -> Job:
     """A job that only history knows."""
     run = past.run
     try:
@@ -218,7 +218,7 @@ def _waited_s(job: LiveJob, now: datetime) -> float:
     return max(0.0, (now - since).total_seconds())
 
 
-def stands(state: str, reason: str) -> str:
+def state_message(state: str, reason: str) -> str:
     """The message of a job that does not wait; a job that succeeded has no reason."""
     if state == "succeeded":
         return reason or "every rank ended with exit code 0"
@@ -246,7 +246,7 @@ def explain(live: Live, found: JobDetails, team: TeamConfig | None, now: datetim
         evidence["last_failure"] = found.failure.message
         evidence["first_failed_rank"] = found.failure.first_rank
         evidence["restarts_max"] = found.failure.restarts_max
-    code, message, since = one.state, stands(one.state, one.reason), one.started_at
+    code, message, since = one.state, state_message(one.state, one.reason), one.started_at
     if one.waiting is not None and not one.ended:
         code, message, since = one.waiting.code, one.waiting.message, one.waiting.since
     elif not one.admitted and not one.ended:

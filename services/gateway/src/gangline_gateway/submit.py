@@ -10,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from gangline_gateway import gang_heartbeats, job_ids, present
 from gangline_gateway.admission import DRY_RUN_SUFFIX, quota_notes
 from gangline_gateway.app_context import AppContext, may_change
-from gangline_gateway.history import PastRun
+from gangline_gateway.history import HistoryRun
 from gangline_gateway.live import Live
 from gangline_gateway.live_model import JobDetails, LiveJob
 from gangline_gateway.problems import ProblemError, conflict
@@ -22,10 +22,10 @@ from gangline_service.tokens import Principal
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """The job, and whether this request created it; a `PastRun` if only history has it."""
+    """The job, and whether this request created it; a `HistoryRun` if only history has it."""
 
     job_id: str
-    found: JobDetails | PastRun
+    found: JobDetails | HistoryRun
     created: bool
 
     @property
@@ -37,14 +37,14 @@ class Submitted:
         """The job as a REST answer."""
         if isinstance(self.found, JobDetails):
             return full(app, self.found)
-        return present.past_job(self.found)
+        return present.history_job(self.found)
 
 
 def full(app: AppContext, found: JobDetails) -> Job:
     """A job with its GPU utilization and rank activity."""
     now = app.clock()
     return present.job(
-        found, now, app.tail.ask(lambda live: gang_heartbeats.of_gang(live, found.job, now))
+        found, now, app.tail.query(lambda live: gang_heartbeats.of_gang(live, found.job, now))
     )
 
 
@@ -57,7 +57,7 @@ async def submit(app: AppContext, caller: Principal, spec: JobSpec, key: str | N
     may_change(caller, spec.team)
     suffix = job_ids.new_suffix() if key is None else job_ids.suffix_of_key(spec.team, key)
     async with app.submitting.hold(suffix):
-        known = app.tail.ask(lambda live: live.by_suffix(suffix, spec.team))
+        known = app.tail.query(lambda live: live.by_suffix(suffix, spec.team))
         if known is not None:
             return Submitted(known.job_id, _same(app, known, spec), created=False)
         job_id = job_ids.job_id(spec.name, suffix)
@@ -71,7 +71,7 @@ async def submit(app: AppContext, caller: Principal, spec: JobSpec, key: str | N
                 raise
             return Submitted(job_id, past, created=False)
     if found is None:
-        found = app.tail.ask(lambda live: live.details(job_id)) or _unseen(app, event)
+        found = app.tail.query(lambda live: live.details(job_id)) or _unseen(app, event)
     _raise_if_rejected(found.job)
     return Submitted(job_id, found, created=True)
 
@@ -99,7 +99,7 @@ def _decided(live: Live, job_id: str) -> JobDetails | None:
     return found
 
 
-def _ended_before(app: AppContext, spec: JobSpec, job_id: str) -> PastRun | None:
+def _ended_before(app: AppContext, spec: JobSpec, job_id: str) -> HistoryRun | None:
     """The same job, which ended so long ago that only history has it; None if it does not."""
     try:
         row = app.history.query(lambda queries: queries.history.run(job_id, frozenset({spec.team})))
@@ -116,7 +116,7 @@ def _same(app: AppContext, known: LiveJob, spec: JobSpec) -> JobDetails:
             "this Idempotency-Key was used for a job with another body; use a new key",
         )
     _raise_if_rejected(known)
-    return app.tail.ask(lambda live: live.details(known.job_id)) or JobDetails(known)
+    return app.tail.query(lambda live: live.details(known.job_id)) or JobDetails(known)
 
 
 def _raise_if_rejected(job: LiveJob) -> None:

@@ -123,7 +123,7 @@ class Tail:
         self.stopping.set()
         self._thread.join(5.0)
 
-    def ask(self, question: Callable[[LiveView], ValueT]) -> ValueT:
+    def query(self, question: Callable[[LiveView], ValueT]) -> ValueT:
         """The answer from the current model."""
         return question(self.view())
 
@@ -147,7 +147,7 @@ class Tail:
         deadline = loop.time() + timeout_s
         while True:
             news = self.news()
-            answer = self.ask(question)
+            answer = self.query(question)
             left_s = deadline - loop.time()
             if answer is not None or left_s <= 0:
                 return answer

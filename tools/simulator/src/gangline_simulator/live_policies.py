@@ -39,7 +39,9 @@ def live_policy(name: str) -> Policy:
     if "preempt_below" in chosen:
         chosen["preempt_below"] = int(chosen["preempt_below"])
     preemption = replace(Preemption(), **chosen)
-    return Policy(order=order_named(order), reservation=mode, preemption=preemption, tell=False)
+    return Policy(
+        order=order_named(order), reservation=mode, preemption=preemption, give_reasons=False
+    )
 
 
 def known() -> str:

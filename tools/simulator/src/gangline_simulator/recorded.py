@@ -247,7 +247,7 @@ def _ended_waiting(event: JobStateChanged, history: History) -> bool:
 
 
 def _open_end(job: JobHistory) -> bool:
-    """Whether the log does not tell what it needed, though it ended: it ended without GPUs."""
+    """Whether the log does not say what it needed, though it ended: it ended without GPUs."""
     ends = {ReleaseReason.FAILED, ReleaseReason.CANCELLED, ReleaseReason.SUCCEEDED}
     return not job.attempts or job.attempts[-1].reason not in ends
 

@@ -108,7 +108,7 @@ def live(policy: Policy, *, knows_durations: bool) -> Prepare:
         return Replay(
             pool,
             jobs,
-            Scheduler(policy=replace(policy, tell=False)),
+            Scheduler(policy=replace(policy, give_reasons=False)),
             pace=Pace(LIVE_EVERY_S, only_changes=False),
             costs=REAL_COSTS,
             knows_durations=knows_durations,

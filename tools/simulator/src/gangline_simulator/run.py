@@ -90,7 +90,7 @@ def simulate(
     """
     named = find_policy(policy)
 
-    def tell(ended: int, before: int = 0) -> None:
+    def report(ended: int, before: int = 0) -> None:
         if progress is not None:
             progress(policy, before + ended, work.jobs)
 
@@ -98,16 +98,16 @@ def simulate(
         processes = (os.cpu_count() or 1) if work.jobs > ALONE else 1
     workers = min(processes, len(work.parts))
     if workers > 1:
-        return _at_once(policy, work, tell, workers)
+        return _at_once(policy, work, report, workers)
     results: list[PoolResult] = []
     for pool, jobs in work.parts:
         before = sum(len(result.outcomes) for result in results)
-        results.append(named.prepare(pool, jobs).run(partial(tell, before=before)))
+        results.append(named.prepare(pool, jobs).run(partial(report, before=before)))
     return results
 
 
 def _at_once(
-    policy: str, work: Workload, tell: Callable[[int], None], workers: int
+    policy: str, work: Workload, report: Callable[[int], None], workers: int
 ) -> list[PoolResult]:
     context = multiprocessing.get_context("spawn")
     ended = context.RawArray(ctypes.c_longlong, len(work.parts))
@@ -121,7 +121,7 @@ def _at_once(
         try:
             while pending:
                 done, pending = wait(pending, _LOOK_EVERY_S, FIRST_COMPLETED)
-                tell(sum(ended))
+                report(sum(ended))
                 for future in done:
                     future.result()
         except BaseException:
@@ -142,10 +142,10 @@ def _share(ended: ctypes.Array[ctypes.c_longlong]) -> None:
 
 
 def _replay_part(policy: str, index: int, pool: Pool, jobs: Sequence[TraceJob]) -> PoolResult:
-    def tell(ended: int) -> None:
+    def report(ended: int) -> None:
         _ended[index] = ended
 
-    return find_policy(policy).prepare(pool, jobs).run(tell)
+    return find_policy(policy).prepare(pool, jobs).run(report)
 
 
 def find_policy(name: str) -> Named:

@@ -21,7 +21,7 @@ from gangline_simulator.live_policies import RECORDED, live_policy
 from gangline_simulator.recorded import ACCEPTED, read_recording
 from gangline_simulator.rerun import Rerun, tick_every_s
 
-Tell = Callable[[str, float], None]
+Report = Callable[[str, float], None]
 """Gets the policy, and the share of its time that is done."""
 
 
@@ -75,7 +75,7 @@ def versus(
     *,
     since: datetime | None = None,
     end: datetime | None = None,
-    tell: Tell | None = None,
+    progress: Report | None = None,
 ) -> Versus:
     """Run a log through policies that are named (live_policies.py).
 
@@ -97,8 +97,8 @@ def versus(
     for name, policy in policies.items():
 
         def share(done: float, name: str = name) -> None:
-            if tell is not None:
-                tell(name, done)
+            if progress is not None:
+                progress(name, done)
 
         rerun = Rerun(recording, Scheduler(Limits(oldest_agents=ACCEPTED), policy))
         histories[name] = read_history(rerun.run(share), recording.end)

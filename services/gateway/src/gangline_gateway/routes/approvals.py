@@ -29,7 +29,7 @@ def list_approvals(
     snapshot: Annotated[str, Query(max_length=512, description="Only of this snapshot.")] = "",
 ) -> ApprovalList:
     """Needs an admin."""
-    known = app.tail.ask(lambda live: dict(live.approvals))
+    known = app.tail.query(lambda live: dict(live.approvals))
     return ApprovalList(
         approvals=[given for _, given in sorted(known.items()) if snapshot in {"", given.snapshot}]
     )
@@ -49,16 +49,16 @@ async def approve_data(body: ApprovalBody, app: App, caller: Admin) -> DataUseSt
     """
     use = DataUse(body.snapshot, body.project, body.purpose)
 
-    def stands(live: Live) -> DataUseStatus | None:
+    def already(live: Live) -> DataUseStatus | None:
         if (use in live.approvals) != body.approve:
             return None
         return DataUseStatus(**use._asdict(), approved=body.approve)
 
-    answer = app.tail.ask(stands)
+    answer = app.tail.query(already)
     if answer is None:
         event = SnapshotApprovalRequested(**use._asdict(), approve=body.approve, user=caller.name)
         await app.publisher.publish(body.snapshot, event)
-        answer = await app.tail.until(stands, app.answer_wait_s)
+        answer = await app.tail.until(already, app.answer_wait_s)
     if answer is None:
         raise unavailable("undecided", "quota has not answered yet; the request is on the bus")
     return answer

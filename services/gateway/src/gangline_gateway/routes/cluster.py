@@ -54,7 +54,7 @@ def list_teams(app: App, caller: Caller) -> TeamList:
     """The teams that the caller can see."""
     visible, now = visible_teams(caller), app.clock()
     quota = quota_of(app.tail.quota())
-    return TeamList(teams=app.tail.ask(lambda live: teams(live, quota, now, visible)))
+    return TeamList(teams=app.tail.query(lambda live: teams(live, quota, now, visible)))
 
 
 @cluster.put(
@@ -82,7 +82,7 @@ async def put_team(
             return None
         return teams(live, quota, app.clock(), frozenset([team]))[0]
 
-    answer = app.tail.ask(configured)
+    answer = app.tail.query(configured)
     if answer is not None:
         return answer
     event = TeamConfigureRequested(config=config, user=caller.name)
@@ -94,7 +94,7 @@ async def put_team(
     outcome = await app.tail.until(decided, app.answer_wait_s)
     if outcome is not None and outcome.refused is not None:
         raise conflict("refused", outcome.refused)
-    answer = app.tail.ask(configured)
+    answer = app.tail.query(configured)
     if answer is not None:
         return answer
     raise unavailable("undecided", "quota has not answered yet; the request is on the bus")
@@ -140,7 +140,7 @@ async def drain_node(
     caller: Admin,
 ) -> Drained:
     """Needs an admin. With `move_jobs` gangs move after their next checkpoint; else they stay."""
-    if app.tail.ask(lambda live: live.nodes.get(node_id)) is None:
+    if app.tail.query(lambda live: live.nodes.get(node_id)) is None:
         raise not_found("node")
     event = NodeDrainRequested(
         node_id=node_id, drain=body.drain, move_jobs=body.move_jobs, user=caller.name
@@ -154,7 +154,7 @@ async def drain_node(
         return status if kept_off == wanted else None
 
     status = await app.tail.until(settled, app.answer_wait_s)
-    now = status or app.tail.ask(lambda live: live.nodes[node_id].status)
+    now = status or app.tail.query(lambda live: live.nodes[node_id].status)
     return Drained(node_id=node_id, status=now)
 
 

@@ -57,7 +57,7 @@ def list_incidents(
         since=moment("since", since),
     )
 
-    def ask(queries: Queries) -> IncidentPage:
+    def read(queries: Queries) -> IncidentPage:
         found, after = queries.incidents.page(wanted, limit=limit, cursor=cursor)
         return IncidentPage(
             incidents=found,
@@ -66,7 +66,7 @@ def list_incidents(
             cursor=after,
         )
 
-    return app.history.query(ask)
+    return app.history.query(read)
 
 
 @incidents.get(
@@ -85,13 +85,13 @@ def get_incident(
     """Only gangs that hang have stacks: the agent reads them before it kills the ranks."""
     teams = visible_teams(caller)
 
-    def ask(queries: Queries) -> IncidentDetail | None:
+    def read(queries: Queries) -> IncidentDetail | None:
         found = queries.incidents.one(job_id, attempt, teams)
         if found is None:
             return None
         return IncidentDetail(incident=found, stacks=queries.incidents.stacks(job_id, attempt))
 
-    answer = app.history.query(ask)
+    answer = app.history.query(read)
     if answer is None:
         raise not_found("incident")
     return answer

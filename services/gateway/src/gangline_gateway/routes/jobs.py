@@ -22,7 +22,7 @@ from gangline_gateway.app_context import (
     visible_teams,
 )
 from gangline_gateway.followed import NoStateError
-from gangline_gateway.history import PastRun
+from gangline_gateway.history import HistoryRun
 from gangline_gateway.live import place_of
 from gangline_gateway.live_model import JobDetails, LiveJob
 from gangline_gateway.problems import conflict, invalid, not_found, unavailable
@@ -144,7 +144,7 @@ def get_job(job_id: JobId, app: App, caller: Caller) -> Job:
     found = app.details(job_id, caller)
     if found is not None:
         return full(app, found)
-    return present.past_job(past_run(app, caller, job_id))
+    return present.history_job(history_run(app, caller, job_id))
 
 
 @jobs.post(
@@ -233,16 +233,16 @@ def explain_job(job_id: JobId, app: App, caller: Caller) -> Explanation:
     found = app.details(job_id, caller)
     if found is not None:
         team = _limits(app, found.job.team)
-        explanation = app.tail.ask(lambda live: present.explain(live, found, team, now))
+        explanation = app.tail.query(lambda live: present.explain(live, found, team, now))
         waits = found.job.queued and not found.job.nodes and not found.job.ended
         return _with_estimate(app, caller, explanation) if waits else explanation
-    row = past_run(app, caller, job_id).run
+    row = history_run(app, caller, job_id).run
     return Explanation.model_validate(
         {
             "job_id": job_id,
             "state": row.state,
             "code": row.state,
-            "message": present.stands(row.state, row.reason),
+            "message": present.state_message(row.state, row.reason),
             "since": row.ended_at,
             "evidence": {"attempt": row.attempt, "restarts": row.restarts},
         }
@@ -296,10 +296,10 @@ def _with_estimate(app: AppContext, caller: Principal, explanation: Explanation)
 def team_of_job(app: AppContext, caller: Principal, job_id: str) -> str:
     """The team of a job that the caller may see. Raises a 404 or 503 problem."""
     found = app.details(job_id, caller)
-    return past_run(app, caller, job_id).run.team if found is None else found.job.team
+    return history_run(app, caller, job_id).run.team if found is None else found.job.team
 
 
-def past_run(app: AppContext, caller: Principal, job_id: str) -> PastRun:
+def history_run(app: AppContext, caller: Principal, job_id: str) -> HistoryRun:
     """A run that only history has. Raises a 404 or 503 problem."""
     row = app.history.query(lambda queries: queries.history.run(job_id, visible_teams(caller)))
     if row is None:
@@ -308,7 +308,7 @@ def past_run(app: AppContext, caller: Principal, job_id: str) -> PastRun:
 
 
 def _old_checkpoints(app: AppContext, caller: Principal, job_id: str) -> list[Checkpoint]:
-    past_run(app, caller, job_id)
+    history_run(app, caller, job_id)
     return app.history.query(lambda queries: queries.history.checkpoints(job_id))
 
 

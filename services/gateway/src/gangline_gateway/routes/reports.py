@@ -54,11 +54,11 @@ def report_utilization(
 ) -> Any:
     """JSON, or with `Accept: text/html` a page. The cluster's totals count all teams."""
 
-    def ask(queries: Queries) -> UtilizationReport:
+    def read(queries: Queries) -> UtilizationReport:
         period = span(since, until, app.clock())
         return utilization(queries.reports.facts(period), visible_teams(caller))
 
-    return _answer(_report(app.history.query, ask, "from"), page.utilization_page, accept)
+    return _answer(_report(app.history.query, read, "from"), page.utilization_page, accept)
 
 
 @reports.get(
@@ -83,13 +83,13 @@ def report_weekly(
 ) -> Any:
     """JSON, or with `Accept: text/html` a page. The current week is compared up to now."""
 
-    def ask(queries: Queries) -> WeeklyReport:
+    def read(queries: Queries) -> WeeklyReport:
         period = week_of(week, app.clock())
         this = queries.reports.facts(period)
         before = queries.reports.facts(period.earlier(WEEK))
         return weekly(this, before, visible_teams(caller), week)
 
-    return _answer(_report(app.history.query, ask, "week"), page.weekly_page, accept)
+    return _answer(_report(app.history.query, read, "week"), page.weekly_page, accept)
 
 
 def _report(

@@ -147,12 +147,12 @@ async def _metric_stream(
     place, progress = places
     if at is None:
 
-        def ask(queries: Queries) -> tuple[dict[TopicPartition, int], list[Curve]]:
+        def read(queries: Queries) -> tuple[dict[TopicPartition, int], list[Curve]]:
             known = queries.records.positions("steps", place.topic)
             return known, _curves(queries, {run_id: team}, names, points)
 
         try:
-            known, curves = await asyncio.to_thread(app.history.query, ask)
+            known, curves = await asyncio.to_thread(app.history.query, read)
         except ProblemError:
             known, curves = {}, []
         at = start_of_history(app, known, [place]) | app.tail.ends([progress])

@@ -97,7 +97,7 @@ def _id(app: AppContext, positions: dict[TopicPartition, int]) -> str:
 
 def _ended(app: AppContext, job_id: str) -> tuple[str, float] | None:
     """The final state ("unknown": only history has the job), and how long to linger."""
-    job = app.tail.ask(lambda live: live.jobs.get(job_id))
+    job = app.tail.query(lambda live: live.jobs.get(job_id))
     if job is None:
         return "unknown", 0.0
     if not job.ended or job.ended_at is None:

@@ -53,7 +53,7 @@ def run(plan: Plan, policy: Policy, limits: Limits) -> None:
 
 
 def explain_new(plan: Plan, policy: Policy, decided: list[Event]) -> None:
-    """Tell the jobs that began to wait with these events why they wait."""
+    """Write why the jobs wait that began to with these events."""
     for event in decided:
         if isinstance(event, JobStateChanged) and event.state is JobState.PENDING:
             waiting_reasons.give_first_reason(plan, policy, event.job_id)

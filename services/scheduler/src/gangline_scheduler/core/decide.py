@@ -210,5 +210,5 @@ def _take(  # noqa: C901, PLR0912 - one case for each input type
         case TeamConfigured():
             _note_team(plan, event.config)
         case TeamBudgetChanged(team=team, month=month, exhausted=exhausted):
-            if plan.state.broke.get(team) != (month if exhausted else None):
+            if plan.state.over_budget.get(team) != (month if exhausted else None):
                 plan.add(team, TeamBudgetNoted(team=team, month=month, exhausted=exhausted))

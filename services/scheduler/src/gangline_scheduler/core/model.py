@@ -119,7 +119,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Foretold:
+class StartEstimate:
     """The first start that was estimated for a job that waits, and when it was said."""
 
     start: datetime
@@ -130,8 +130,8 @@ class Foretold:
 class Wait:
     """How long a job was to wait from its first estimate on, and how long it did."""
 
-    foretold_s: float
-    real_s: float
+    estimated_s: float
+    actual_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class Job:
     ran_s: float = 0.0
     restarting: bool = False
     saved_at: datetime | None = None
-    foretold: Foretold | None = None
+    start_estimate: StartEstimate | None = None
     preemptions: int = 0
     resized_at: datetime | None = None
     resize_to: int | None = None

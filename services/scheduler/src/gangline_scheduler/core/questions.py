@@ -270,7 +270,7 @@ def _outlook(
 
 
 def _wait_miss(state: State) -> WaitMiss | None:
-    misses = [abs(wait.real_s - wait.foretold_s) for wait in state.waits]
+    misses = [abs(wait.actual_s - wait.estimated_s) for wait in state.waits]
     if len(misses) < FEWEST_RUNS:
         return None
     middle, high = spread(misses)

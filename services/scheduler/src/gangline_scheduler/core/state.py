@@ -31,12 +31,12 @@ class State:
 
     `lost`: incarnations that failed before they joined here, by node. `left`: nodes that said they
     leave, the last to do so last; the newest are remembered. `reserved`: GPUs that are being freed
-    for a job, by its id. `runtimes`: what each team's last jobs took, newest last. `broke`: the
-    month whose budget a team has spent. `usage`: what teams use and used, with a half-life.
+    for a job, by its id. `runtimes`: what each team's last jobs took, newest last. `over_budget`:
+    the month whose budget a team has spent. `usage`: what teams use and used, with a half-life.
     `moved`: when gangs were stopped to defragment, in the last hour before the newest of them.
     `parts`: processes by (service, instance); `features` that all know, and since when.
     `policy`: the settings that decisions follow, as the log says; None before it says any.
-    `waits`: what was foretold to the last jobs that started, and how it came; newest last.
+    `waits`: the estimated and actual waits of the last jobs that started; newest last.
     Derived: `pending` in the order in which jobs began to wait, by id, and `queue`: the same in
     the policy's order; `live` jobs with a gang; `free` of each schedulable node, `empty`: as if
     no gang ran there; `used` GPUs by team, with those of the teams below it, and `used_models`
@@ -52,7 +52,7 @@ class State:
     lost: dict[str, str] = field(default_factory=dict)
     left: dict[str, None] = field(default_factory=dict)
     reserved: dict[str, ReservedGpus] = field(default_factory=dict)
-    broke: dict[str, str] = field(default_factory=dict)
+    over_budget: dict[str, str] = field(default_factory=dict)
     usage: dict[str, Usage] = field(default_factory=dict)
     runtimes: dict[str, tuple[Runtime, ...]] = field(default_factory=dict)
     moved: tuple[datetime, ...] = ()
@@ -111,7 +111,7 @@ def _copied(
         lost=copied(state.lost),
         left=copied(state.left),
         reserved=dict(state.reserved),
-        broke=dict(state.broke),
+        over_budget=dict(state.over_budget),
         usage=dict(state.usage),
         runtimes=dict(state.runtimes),
         moved=state.moved,

@@ -6,8 +6,8 @@ cluster, so a change of numbers alone is written once in `EVIDENCE_EVERY`.
 
 The first estimate of a job's start in a wait is written into the log, with its reason, so that it
 can be compared with what came (evolve/gangs.py): `explain` shows that error with each new
-estimate. One job on a tick, of the first `FORETOLD`; the forecast looks at few ends (forecast.py),
-and what lies further off is estimated once it is closer.
+estimate. One job on a tick, of the first `ESTIMATED_JOBS`; the forecast looks at few ends
+(forecast.py), and what lies further off is estimated once it is closer.
 """
 
 from __future__ import annotations
@@ -35,31 +35,31 @@ FULL = frozenset({"capacity", "topology"})
 """Reasons of jobs that wait for GPUs that others have, or that are kept for others."""
 KINDS_EXPLAINED = 10
 """So many kinds of jobs are looked at on a tick, in turn: each may take a look at every node."""
-FORETOLD = 10
-FORETOLD_ENDS = 20
+ESTIMATED_JOBS = 10
+ESTIMATE_ENDS = 20
 
 
 def give_reasons(plan: Plan, policy: Policy, made: list[Reservation] | None = None) -> None:
-    """Tell the first jobs of the queue why they wait, each at most every `REASON_EVERY`.
+    """Write why the first jobs of the queue wait, each at most every `REASON_EVERY`.
 
     `made`: what is reserved for whom, where the caller knows it.
     """
     state = plan.state
-    if not state.pending or not policy.tell:
+    if not state.pending or not policy.give_reasons:
         return
     explainer = _explainer(plan, policy, made)
     first = list(islice(in_order(policy.order, lambda: state, plan.now), REASONED))
     for job in _in_turn(first, explainer, plan):
         _write(plan, job, explainer.explain(job))
-    if policy.foretell:
-        _foretell(plan, policy, [job.job_id for job in first[:FORETOLD]])
+    if policy.estimate_starts:
+        _estimate_start(plan, policy, [job.job_id for job in first[:ESTIMATED_JOBS]])
 
 
 def give_first_reason(plan: Plan, policy: Policy, job_id: str) -> None:
-    """Tell a job that just began to wait why; shortly, when the queue is long."""
+    """Write why a job waits that just began to; shortly, when the queue is long."""
     job = plan.state.jobs.get(job_id)
     waits = job is not None and job_id in plan.state.pending and job.waiting is None
-    if job is None or not waits or not policy.tell:
+    if job is None or not waits or not policy.give_reasons:
         return
     if len(plan.state.pending) > REASONED:
         _write(plan, job, later())
@@ -77,11 +77,11 @@ def _in_turn(first: Sequence[Job], explainer: Explainer, plan: Plan) -> list[Job
     return [job for job in first if explainer.kind(job) in turn]
 
 
-def _foretell(plan: Plan, policy: Policy, first: list[str]) -> None:
+def _estimate_start(plan: Plan, policy: Policy, first: list[str]) -> None:
     untold = [
         number
         for number, job_id in enumerate(first)
-        if (job := plan.state.jobs[job_id]).foretold is None
+        if (job := plan.state.jobs[job_id]).start_estimate is None
         and job.waiting is not None
         and job.waiting.code not in STUCK
     ]
@@ -90,7 +90,7 @@ def _foretell(plan: Plan, policy: Policy, first: list[str]) -> None:
     # Another one at each tick: one without a forecast keeps no other from it.
     number = untold[int(plan.now.timestamp()) % len(untold)]
     found = forecast(
-        plan.state, first[number], first[:number], plan.now, policy, most_ends=FORETOLD_ENDS
+        plan.state, first[number], first[:number], plan.now, policy, most_ends=ESTIMATE_ENDS
     )
     waiting = plan.state.jobs[first[number]].waiting
     if found.start is not None and found.exact and waiting is not None:

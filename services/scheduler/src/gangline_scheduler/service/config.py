@@ -55,7 +55,7 @@ class SchedulerSettings(DecidingSettings):
     """A gang leaves a draining node after its next checkpoint, or when this has passed."""
     mix_teams_from: Isolation = Isolation.NONE
     """Nodes of a weaker isolation hold one team's gangs at a time; none: all mix teams."""
-    foretell: bool = True
+    estimate_starts: bool = True
     """Estimate the start of the first jobs that wait, so that explain knows its own error."""
     stop_margin_s: Seconds = 15.0
     """How long after its deadline a stopping gang is still waited for."""
@@ -112,7 +112,7 @@ class SchedulerSettings(DecidingSettings):
             resize_every=timedelta(minutes=self.resize_every_minutes),
             drain_within=timedelta(minutes=self.drain_within_minutes),
             preemption=self._preemption(),
-            foretell=self.foretell,
+            estimate_starts=self.estimate_starts,
         )
 
     def _preemption(self) -> Preemption:

@@ -53,7 +53,7 @@ def _(state: State, event: GangAllocated, at: datetime) -> None:
         raise LogBrokenError(f"{event.job_id}: attempt {event.attempt} after {job.attempt}")
     members = (Member.UNSEEN,) * event.world_size
     gang = Gang(event.attempt, event.nodes, at, members, models=_models(state, event.nodes))
-    job = _came_true(state, job, at)
+    job = _compare_estimate(state, job, at)
     job = replace(job, attempt=event.attempt, gang=gang, avoid=(), restarting=False, resize_to=None)
     put_job(state, job)
     state.live[event.job_id] = None
@@ -166,14 +166,14 @@ def _unreserve(state: State, job_id: str) -> ReservedGpus | None:
     return reserved
 
 
-def _came_true(state: State, job: Job, at: datetime) -> Job:
-    """Remember how the estimate of its start came, and forget it."""
-    said = job.foretold
+def _compare_estimate(state: State, job: Job, at: datetime) -> Job:
+    """Keep the estimated and the actual wait; the job itself forgets the estimate."""
+    said = job.start_estimate
     if said is None:
         return job
     wait = Wait((said.start - said.at).total_seconds(), (at - said.at).total_seconds())
     state.waits = (*state.waits, wait)[-WAITS_KEPT:]
-    return replace(job, foretold=None)
+    return replace(job, start_estimate=None)
 
 
 def _remember_runtime(state: State, job: Job) -> None:

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from gangline_scheduler.core.ended_runs import EndedRun
 from gangline_scheduler.core.evolve.registry import fold
-from gangline_scheduler.core.model import Foretold, Job, Waiting
+from gangline_scheduler.core.model import Job, StartEstimate, Waiting
 from gangline_scheduler.core.state import State
 from gangline_scheduler.core.values import replace
 from gangline_schemas.events.scheduling import (
@@ -44,12 +44,12 @@ def _(state: State, event: JobQueued, at: datetime) -> None:
 @fold.on(JobWaiting)
 def _(state: State, event: JobWaiting, at: datetime) -> None:
     job = state.jobs[event.job_id]
-    waiting, foretold = Waiting(event.code, event.message, at), job.foretold
-    if event.eta is not None and foretold is None:
-        foretold = Foretold(event.eta, at)
+    waiting, estimate = Waiting(event.code, event.message, at), job.start_estimate
+    if event.eta is not None and estimate is None:
+        estimate = StartEstimate(event.eta, at)
         if job.waiting is not None and job.waiting.message == event.message:
             waiting = job.waiting
-    put_job(state, replace(job, waiting=waiting, foretold=foretold))
+    put_job(state, replace(job, waiting=waiting, start_estimate=estimate))
 
 
 @fold.on(JobReprioritized)
@@ -64,7 +64,9 @@ def _(state: State, event: JobStateChanged, at: datetime) -> None:
         if event.previous is JobState.PENDING:
             job = replace(job, state=event.state)
         else:
-            job = replace(job, state=event.state, waiting_since=at, waiting=None, foretold=None)
+            job = replace(
+                job, state=event.state, waiting_since=at, waiting=None, start_estimate=None
+            )
         put_job(state, job)
         if event.job_id not in state.pending:
             _wait(state, job)

@@ -31,9 +31,9 @@ def _(state: State, event: TeamNoted, at: datetime) -> None:
 @fold.on(TeamBudgetNoted)
 def _(state: State, event: TeamBudgetNoted, _at: datetime) -> None:
     if event.exhausted:
-        state.broke[event.team] = event.month
+        state.over_budget[event.team] = event.month
     else:
-        state.broke.pop(event.team, None)
+        state.over_budget.pop(event.team, None)
 
 
 @fold.on(PartNoted)

@@ -71,8 +71,8 @@ class Policy:
     `default_runtime`: for jobs that say nothing, of teams without a past.
     `mix_from`: nodes of a weaker isolation hold one team's gangs at a time; None: all mix them.
     `resize_every`: an elastic gang changes its size at most so often. `drain_within`: a gang leaves
-    a draining node by then, saved or not. `foretell`: estimate the starts of the first jobs, to
-    know their error (waiting_reasons.py). `tell`: write why jobs wait; simulations do not.
+    a draining node by then, saved or not. `estimate_starts`: of the first jobs, to know their error
+    (waiting_reasons.py). `give_reasons`: write why jobs wait; simulations do not.
     `actions`: the actions of a tick, in their order; one that is left out is off.
     """
 
@@ -86,8 +86,8 @@ class Policy:
     resize_every: timedelta = timedelta(minutes=30)
     drain_within: timedelta = timedelta(minutes=30)
     preemption: Preemption = field(default_factory=Preemption)
-    foretell: bool = False
-    tell: bool = True
+    estimate_starts: bool = False
+    give_reasons: bool = True
     mix_from: Isolation | None = None
     actions: tuple[str, ...] = ACTIONS
 

@@ -21,7 +21,7 @@ class Limits:
     """The limits that the scheduler keeps, besides its policy.
 
     `stop_margin`: how long after its deadline a stopping gang is still waited for, as its agents
-    need a moment to tell. `save_wait`: how long a gang that failed waits at most for a checkpoint
+    need a moment to report. `save_wait`: how long a gang that failed waits at most for a checkpoint
     that its nodes have to reach the store; never for longer than redoing the work would take.
     `oldest_agents`: the oldest release of node agents that is accepted; None: any.
     """

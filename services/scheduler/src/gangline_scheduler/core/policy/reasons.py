@@ -86,12 +86,12 @@ class Explainer:
             return None
         if job.team not in state.teams:
             return Reason("quota", f"team {job.team} is not configured; ask for a quota")
-        broke = ceilings.broke(state, job.team)
-        if broke is not None:
+        spent = ceilings.over_budget(state, job.team)
+        if spent is not None:
             return Reason(
                 "quota",
-                f"team {broke} has spent its GPU-hours of {state.broke[broke]}; it starts in the "
-                "next month, or when the budget is raised",
+                f"team {spent} has spent its GPU-hours of {state.over_budget[spent]}; it starts "
+                "in the next month, or when the budget is raised",
             )
         if ceilings.allows(state, job):
             return self._models(job, demand)

@@ -275,7 +275,7 @@ class Session:
 
     def _own(self, job: Job, wanted: Demand, snapshot: Snapshot) -> Question | None:
         """Its team has too many GPUs: the cheapest of its own gangs until it may have these."""
-        if self.ceilings.broke(self.state, job.team) is not None:
+        if self.ceilings.over_budget(self.state, job.team) is not None:
             return None
         tightest = self.ceilings.tightest(self.later, job.team)
         short = wanted.gpus - self.ceilings.room(self.later, job.team, wanted.gpus)

@@ -22,7 +22,7 @@ from gangline_schemas.team_limits import TeamConfig
 from gangline_schemas.teams import TypeLimit, line, type_limits
 
 STUCK = frozenset({"shape", "gpu_type"})
-"""Reasons of jobs whose start cannot be foretold: no nodes that are there could hold them."""
+"""Reasons of jobs whose start cannot be estimated: no nodes that are there could hold them."""
 
 
 class Ceilings:
@@ -45,7 +45,7 @@ class Ceilings:
 
         None when it may not have the gang, or not the fewest GPUs that do for an elastic one.
         """
-        if self.broke(state, job.team) is not None:
+        if self.over_budget(state, job.team) is not None:
             return None
         fewest = demand.fewest or demand.gpus
         room = self.room(state, job.team, demand.gpus)
@@ -59,7 +59,7 @@ class Ceilings:
         """Whether the team may take the job's GPUs, the fewest that do, whatever their model."""
         fewest = job.spec.resources.min_gpus or job.gpus
         enough = self.room(state, job.team, fewest) >= fewest
-        return enough and self.broke(state, job.team) is None
+        return enough and self.over_budget(state, job.team) is None
 
     def room(self, state: State, team: str, wanted: int) -> int:
         """GPUs of the wanted ones that the team may take now; below 0 when it has too many."""
@@ -88,10 +88,10 @@ class Ceilings:
 
         return min((config.team for config in self._line(team)), key=left, default=team)
 
-    def broke(self, state: State, team: str) -> str | None:
+    def over_budget(self, state: State, team: str) -> str | None:
         """The team of the line whose budget of the month is spent; None when there is none."""
         return next(
-            (config.team for config in self._line(team) if config.team in state.broke), None
+            (config.team for config in self._line(team) if config.team in state.over_budget), None
         )
 
     def creditor(self, state: State, team: str) -> str | None:
@@ -119,7 +119,7 @@ class Ceilings:
 
     def _could_start(self, state: State, job: Job) -> bool:
         """Whether its team may have it and nodes could hold it; its GPUs fit into the limits."""
-        if self.broke(state, job.team) is not None:
+        if self.over_budget(state, job.team) is not None:
             return False
         demand: Demand | None = next_demand(job, self._at_start).least()
         allowed = self._allowed(job.team)
