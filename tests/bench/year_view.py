@@ -29,8 +29,9 @@ from year_work import (
 )
 
 from gangline_bus.codec import Received
-from gangline_bus.decision import Decision, Input
+from gangline_bus.decision import Decision, Input, Observed
 from gangline_gateway.checkpoint_rows import ROWS_KEPT
+from gangline_gateway.followed import Copies
 from gangline_gateway.live import Live
 from gangline_gateway.live_view import LiveView
 from gangline_gateway.view_snapshot import View
@@ -62,7 +63,13 @@ class Viewed:
     def initial(self) -> Live:
         return Live()
 
-    def decide(self, state: Live, item: Input, now: datetime) -> list[Decision]:
+    def initial_soft(self) -> None:
+        return None
+
+    def observe(self, state: Live, soft: None, item: Observed, now: datetime) -> None:
+        return None
+
+    def decide(self, state: Live, soft: None, item: Input, now: datetime) -> list[Decision]:
         assert isinstance(item, Received)
         return [Decision(item.envelope.subject, item.envelope.data)]
 
@@ -71,7 +78,7 @@ class Viewed:
         return state
 
     def check(self, state: Live) -> list[str]:
-        LiveView(state)
+        LiveView(state, Copies([]), Copies([]))
         return []
 
 
@@ -143,7 +150,7 @@ class GatewayYear(Service):
     def round(self) -> None:
         self.now += self.between_runs
         step = (self.now - START) // timedelta(seconds=1)
-        live = [job for job in self.state.jobs.values() if job.nodes]
+        live = [job for job in self.state.jobs.values() if job.state == JobState.RUNNING.value]
         for job in random.Random(step).sample(live, SAVES_A_ROUND):
             common = {"job_id": job.job_id, "attempt": 1, "step": step}
             self.give("saved", CheckpointSaved(**common, world_size=GPUS))
@@ -151,6 +158,6 @@ class GatewayYear(Service):
             self.give("deleted", CheckpointDeleted(**common, reason="newer checkpoints replace it"))
         for event in ended(live[0].job_id, 1, self.now):
             self.give("ended", event)
-        nodes = [part.node_id for part in live[0].nodes]
+        nodes = [node_name(step % NODES)]
         for event in self._begun(fresh_id(self), spec_of(step), nodes):
             self.give("begun", event)

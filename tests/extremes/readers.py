@@ -21,6 +21,7 @@ from gangline_checkpoints.core.model import Delete, Removed, Scrub, Scrubbed, Ve
 from gangline_faults.core import snapshot as faults_snapshot
 from gangline_faults.core.decide import FaultDecider
 from gangline_gateway import gang_heartbeats, present
+from gangline_gateway.followed import Copies
 from gangline_gateway.live import Live
 from gangline_gateway.live_view import LiveView
 from gangline_gateway.view_snapshot import View
@@ -195,15 +196,16 @@ def _view_codec() -> DataclassCodec[View]:
     return DataclassCodec(View)
 
 
-def check_gateway(live: Live, said: Iterable[Received], now: datetime) -> None:
+def check_gateway(live: Live, services: Services) -> None:
     """The gateway folds what was said, answers from it, and keeps it in a snapshot."""
     with bounded():
-        for received in said:
+        for received in services.said:
             event = received.envelope.data
             if isinstance(event, WorkerHeartbeat):
                 live.take_heartbeat(event.node_id, received.envelope.time, event.encode())
             live.apply(received.envelope)
-        for answer in _answers(live, now):
+        states = (Copies([services.states[name]]) for name in ("scheduler", "quota"))
+        for answer in _answers(LiveView(live, *states), services.now):
             shown = _answer_adapter(type(answer))
             shown.validate_json(shown.dump_json(answer))
     view = View(**vars(live.facts()), marks={})
@@ -216,16 +218,15 @@ def _answer_adapter(kind: type) -> TypeAdapter[object]:
     return TypeAdapter(kind)
 
 
-def _answers(live: Live, now: datetime) -> Iterable[object]:
-    view = LiveView(live)
+def _answers(view: LiveView, now: datetime) -> Iterable[object]:
     for one in view.newest_first():
         found = view.details(one.job_id)
         assert found is not None
         yield present.summary(found, now)
-        yield present.job(found, now, gang_heartbeats.of_gang(view, one, now))
+        yield present.job(found, now, gang_heartbeats.of_gang(view, found, now))
         yield present.explain(view, found, None, now)
         yield from present.checkpoints(found)
-    for node in view.nodes.values():
+    for node in filter(None, map(view.node, view.nodes)):
         yield present.node(view, node, None)
 
 

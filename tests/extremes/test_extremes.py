@@ -127,7 +127,7 @@ def drive(event: Event, scene: Scene) -> None:
             agent.hear(received)
         agent.pass_time(1.0)
         agent.check_handover()
-    check_gateway(pickle.loads(scene.live), services.said, services.now)
+    check_gateway(pickle.loads(scene.live), services)
     check_tracker(services.said, services.now)
 
 

@@ -118,7 +118,7 @@ def test_a_submission_is_answered_with_what_was_decided(
     assert answer.headers["location"] == f"/v1/training-jobs/{found['job_id']}"
     assert (found["state"], found["user"]) == ("pending", "ada")
     job_id = found["job_id"]
-    scene.wait(lambda: scene.tail.query(lambda live: live.jobs[job_id].waiting))
+    scene.wait(lambda: scene.tail.query(lambda live: live.details(job_id).waiting))
     why = http_client.get(f"/v1/training-jobs/{job_id}/explain", headers=NLP).json()
     assert why["code"] == "shape"
     assert why["evidence"]["gpus_wanted"] == 60

@@ -10,6 +10,8 @@ import httpx
 import pytest
 
 from gangline_gateway.followed import Copies
+from gangline_gateway.live import Live
+from gangline_gateway.live_view import LiveView
 from gangline_gateway.scheduler_questions import AT_ONCE, NoAnswerError, SchedulerQuestions
 from gangline_gateway.tail import Tail
 from gangline_scheduler.core.state import State
@@ -155,5 +157,8 @@ def test_a_log_that_cannot_be_followed_says_so(scene: GatewayHarness, client: ht
 class Unfollowed:
     """A tail whose scheduler is newer."""
 
-    def scheduling(self) -> Copies[State]:
-        return Copies([], "the scheduler's log has a later event: upgrade the gateway")
+    def view(self) -> LiveView:
+        newer: Copies[State] = Copies(
+            [], "the scheduler's log has a later event: upgrade the gateway"
+        )
+        return LiveView(Live(), newer, Copies([]))

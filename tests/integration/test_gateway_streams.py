@@ -125,8 +125,8 @@ def test_the_stream_has_the_run_s_progress_from_now_on(
 
 
 def run_to_the_end(scene: GatewayHarness, job_id: str) -> None:
-    scene.wait(lambda: scene.tail.query(lambda live: live.jobs[job_id].nodes))
-    placed = scene.tail.query(lambda live: live.jobs[job_id].nodes[0])
+    scene.wait(lambda: job_id in scene.tail.view().running)
+    placed = scene.tail.view().details(job_id).gang.nodes[0]
     who = {
         "job_id": job_id, "attempt": 1, "rank": 0, "node_id": placed.node_id,
         "incarnation": placed.incarnation,

@@ -207,7 +207,7 @@ class GatewayHarness:
         """Configure a team and wait until the gateway sees it."""
         config = TeamConfig(team=team, gpu_limit=limit)
         self.say(TeamConfigureRequested(config=config), team)
-        self.wait(lambda: team in self.tail.quota().states()[0].teams)
+        self.wait(lambda: team in self.tail.view().quota.states()[0].teams)
 
     def join(self, node_id: str, gpus: int = 4) -> None:
         """A node joins; wait until the gateway sees it."""
@@ -222,7 +222,7 @@ class GatewayHarness:
             rendezvous_ports=(29500, 29501, 29502, 29503),
         )
         self.say(NodeJoined(node=info), node_id)
-        self.wait(lambda: self.tail.query(lambda live: live.nodes.get(node_id)))
+        self.wait(lambda: self.tail.view().node(node_id))
 
     def wait(self, condition: Callable[[], object]) -> None:
         """Until it holds, at most `DEADLINE_S`."""

@@ -12,8 +12,7 @@ from gangline_bus.codec import Received
 from gangline_bus.decision import Decision
 from gangline_gateway.admission import quota_notes
 from gangline_gateway.app_context import AppContext
-from gangline_gateway.followed import Copies
-from gangline_gateway.problems import ProblemError
+from gangline_gateway.followed import Copies, NoStateError
 from gangline_quota.core.decide import Quota
 from gangline_schemas.base import Event
 from gangline_schemas.data_use import ApprovalRule
@@ -57,7 +56,7 @@ def notes(
     state = quota.initial()
     for event in events or (team(),):
         state = quota.evolve(state, Decision("s", event), NOW)
-    tail = SimpleNamespace(quota=lambda: Copies([state]))
+    tail = SimpleNamespace(view=lambda: SimpleNamespace(quota=Copies([state])))
     app = SimpleNamespace(tail=tail, data_approvals=rule)
     return quota_notes(cast("AppContext", app), job)
 
@@ -146,7 +145,7 @@ def test_a_job_that_must_wait_or_borrow_is_told_so() -> None:
 
 
 def test_a_gateway_that_cannot_read_quota_s_log_does_not_guess() -> None:
-    tail = SimpleNamespace(quota=lambda: Copies([], "upgrade the gateway"))
-    with pytest.raises(ProblemError, match="upgrade the gateway") as told:
+    newer = SimpleNamespace(quota=Copies([], "upgrade the gateway"))
+    tail = SimpleNamespace(view=lambda: newer)
+    with pytest.raises(NoStateError, match="upgrade the gateway"):
         quota_notes(cast("AppContext", SimpleNamespace(tail=tail)), spec())
-    assert told.value.status == 503

@@ -1,7 +1,8 @@
-"""A followed log: where its state begins, and which records can end it."""
+"""A followed log: where its state begins, and after which records it is not exact."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -16,7 +17,7 @@ from gangline_gateway.followed import NoStateError
 from gangline_quota.core.decide import Quota
 from gangline_quota.core.snapshot import codec
 from gangline_schemas.envelope import Envelope, LogPosition
-from gangline_schemas.events.quota import TeamConfigured
+from gangline_schemas.events.quota import TeamConfigured, UsageCharged
 from gangline_schemas.team_limits import TeamConfig
 from golden.record import Held
 
@@ -66,17 +67,36 @@ def test_a_record_before_the_snapshot_ends_no_state(broker: Broker) -> None:
     followed = quota_state.followed(snapshot(broker))
     followed.restore(broker.connect("gateway"), [PLACE], lambda: None)
     for record in records(broker)[:2]:
-        assert not followed.apply(record, None), "copies stay valid"
+        followed.apply(record, None, whole=False)
     (state,) = followed.copies().states()
     assert list(state.teams) == list(TEAMS)
 
 
-def test_an_unknown_event_behind_the_state_ends_it(broker: Broker) -> None:
+def test_an_unknown_event_is_skipped_and_the_state_is_exact_no_more(broker: Broker) -> None:
     followed = quota_state.followed()
     followed.restore(broker.connect("gateway"), [PLACE], lambda: None)
     first, second, third = records(broker)
-    assert followed.apply(first, decode(first))
-    assert followed.apply(second, None)
-    assert not followed.apply(third, decode(third))
+    followed.apply(first, decode(first), whole=True)
+    followed.apply(second, None, whole=False)
+    followed.apply(third, decode(third), whole=True)
+    (state,) = followed.copies().known
+    assert list(state.teams) == ["nlp", "speech"]
     with pytest.raises(NoStateError, match="upgrade the gateway"):
+        followed.copies().states()
+
+
+def test_an_event_that_cannot_be_folded_is_skipped(broker: Broker) -> None:
+    followed = quota_state.followed()
+    followed.restore(broker.connect("gateway"), [PLACE], lambda: None)
+    first, second, third = records(broker)
+    charged = UsageCharged(
+        job_id="never-metered", attempt=1, team="nlp", gpus=1, allocated_at=NOW, released_at=NOW,
+        gpu_seconds=0.0,
+    )  # fmt: skip
+    followed.apply(first, decode(first), whole=True)
+    followed.apply(second, replace(decode(second), data=charged), whole=True)
+    followed.apply(third, decode(third), whole=True)
+    (state,) = followed.copies().known
+    assert list(state.teams) == ["nlp", "speech"]
+    with pytest.raises(NoStateError, match="KeyError"):
         followed.copies().states()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from gangline_bus.state_json import DataclassCodec
 from gangline_gateway import present
@@ -10,7 +10,6 @@ from gangline_gateway.live import Live
 from gangline_gateway.live_model import JobDetails, LiveFacts
 from gangline_schemas.base import Event
 from gangline_schemas.checkpoint_policy import BestCheckpoint, CheckpointPolicy, Retention
-from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.checkpoints import (
     CheckpointCommitted,
     CheckpointCorrupted,
@@ -28,13 +27,16 @@ from gangline_schemas.events.scheduling import (
     CheckpointRef,
     GangAllocated,
     JobQueued,
+    NodeAdmitted,
     NodeAssignment,
     Rendezvous,
 )
 from gangline_schemas.job import JobSpec
 from gangline_schemas.resources import Resources
+from support.builders import read_model
+from support.builders.read_model import NOW, ReadModel
+from support.builders.scheduler import node
 
-NOW = datetime(2026, 11, 21, 8, tzinfo=UTC)
 KEEP = Retention(latest=2, best=BestCheckpoint(metric="loss"), every=100)
 
 
@@ -54,16 +56,12 @@ def committed(step: int, loss: float, attempt: int = 1) -> CheckpointCommitted:
     )  # fmt: skip
 
 
-def fold(*events: Event, live: Live | None = None) -> Live:
-    live = live or Live()
-    for index, event in enumerate((queued(), *events)):
-        at = NOW + timedelta(seconds=index)
-        live.apply(Envelope(f"{event.type}-{index}", "/t", at, "s", event))
-    return live
+def fold(*events: Event) -> ReadModel:
+    return read_model.fold((queued(), *events))
 
 
-def details(live: Live) -> JobDetails:
-    found = live.details("a")
+def details(model: ReadModel) -> JobDetails:
+    found = model.view().details("a")
     assert found is not None
     return found
 
@@ -77,11 +75,11 @@ def advised(attempt: int, interval_s: float) -> IntervalAdvised:
 
 def test_what_others_need_says_so_and_what_was_written_is_told_beside_the_whole() -> None:
     more = {"whole_bytes": 20, "refers": (50, 120)}
-    live = fold(
+    model = fold(
         *(committed(step, 1.0) for step in (50, 120, 180)),
         *(committed(step, 1.0).model_copy(update=more) for step in (210, 220)),
     )
-    answers = present.checkpoints(details(live))
+    answers = present.checkpoints(details(model))
     assert [(item.step, [*item.retained]) for item in answers] == [
         (220, ["latest", "best"]),
         (210, ["latest", "every"]),
@@ -94,7 +92,7 @@ def test_what_others_need_says_so_and_what_was_written_is_told_beside_the_whole(
 
 
 def test_each_one_says_why_it_is_kept() -> None:
-    live = fold(
+    model = fold(
         committed(50, 5.0),  # of no rule: a job starts from it
         committed(120, 4.0),  # the first of its hundred
         committed(180, 1.0),  # the best
@@ -103,7 +101,7 @@ def test_each_one_says_why_it_is_kept() -> None:
         committed(230, 2.0),
         CheckpointDeleted(job_id="a", attempt=1, step=220, reason="newer checkpoints replace it"),
     )
-    answers = present.checkpoints(details(live))
+    answers = present.checkpoints(details(model))
     assert [(item.step, [*item.retained]) for item in answers] == [
         (230, ["latest"]),
         (220, []),
@@ -117,7 +115,7 @@ def test_each_one_says_why_it_is_kept() -> None:
 
 
 def test_what_was_read_again_and_what_was_found_wrong() -> None:
-    live = fold(
+    model = fold(
         committed(10, 5.0),
         committed(20, 4.0),
         CheckpointScrubbed(job_id="a", attempt=1, step=10, size_bytes=9),
@@ -126,7 +124,7 @@ def test_what_was_read_again_and_what_was_found_wrong() -> None:
         CheckpointScrubbed(job_id="other", attempt=1, step=10, size_bytes=9),
         CheckpointDeleted(job_id="a", attempt=1, step=20, reason="it is corrupted"),
     )
-    bad, good = present.checkpoints(details(live))
+    bad, good = present.checkpoints(details(model))
     assert (bad.status, bad.reason, bad.retained) == ("corrupted", "x/y.bin: is missing", ())
     assert (good.status, good.scrubbed_at, good.retained) == (
         "committed", NOW + timedelta(seconds=3), ("latest", "best"),
@@ -149,8 +147,7 @@ def test_a_save_says_what_it_waits_for_until_it_counts() -> None:
 
 
 def test_the_interval_is_the_specs_until_an_attempt_has_another() -> None:
-    live = fold()
-    assert present.interval_s(details(live).job) == 600.0
+    assert present.interval_s(details(fold()).job) == 600.0
     spec = queued().spec
     nodes = (
         NodeAssignment(
@@ -158,27 +155,29 @@ def test_the_interval_is_the_specs_until_an_attempt_has_another() -> None:
         ),
     )
     allocated = GangAllocated(
-        job_id="a", attempt=2, team="nlp", world_size=2, nodes=nodes, spec=spec,
+        job_id="a", attempt=1, team="nlp", world_size=2, nodes=nodes, spec=spec,
         rendezvous=Rendezvous(address="127.0.0.1", port=1), checkpoint_interval_s=414.0,
     )  # fmt: skip
-    fold(allocated, live=live)
-    assert present.interval_s(details(live).job) == 414.0
+    joined = NodeAdmitted(node=node("n0"))
+    assert present.interval_s(details(fold(joined, allocated)).job) == 414.0
 
 
 def test_the_newest_advice_counts_and_survives_a_snapshot() -> None:
-    live = fold(committed(10, 5.0), advised(1, 600.0), advised(2, 414.0))
-    assert live.details("b") is None
-    advice = details(live).advice
+    model = fold(committed(10, 5.0), advised(1, 600.0), advised(2, 414.0))
+    assert model.view().details("b") is None
+    advice = details(model).advice
     assert advice is not None
     assert (advice.attempt, advice.interval_s, advice.reason) == (2, 414.0, "because")
     codec = DataclassCodec(LiveFacts)
-    again = Live.of(codec.load(b"".join(codec.dump(vars(live.facts()))).splitlines(keepends=True)))
-    assert details(again) == details(live)
+    lines = b"".join(codec.dump(vars(model.live.facts()))).splitlines(keepends=True)
+    again = ReadModel()
+    again.live, again.scheduler = Live.of(codec.load(lines)), model.scheduler
+    assert details(again) == details(model)
 
 
 def test_what_is_pinned_and_what_was_validated_is_said_with_its_run() -> None:
     asked = PromotionRequested(job_id="a", attempt=1, step=210, run="v2", spec=queued().spec)
-    live = fold(
+    model = fold(
         *(committed(step, 9.0 - step / 100) for step in (50, 60, 150, 210, 220, 230)),
         CheckpointPinChanged(job_id="a", attempt=1, step=50, pinned=True),
         CheckpointPinChanged(job_id="a", attempt=1, step=60, pinned=True),
@@ -188,7 +187,7 @@ def test_what_is_pinned_and_what_was_validated_is_said_with_its_run() -> None:
         PromotionRefused(job_id="a", attempt=1, step=220, run="v3", reason="its loss is 9"),
         PromotionRefused(job_id="a", attempt=1, step=7, run="v4", reason="of what is not known"),
     )
-    found = {item.step: item for item in present.checkpoints(details(live))}
+    found = {item.step: item for item in present.checkpoints(details(model))}
     assert {step: [*item.retained] for step, item in found.items()} == {
         230: ["latest", "best"],
         220: ["latest"],

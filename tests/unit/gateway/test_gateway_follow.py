@@ -16,7 +16,7 @@ from gangline_bus.ports import TopicPartition
 from gangline_gateway import follow
 from gangline_gateway.follow import TooSlow
 from gangline_gateway.followed import NoStateError
-from gangline_gateway.live import Live
+from gangline_gateway.live_view import LiveView
 from gangline_gateway.problems import ProblemError
 from gangline_gateway.ring import MAX_RECORDS
 from gangline_gateway.sse import Streams
@@ -25,8 +25,9 @@ from gangline_scheduler.core.policy.config import Policy
 from gangline_scheduler.core.policy.configured import Limits, configured
 from gangline_schemas.catalog import Topic
 from gangline_schemas.envelope import Envelope, LogPosition
+from gangline_schemas.events.policy import PolicyConfigured
 from gangline_schemas.events.requests import JobCancelRequested, JobSubmitted
-from support.builders.gateway import DEADLINE_S, GatewayHarness, job
+from support.builders.gateway import DEADLINE_S, GatewayHarness, bearer, job, served
 
 JOB = "a"
 
@@ -49,8 +50,8 @@ def say(scene: GatewayHarness, count: int) -> TopicPartition:
     return next(place for place, end in scene.tail.ends(places).items() if end)
 
 
-@pytest.mark.parametrize("more", [{}, {"of_a_later_release": 1}])
-def test_a_part_of_an_event_is_no_state(scene: GatewayHarness, more: dict[str, int]) -> None:
+def decide(scene: GatewayHarness, more: dict[str, int]) -> PolicyConfigured:
+    """The first event of the scheduler's log, with these fields, read by the tail."""
     event = configured(Policy(), Limits())
     at = LogPosition(0, 1, 0)
     envelope = Envelope("e", "/test", datetime.now(UTC), "policy", event, position=at)
@@ -59,12 +60,30 @@ def test_a_part_of_an_event_is_no_state(scene: GatewayHarness, more: dict[str, i
     scene.bus.writer().send(replace(record, value=value))
     places = scene.tail.places(Topic.SCHEDULING)
     scene.wait(lambda: sum(scene.tail.ends(places).values()) == 1)
+    return event
 
-    if not more:
-        assert [state.policy for state in scene.tail.scheduling().states()] == [event]
-    else:
+
+@pytest.mark.parametrize("more", [{}, {"of_a_later_release": 1}])
+def test_a_part_of_an_event_is_no_exact_state(scene: GatewayHarness, more: dict[str, int]) -> None:
+    event = decide(scene, more)
+    view = scene.tail.view()
+    assert [state.policy for state in view.scheduling.known] == [event]
+    if more:
         with pytest.raises(NoStateError, match="upgrade the gateway"):
-            scene.tail.scheduling().states()
+            view.scheduling.states()
+    else:
+        assert view.scheduling.states() == view.scheduling.known
+
+
+def test_jobs_and_nodes_are_shown_without_an_exact_state(tmp_path: Path) -> None:
+    scene = GatewayHarness(tmp_path, deciding=False)
+    with served(scene) as client:
+        decide(scene, {"of_a_later_release": 1})
+        answers = {
+            path: client.get(f"/v1/{path}", headers=bearer("admin")).status_code
+            for path in ("nodes", "training-jobs", "queue")
+        }
+    assert answers == {"nodes": 200, "training-jobs": 200, "queue": 503}
 
 
 def test_a_client_that_falls_behind_is_dropped_and_told(scene: GatewayHarness) -> None:
@@ -199,7 +218,7 @@ def test_a_follower_ends_with_the_rings_when_it_is_slow_by_itself(scene: Gateway
 
 
 def test_who_waits_for_an_answer_gets_it_or_none_in_time(scene: GatewayHarness) -> None:
-    def seen(live: Live) -> str | None:
+    def seen(live: LiveView) -> str | None:
         job = live.jobs.get(JOB)
         return job.user if job else None
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from itertools import permutations
 
 import pytest
 
 from gangline_gateway import gang_heartbeats, present
-from gangline_gateway.live import METRICS_OF_A_RUN, Live, place_of
-from gangline_gateway.live_model import JobDetails
-from gangline_gateway.live_view import LiveView
+from gangline_gateway.live import METRICS_OF_A_RUN, place_of
+from gangline_gateway.live_model import JobDetails, LiveNode
 from gangline_gateway.publish import SOURCE
+from gangline_schemas.api.cluster import Node
 from gangline_schemas.api.jobs import Ranks
 from gangline_schemas.base import Event, FieldError
-from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.checkpoints import CheckpointCommitted, CheckpointDeleted
 from gangline_schemas.events.faults import (
     FailureCause,
@@ -57,8 +56,8 @@ from gangline_schemas.events.scheduling import (
 )
 from gangline_schemas.events.workers import GpuInfo, NodeInfo, NodeUnfit
 from gangline_schemas.job import JobSpec, JobState
+from support.builders.read_model import NOW, ReadModel, fold
 
-NOW = datetime(2026, 11, 21, 8, tzinfo=UTC)
 SPEC = JobSpec.model_validate(
     {
         "name": "train",
@@ -71,12 +70,19 @@ SPEC = JobSpec.model_validate(
 PENDING, RUNNING, SUCCEEDED = JobState.PENDING, JobState.RUNNING, JobState.SUCCEEDED
 
 
-def fold(events: Sequence[Event], live: Live | None = None, after_s: float = 0.0) -> Live:
-    live = live or Live()
-    for index, event in enumerate(events):
-        at = NOW + timedelta(seconds=after_s + index)
-        live.apply(Envelope(f"{event.type}-{index}", "/t", at, "s", event))
-    return live
+def node_info(incarnation: str = "i") -> NodeInfo:
+    gpus = tuple(GpuInfo(index=index, model="h100", memory_gb=80) for index in range(2))
+    return NodeInfo(
+        node_id="n0", incarnation=incarnation, address="127.0.0.1", hostname="h", gpus=gpus,
+        cpus=8, memory_gb=64, rendezvous_ports=(29500,),
+    )  # fmt: skip
+
+
+JOINED = NodeAdmitted(node=node_info())
+ADMITTED = JobAdmitted(job_id="a", spec=SPEC, user="ada", submitted_at=NOW)
+RELEASED = GangReleased(
+    job_id="a", attempt=1, reason=ReleaseReason.RESTARTING, allocated_at=NOW, gpu_seconds=12.5
+)
 
 
 def moved(state: JobState, previous: JobState = PENDING, job_id: str = "a") -> JobStateChanged:
@@ -116,45 +122,56 @@ def committed(at_step: int) -> CheckpointCommitted:
     return CheckpointCommitted(job_id="a", checkpoint=ref, size_bytes=9, objects=2)
 
 
-def details(live: Live, job_id: str = "a") -> JobDetails:
-    found = live.details(job_id)
+def details(model: ReadModel, job_id: str = "a") -> JobDetails:
+    found = model.view().details(job_id)
     assert found is not None
     return found
 
 
+def node_of(model: ReadModel) -> LiveNode:
+    found = model.view().node("n0")
+    assert found is not None
+    return found
+
+
+def shown(model: ReadModel) -> Node:
+    return present.node(model.view(), node_of(model), None)
+
+
 def test_a_job_has_the_same_state_in_whatever_order_its_topics_are_read() -> None:
     requests = [JobSubmitted(job_id="a", spec=SPEC, user="ada")]
-    quota = [JobAdmitted(job_id="a", spec=SPEC, user="ada", submitted_at=NOW)]
-    scheduling = [queued(), moved(PENDING), allocated(), moved(RUNNING)]
+    quota = [ADMITTED]
+    scheduling = [JOINED, queued(), moved(PENDING), allocated(), moved(RUNNING)]
     others: list[Event] = [at_step(5), committed(5)]
     for order in permutations([requests, quota, scheduling, others]):
-        live = fold([event for topic in order for event in topic])
-        found = details(live)
+        model = fold([event for topic in order for event in topic])
+        found = details(model)
         assert (found.job.state, found.job.admitted) == ("running", True)
-        assert (found.job.attempt, found.job.allocated_gpus) == (1, 2)
+        assert found.gang is not None
+        assert (found.job.attempt, found.gang.attempt, found.gang.world_size) == (1, 1, 2)
         assert found.progress is not None
         assert found.progress.step == 5
         assert [row.step for row in found.checkpoints] == [5]
-        assert live.used_gpus() == {"nlp": 2}
+        assert model.view().used_gpus == {"nlp": 2}
 
 
 def test_a_pending_job_says_why_it_waits_until_it_starts() -> None:
     reason = JobWaiting(job_id="a", code="capacity", message="needs 2 GPUs; 1 is free")
-    live = fold([queued(), moved(PENDING), reason])
-    waiting = details(live).job.waiting
+    model = fold([JOINED, queued(), moved(PENDING), reason])
+    waiting = details(model).waiting
     assert waiting is not None
     assert (waiting.code, waiting.message) == ("capacity", "needs 2 GPUs; 1 is free")
-    answer = present.explain(live, details(live), None, NOW)
+    answer = present.explain(model.view(), details(model), None, NOW)
     assert (answer.code, answer.message) == ("capacity", "needs 2 GPUs; 1 is free")
-    fold([allocated()], live)
-    assert details(live).job.waiting is None
+    fold([allocated()], model)
+    assert details(model).waiting is None
 
 
 def test_an_ended_job_says_when_and_how_it_ended() -> None:
-    live = fold([queued(), allocated(), moved(RUNNING), moved(SUCCEEDED)])
-    answer = present.explain(live, details(live), None, NOW)
+    model = fold([JOINED, queued(), allocated(), moved(RUNNING), moved(SUCCEEDED, RUNNING)])
+    answer = present.explain(model.view(), details(model), None, NOW)
     assert (answer.code, answer.message) == ("succeeded", "every rank ended with exit code 0")
-    assert answer.since == details(live).job.ended_at is not None
+    assert answer.since == details(model).job.ended_at is not None
 
 
 def test_a_restart_is_counted_and_its_first_failed_rank_is_shown() -> None:
@@ -163,19 +180,16 @@ def test_a_restart_is_counted_and_its_first_failed_rank_is_shown() -> None:
         message="rank 1 was killed by signal 9", first_rank=1, node_id="n0", signal=9,
         restarts_used=1, restarts_max=3, failed_at=NOW,
     )  # fmt: skip
-    released = GangReleased(
-        job_id="a", attempt=1, reason=ReleaseReason.RESTARTING, allocated_at=NOW, gpu_seconds=12.5
-    )
-    live = fold([queued(), allocated(), failed, released, moved(PENDING), allocated(2)])
-    answer = present.summary(details(live), NOW)
+    model = fold([JOINED, queued(), allocated(), failed, RELEASED, moved(PENDING), allocated(2)])
+    answer = present.summary(details(model), NOW)
     assert (answer.attempt, answer.restarts, answer.gpu_seconds) == (2, 1, 12.5)
     assert answer.failure is not None
     assert (answer.failure.first_rank, answer.failure.signal) == (1, 9)
 
 
 def test_progress_gives_the_newest_values_and_the_remaining_time() -> None:
-    live = fold([queued(), allocated(), moved(RUNNING), at_step(10), at_step(20)])
-    answer = present.summary(details(live), NOW + timedelta(seconds=62))
+    model = fold([JOINED, queued(), allocated(), moved(RUNNING), at_step(10), at_step(20)])
+    answer = present.summary(details(model), NOW + timedelta(seconds=63))
     assert (answer.step, answer.loss, answer.mfu) == (20, 20.0, 19.0)
     assert answer.total_steps == 100
     assert (answer.gpus, answer.gpus_allocated) == (2, 2)
@@ -185,8 +199,8 @@ def test_progress_gives_the_newest_values_and_the_remaining_time() -> None:
 
 def test_an_elastic_gang_is_shown_with_what_it_has() -> None:
     one = allocated().nodes[0].model_copy(update={"gpus": (0,)})
-    less = allocated(2).model_copy(update={"world_size": 1, "nodes": (one,)})
-    answer = present.summary(details(fold([queued(), less])), NOW)
+    less = allocated().model_copy(update={"world_size": 1, "nodes": (one,)})
+    answer = present.summary(details(fold([JOINED, queued(), less])), NOW)
     assert (answer.gpus, answer.gpus_allocated) == (2, 1)
     waiting = present.summary(details(fold([queued()])), NOW)
     assert (waiting.gpus, waiting.gpus_allocated) == (2, 0)
@@ -203,14 +217,14 @@ def test_progress_never_falls_back() -> None:
 def test_a_run_without_steps_is_stalled_only_while_its_attempt_runs() -> None:
     since = NOW - timedelta(minutes=3)
     stalled = at_step(7, tokens_per_s=9.0, data_wait_share=0.25, stalled_since=since)
-    live = fold([queued(), allocated(), moved(RUNNING), at_step(7), stalled])
-    answer = present.summary(details(live), NOW)
+    model = fold([JOINED, queued(), allocated(), moved(RUNNING), at_step(7), stalled])
+    answer = present.summary(details(model), NOW)
     assert (answer.stalled_since, answer.step) == (since, 7)
     assert (answer.tokens_per_s, answer.data_wait_share) == (9.0, 0.25)
-    assert answer.progress_at == NOW + timedelta(seconds=4)
-    again = fold([moved(PENDING, RUNNING), allocated(2), moved(RUNNING)], live)
+    assert answer.progress_at == NOW + timedelta(seconds=5)
+    again = fold([RELEASED, moved(PENDING, RUNNING), allocated(2), moved(RUNNING)], model)
     assert present.summary(details(again), NOW).stalled_since is None, "of an earlier attempt"
-    ended = fold([queued(), allocated(), stalled, moved(SUCCEEDED, RUNNING)])
+    ended = fold([JOINED, queued(), allocated(), stalled, moved(SUCCEEDED, RUNNING)])
     assert present.summary(details(ended), NOW).stalled_since is None
 
 
@@ -223,9 +237,9 @@ def test_of_many_metrics_the_first_are_kept() -> None:
 
 def test_steps_that_another_team_reports_are_not_the_jobs() -> None:
     foreign = at_step(50, attempt=2, team="vision")
-    live = fold([foreign, queued(), foreign])
-    assert details(live).progress is None
-    progress = details(fold([at_step(1), foreign], live)).progress
+    model = fold([foreign, queued(), foreign])
+    assert details(model).progress is None
+    progress = details(fold([at_step(1), foreign], model)).progress
     assert progress is not None
     assert (progress.attempt, progress.step) == (1, 1)
 
@@ -242,8 +256,8 @@ def test_another_teams_report_hides_no_progress(order: Sequence[str]) -> None:
 @pytest.mark.parametrize("given", [10**400, -1, 0, 2**60, float("inf"), "many", None])
 def test_a_job_is_listed_whatever_its_hyperparameter_steps_is(given: object) -> None:
     spec = SPEC.model_copy(update={"hyperparameters": {"steps": given}})
-    live = fold([queued().model_copy(update={"spec": spec})])
-    assert present.summary(details(live), NOW).total_steps is None
+    model = fold([queued().model_copy(update={"spec": spec})])
+    assert present.summary(details(model), NOW).total_steps is None
 
 
 def test_a_new_attempt_may_begin_at_an_earlier_step() -> None:
@@ -260,11 +274,11 @@ def test_not_finite_metrics_never_reach_an_answer() -> None:
 
 def test_the_last_checkpoint_is_the_newest_healthy_one() -> None:
     gone = CheckpointDeleted(job_id="a", attempt=1, step=20, reason="retention")
-    live = fold([queued(), committed(10), committed(20), committed(10), gone])
-    answer = present.summary(details(live), NOW)
+    model = fold([queued(), committed(10), committed(20), committed(10), gone])
+    answer = present.summary(details(model), NOW)
     assert answer.last_checkpoint is not None
     assert answer.last_checkpoint.step == 10
-    statuses = {row.step: row.status for row in details(live).checkpoints}
+    statuses = {row.step: row.status for row in details(model).checkpoints}
     assert statuses == {10: "committed", 20: "deleted"}
 
 
@@ -277,22 +291,22 @@ def test_a_rejected_submission_keeps_its_reason_and_never_hides_an_admitted_job(
 
 
 def test_ended_jobs_are_forgotten_oldest_first_and_active_ones_never() -> None:
-    live = Live(ended_kept=3)
+    model = ReadModel(ended_kept=3)
     for index in range(10):
         name = f"j{index}"
-        fold([queued(name, index), moved(SUCCEEDED, RUNNING, name)], live)
-        fold([queued(f"active-{index}", index)], live)
-    ended = [job.job_id for job in live.newest_first() if job.ended]
+        fold([queued(name, index), moved(SUCCEEDED, RUNNING, name)], model)
+        fold([queued(f"active-{index}", index)], model)
+    ended = [job.job_id for job in model.view().newest_first() if job.ended]
     assert ended == ["j9", "j8", "j7"]
-    assert len(live.active()) == 10
-    assert live.details("j0") is None
+    assert len(model.view().active) == 10
+    assert model.view().details("j0") is None
 
 
 def test_an_ended_job_leaves_nothing_behind() -> None:
-    live = Live(ended_kept=0)
-    fold([at_step(1), committed(1), queued(), moved(SUCCEEDED, RUNNING)], live)
-    fold([queued()], live)
-    assert (details(live).progress, details(live).checkpoints) == (None, ())
+    model = ReadModel(ended_kept=0)
+    fold([at_step(1), committed(1), queued(), moved(SUCCEEDED, RUNNING)], model)
+    fold([queued()], model)
+    assert (details(model).progress, details(model).checkpoints) == (None, ())
 
 
 @pytest.mark.parametrize("refusal_first", [False, True])
@@ -301,9 +315,9 @@ def test_a_repeated_submission_of_a_forgotten_job_is_not_shown_as_waiting(
 ) -> None:
     again = JobSubmitted(job_id="a", spec=SPEC)
     no = RequestRefused(request="job.submitted", target="a", reason="has ended: succeeded")
-    live = fold([no, again] if refusal_first else [again, no])
-    assert live.details("a") is None
-    assert live.active() == []
+    model = fold([no, again] if refusal_first else [again, no])
+    assert model.view().details("a") is None
+    assert model.view().active == []
 
 
 def test_a_refused_repetition_hides_no_job_that_was_admitted() -> None:
@@ -313,71 +327,42 @@ def test_a_refused_repetition_hides_no_job_that_was_admitted() -> None:
 
 def test_requests_are_answered_by_their_id() -> None:
     no = RequestRefused(request="job.cancel.requested", target="x", reason="gone", request_id="r2")
-    live = fold([queued(), CancelAdmitted(job_id="a", user="u", request_id="r1"), no])
-    assert live.outcomes["r1"].refused is None
-    assert live.outcomes["r2"].refused == "gone"
-    assert details(live).job.cancelled
+    model = fold([ADMITTED, CancelAdmitted(job_id="a", user="u", request_id="r1"), no])
+    assert model.live.outcomes["r1"].refused is None
+    assert model.live.outcomes["r2"].refused == "gone"
+    assert model.view().cancelled("a")
 
 
 def test_an_answer_to_somebody_else_s_request_of_the_same_id_is_no_answer() -> None:
     other = CancelAdmitted(job_id="a", user="u", request_id="r1", request_source="/portal")
-    live = fold([queued(), other])
-    assert live.outcomes.get("r1") is None
-    live = fold([queued(), other.model_copy(update={"request_source": SOURCE})])
-    assert live.outcomes.get("r1") is not None
-
-
-def node_info(incarnation: str = "i") -> NodeInfo:
-    gpus = tuple(GpuInfo(index=index, model="h100", memory_gb=80) for index in range(2))
-    return NodeInfo(
-        node_id="n0", incarnation=incarnation, address="127.0.0.1", hostname="h", gpus=gpus,
-        cpus=8, memory_gb=64, rendezvous_ports=(29500,),
-    )  # fmt: skip
+    model = fold([ADMITTED, other])
+    assert model.live.outcomes.get("r1") is None
+    model = fold([ADMITTED, other.model_copy(update={"request_source": SOURCE})])
+    assert model.live.outcomes.get("r1") is not None
 
 
 def test_a_node_shows_its_status_and_what_its_heartbeat_says() -> None:
-    live = fold([NodeAdmitted(node=node_info()), queued(), allocated()])
+    model = fold([JOINED, queued(), allocated()])
     beat = WorkerHeartbeat(
         node_id="n0", incarnation="i", sequence=1, sent_at=NOW, cpu_percent=12.0,
         gpus=(GpuStatus(index=0, utilization=80), GpuStatus(index=1, utilization=60)),
     )  # fmt: skip
-    live.take_heartbeat("n0", NOW, beat.encode())
-    answer = present.node(live, live.nodes["n0"], None)
+    model.live.take_heartbeat("n0", NOW, beat.encode())
+    answer = shown(model)
     assert (answer.status, answer.gpus_used, answer.jobs) == ("ready", 2, ["a"])
     assert (answer.last_heartbeat, answer.cpu_percent) == (NOW, 12.0)
-    assert gang_heartbeats.of_gang(live, details(live).job, NOW) == (70, None)
-    assert present.node(live, live.nodes["n0"], frozenset({"vision"})).jobs == []
-    fold([NodeFailed(node_id="n0", incarnation="i", reason="silent")], live)
-    assert live.nodes["n0"].status == "failed"
-    fold([NodeRecovered(node_id="n0", incarnation="i", was="failed")], live)
-    fold([NodeCordoned(node_id="n0", incarnation="i", reason="drain")], live)
-    assert live.nodes["n0"].status == "cordoned"
-    fold([NodeCordoned(node_id="n0", incarnation="i", reason="drain", move_jobs=True)], live)
-    assert live.nodes["n0"].status == "draining"
-    fold([NodeAdmitted(node=node_info("i2"))], live)
-    assert live.nodes["n0"].status == "ready"
-    assert present.node(live, live.nodes["n0"], None).cpu_percent is None
-
-
-def test_of_nodes_that_left_the_newest_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Machines of a cloud come and go, each under a name of its own."""
-    monkeypatch.setattr("gangline_gateway.live.LEFT_NODES_KEPT", 2)
-    names = [f"spot-{number}" for number in range(4)]
-    infos = [node_info().model_copy(update={"node_id": name}) for name in names]
-    live = fold([NodeAdmitted(node=info) for info in infos])
-    gone = [NodeCordoned(node_id=name, incarnation="i", reason="leaving") for name in names]
-    fold([gone[2], gone[0], NodeAdmitted(node=infos[2]), gone[3]], live)
-    assert set(live.nodes) == set(names)
-
-    live = Live.of(live.facts())
-    fold([gone[1]], live)
-    assert set(live.nodes) == {"spot-1", "spot-2", "spot-3"}
-
-    back = infos[2].model_copy(update={"incarnation": "i2"})
-    later = NOW + timedelta(minutes=1)
-    unfit = NodeUnfit(node=back, reasons=("its clock is off",), checked_at=later)
-    fold([unfit, gone[2]], live)  # of its incarnation before: this one has not left
-    assert set(live.nodes) == {"spot-1", "spot-2", "spot-3"}
+    assert gang_heartbeats.of_gang(model.view(), details(model), NOW) == (70, None)
+    assert present.node(model.view(), node_of(model), frozenset({"vision"})).jobs == []
+    fold([NodeFailed(node_id="n0", incarnation="i", reason="silent")], model)
+    assert node_of(model).status == "failed"
+    fold([NodeRecovered(node_id="n0", incarnation="i", was="failed")], model)
+    fold([NodeCordoned(node_id="n0", incarnation="i", reason="drain")], model)
+    assert node_of(model).status == "cordoned"
+    fold([NodeCordoned(node_id="n0", incarnation="i", reason="drain", move_jobs=True)], model)
+    assert node_of(model).status == "draining"
+    fold([NodeAdmitted(node=node_info("i2"))], model)
+    assert node_of(model).status == "ready"
+    assert shown(model).cpu_percent is None
 
 
 def beat_of(attempt: int, *ranks: RankStatus) -> bytes:
@@ -388,26 +373,27 @@ def beat_of(attempt: int, *ranks: RankStatus) -> bytes:
 
 
 def test_a_job_shows_what_its_ranks_do_and_who_got_on_the_longest_ago() -> None:
-    live = fold([NodeAdmitted(node=node_info()), queued(), allocated(2)])
+    model = fold([JOINED, queued(), allocated(), RELEASED, moved(PENDING), allocated(2)])
     trains = RankStatus(rank=0, pid=1, step=7, activity=RankActivity.TRAINING, quiet_s=3)
     waits = RankStatus(rank=1, pid=2, step=7, activity=RankActivity.WAITING, quiet_s=40)
     silent = RankStatus(rank=0, pid=1)
     later = NOW + timedelta(seconds=2)
 
-    live.take_heartbeat("n0", NOW, beat_of(2, trains, waits))
-    found = gang_heartbeats.of_gang(live, details(live).job, later).ranks
+    model.live.take_heartbeat("n0", NOW, beat_of(2, trains, waits))
+    found = gang_heartbeats.of_gang(model.view(), details(model), later).ranks
     assert found is not None
     assert found.doing == {"training": 1, "waiting": 1}
     quietest = found.quietest
     assert quietest is not None
     assert (quietest.rank, quietest.node_id, quietest.quiet_s) == (1, "n0", 42)
 
-    live.take_heartbeat("n0", NOW, beat_of(2, silent))
-    found = gang_heartbeats.of_gang(live, details(live).job, later).ranks
+    model.live.take_heartbeat("n0", NOW, beat_of(2, silent))
+    found = gang_heartbeats.of_gang(model.view(), details(model), later).ranks
     assert found == Ranks(doing={"running": 1}, quietest=None)
 
-    live.take_heartbeat("n0", NOW, beat_of(1, trains, waits))
-    assert gang_heartbeats.of_gang(live, details(live).job, later).ranks is None, "an old attempt"
+    model.live.take_heartbeat("n0", NOW, beat_of(1, trains, waits))
+    found = gang_heartbeats.of_gang(model.view(), details(model), later).ranks
+    assert found is None, "an old attempt"
 
 
 def test_a_node_shows_a_slow_rank_while_its_gang_runs() -> None:
@@ -416,10 +402,10 @@ def test_a_node_shows_a_slow_rank_while_its_gang_runs() -> None:
         relative=0.5, individual=1.0, host=0.75, message="rank 1 on n0 works 0.800 s a step",
         since=NOW, noted_at=NOW,
     )  # fmt: skip
-    live = fold([NodeAdmitted(node=node_info()), queued(), allocated(), slow])
-    assert present.node(live, live.nodes["n0"], None).straggler == slow.message
-    fold([allocated(2)], live)
-    assert present.node(live, live.nodes["n0"], None).straggler == ""
+    model = fold([JOINED, queued(), allocated(), slow])
+    assert shown(model).straggler == slow.message
+    fold([RELEASED, moved(PENDING), allocated(2)], model)
+    assert shown(model).straggler == ""
 
 
 def unfit(reason: str, incarnation: str = "i", after_s: float = 0.0) -> NodeUnfit:
@@ -428,23 +414,23 @@ def unfit(reason: str, incarnation: str = "i", after_s: float = 0.0) -> NodeUnfi
 
 
 def test_a_node_that_fails_its_check_is_shown_until_it_joins() -> None:
-    live = fold([unfit("its disk is bad")])
-    answer = present.node(live, live.nodes["n0"], None)
+    model = fold([unfit("its disk is bad")])
+    answer = shown(model)
     assert (answer.status, answer.why) == ("unfit", "its disk is bad; and more")
-    fold([NodeAdmitted(node=node_info())], live, after_s=10)
-    fold([unfit("its disk is bad")], live, after_s=11)  # it is read again
-    answer = present.node(live, live.nodes["n0"], None)
+    fold([JOINED], model, after_s=10)
+    fold([unfit("its disk is bad")], model, after_s=11)  # it is read again
+    answer = shown(model)
     assert (answer.status, answer.why) == ("ready", "")
     again = [
         unfit("its clock is off", "i2", after_s=20),
         NodeFailed(node_id="n0", incarnation="i", reason="silent"),
         NodeCordoned(node_id="n0", incarnation="i", reason="failed"),
     ]
-    for events in (again, [NodeAdmitted(node=node_info())]):  # in any order
-        fold(events, live, after_s=10)
-        assert (live.nodes["n0"].status, live.nodes["n0"].info.incarnation) == ("unfit", "i2")
-    fold([NodeAdmitted(node=node_info("i2"))], live, after_s=30)
-    assert live.nodes["n0"].status == "ready"
+    for events in (again, [JOINED]):  # in any order
+        fold(events, model, after_s=10)
+        assert (node_of(model).status, node_of(model).info.incarnation) == ("unfit", "i2")
+    fold([NodeAdmitted(node=node_info("i2"))], model, after_s=30)
+    assert node_of(model).status == "ready"
 
 
 @pytest.mark.parametrize(
@@ -456,11 +442,11 @@ def test_a_distrusted_node_says_why(reason: str, why: str) -> None:
         reason=reason,
     )  # fmt: skip
     cordoned = NodeCordoned(node_id="n0", incarnation="i", reason="drain")
-    live = fold([NodeAdmitted(node=node_info()), distrusted, cordoned])
-    answer = present.node(live, live.nodes["n0"], None)
+    model = fold([JOINED, distrusted, cordoned])
+    answer = shown(model)
     assert (answer.status, answer.why) == ("cordoned", why)
-    fold([NodeUncordoned(node_id="n0", incarnation="i")], live)
-    assert live.nodes["n0"].why == ""
+    fold([NodeUncordoned(node_id="n0", incarnation="i")], model)
+    assert node_of(model).reasons == ""
 
 
 @pytest.mark.parametrize(
@@ -471,25 +457,25 @@ def test_an_outdated_node_says_what_to_upgrade(release: str | None, agent: str) 
     outdated = NodeCordoned(
         node_id="n0", incarnation="i", reason="outdated", oldest_accepted="0.3.0"
     )
-    live = fold([NodeAdmitted(node=info), outdated])
+    model = fold([NodeAdmitted(node=info), outdated])
     why = f"its agent is {agent}, the oldest accepted is 0.3.0; upgrade the agent"
-    answer = present.node(live, live.nodes["n0"], None)
+    answer = shown(model)
     assert (answer.status, answer.why) == ("outdated", why)
-    fold([NodeCordoned(node_id="n0", incarnation="i", reason="drain", move_jobs=True)], live)
-    answer = present.node(live, live.nodes["n0"], None)
+    fold([NodeCordoned(node_id="n0", incarnation="i", reason="drain", move_jobs=True)], model)
+    answer = shown(model)
     assert (answer.status, answer.why) == ("draining", why)
-    fold([NodeUncordoned(node_id="n0", incarnation="i")], live)
-    assert live.nodes["n0"].status == "outdated", "the end of a drain does not upgrade its agent"
-    assert Live.of(live.facts()).nodes["n0"].status == "outdated"
-    fold([NodeAdmitted(node=info.model_copy(update={"release": "0.3.0"}))], live)
-    answer = present.node(live, live.nodes["n0"], None)
+    fold([NodeUncordoned(node_id="n0", incarnation="i")], model)
+    assert node_of(model).status == "outdated", "the end of a drain does not upgrade its agent"
+    assert node_of(model.restarted()).status == "outdated"
+    fold([NodeAdmitted(node=info.model_copy(update={"release": "0.3.0"}))], model)
+    answer = shown(model)
     assert (answer.status, answer.why) == ("ready", "")
 
 
 def test_a_broken_heartbeat_is_no_heartbeat() -> None:
-    live = fold([NodeAdmitted(node=node_info())])
-    live.take_heartbeat("n0", NOW, b"\xff not json")
-    assert present.node(live, live.nodes["n0"], None).cpu_percent is None
+    model = fold([JOINED])
+    model.live.take_heartbeat("n0", NOW, b"\xff not json")
+    assert shown(model).cpu_percent is None
 
 
 def test_a_job_that_trains_without_damaged_data_says_so() -> None:
@@ -507,37 +493,39 @@ def test_a_job_that_trains_without_damaged_data_says_so() -> None:
         )
         for block in (3, 4)
     ]
-    live = fold([*flags, queued(), moved(RUNNING), flags[0]])
-    found = live.details("a")
+    model = fold([*flags, queued(), moved(RUNNING), flags[0]])
+    found = model.view().details("a")
     assert found is not None
     shown = present.job(found, NOW, gang_heartbeats.GangHeartbeats()).review
     assert [(flag.shard, flag.block, flag.rank) for flag in shown] == [
         ("shard-000002.tok", 3, 3),
         ("shard-000002.tok", 4, 4),
     ]
-    again = Live.of(live.facts()).details("a")
+    again = model.restarted().view().details("a")
     assert again is not None
     assert again.flags == found.flags
 
 
 def test_lists_come_newest_first_whatever_order_jobs_became_known_in() -> None:
-    live = fold([queued("b", 2), queued("a", 1), queued("d", 3), queued("c", 3)])
-    assert [job.job_id for job in live.newest_first()] == ["d", "c", "b", "a"]
-    assert [job.job_id for job in live.newest_first(place_of(live.jobs["c"]))] == ["b", "a"]
-    again = Live.of(live.facts())
-    assert [job.job_id for job in again.newest_first()] == ["d", "c", "b", "a"]
+    model = fold([queued("b", 2), queued("a", 1), queued("d", 3), queued("c", 3)])
+    assert [job.job_id for job in model.view().newest_first()] == ["d", "c", "b", "a"]
+    older = model.view().newest_first(place_of(model.live.jobs["c"]))
+    assert [job.job_id for job in older] == ["b", "a"]
+    again = model.restarted()
+    assert [job.job_id for job in again.view().newest_first()] == ["d", "c", "b", "a"]
     submitted = JobSubmitted(job_id="e", spec=SPEC, user="ada")  # at NOW, admitted later
-    late = fold([submitted, queued("e", 5)], live)
-    assert [job.job_id for job in late.newest_first()] == ["e", "d", "c", "b", "a"]
+    late = fold([submitted, queued("e", 5)], model)
+    assert [job.job_id for job in late.view().newest_first()] == ["e", "d", "c", "b", "a"]
 
 
 def test_a_view_does_not_change_while_the_model_goes_on() -> None:
-    live = fold([queued("a"), queued("b", 1)])
-    view = LiveView(live)
-    assert (view.used_gpus(), view.placed()) == ({}, {})
-    fold([allocated(), moved(RUNNING), queued("c", 2), moved(SUCCEEDED, RUNNING)], live)
+    model = fold([queued("a"), queued("b", 1)])
+    view = model.view()
+    assert view.running == frozenset()
+    more = [JOINED, allocated(), moved(RUNNING), queued("c", 2), moved(SUCCEEDED, RUNNING)]
+    fold(more, model)
     assert [job.job_id for job in view.newest_first()] == ["b", "a"]
     assert view.jobs["a"].state == "pending"
-    assert view.used_gpus() == {}
-    assert len(view.active()) == 2
-    assert LiveView(live).jobs["a"].ended
+    assert view.used_gpus == {}
+    assert len(view.active) == 2
+    assert model.view().jobs["a"].ended

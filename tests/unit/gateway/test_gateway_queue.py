@@ -63,7 +63,7 @@ class Gateway:
     def queue(self, now: datetime, visible: frozenset[str] | None = None, **page: int) -> Queue:
         end = self.publish()
         for record in records_between(self.bus, "t", PLACE, self.read, end):
-            self.scheduling.apply(record, decode(record))
+            self.scheduling.apply(record, decode(record), whole=True)
         self.read = end
         return queue(shards(self.scheduling.copies()), now, visible, **page)
 
@@ -202,7 +202,7 @@ def test_a_start_goes_on_from_the_scheduler_s_own_snapshot() -> None:
 
 
 @pytest.mark.parametrize("what", ["unknown record", "gap"])
-def test_a_log_that_cannot_be_folded_has_no_state_and_says_so(what: str) -> None:
+def test_a_log_that_cannot_be_folded_has_no_exact_state_and_says_so(what: str) -> None:
     cluster = crowded("fair")
     gateway = Gateway(cluster)
     gateway.start()
@@ -210,10 +210,10 @@ def test_a_log_that_cannot_be_folded_has_no_state_and_says_so(what: str) -> None
     (record,) = records_between(gateway.bus, "t", PLACE, gateway.read - 1, gateway.read)
     told = decode(record)
     if what == "gap":
-        gateway.scheduling.apply(record, told)
+        gateway.scheduling.apply(record, told, whole=True)
         assert gateway.scheduling.copies().states(), "one that is known is passed over"
     ahead = replace(told, position=LogPosition(0, 1, len(cluster.log) + 7))
-    gateway.scheduling.apply(record, ahead if what == "gap" else None)
+    gateway.scheduling.apply(record, ahead if what == "gap" else None, whole=what == "gap")
     said = "see the log" if what == "gap" else "upgrade the gateway"
     with pytest.raises(NoStateError, match=said):
         gateway.scheduling.copies().states()

@@ -6,39 +6,30 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gangline_bus.decision import Decision
-from gangline_gateway.live import Live
+from gangline_gateway.live_view import LiveView
 from gangline_gateway.teams import teams
-from gangline_quota.core.decide import Quota
-from gangline_quota.core.state import State
 from gangline_schemas.base import Event
-from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.quota import GangMetered, JobAdmitted, TeamConfigured, UsageCharged
 from gangline_schemas.events.scheduling import (
     GangAllocated,
     JobQueued,
+    NodeAdmitted,
     NodeAssignment,
     Rendezvous,
 )
 from gangline_schemas.team_limits import TeamConfig
 from support.builders.deciding import spec
+from support.builders.read_model import ReadModel
+from support.builders.scheduler import node
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 
-def quota_after(*events: Event) -> State:
-    quota = Quota()
-    state = quota.initial()
+def after(*events: Event) -> LiveView:
+    model = ReadModel()
     for event in events:
-        state = quota.evolve(state, Decision("s", event), NOW)
-    return state
-
-
-def live_after(*events: Event) -> Live:
-    live = Live()
-    for event in events:
-        live.apply(Envelope("e", "/t", NOW, "s", event))
-    return live
+        model.apply(event, NOW)
+    return model.view()
 
 
 def admitted(job_id: str) -> JobAdmitted:
@@ -64,10 +55,11 @@ def test_teams_show_limits_and_use_with_those_below_them() -> None:
     lab = TeamConfig(team="lab", gpu_limit=8, gpu_hours_per_month=0.01)
     nlp = TeamConfig(team="nlp", parent="lab", gpu_limit=1, gpu_guarantee=1, borrow_limit=1)
     since = NOW - timedelta(seconds=15)
-    quota = quota_after(
+    events = (
         TeamConfigured(config=lab), TeamConfigured(config=nlp), admitted("a"), admitted("b"),
         admitted("c"), metered("a", since), charged("a", since, NOW), metered("b", NOW),
     )  # fmt: skip
+    joined = NodeAdmitted(node=node("n0"))
     part = NodeAssignment(
         node_id="n0", incarnation="i", address="127.0.0.1", gpus=(0, 1), first_rank=0
     )
@@ -75,32 +67,32 @@ def test_teams_show_limits_and_use_with_those_below_them() -> None:
         job_id="b", attempt=1, team="nlp", world_size=2, nodes=(part,),
         rendezvous=Rendezvous(address="127.0.0.1", port=29500), spec=spec("nlp", 2),
     )  # fmt: skip
-    live = live_after(queued("b"), queued("c"), runs)
+    live = after(*events, joined, queued("b"), queued("c"), runs)  # "a" is not queued yet
 
-    above, below = teams(live, quota, NOW + timedelta(seconds=2), None)
+    above, below = teams(live, NOW + timedelta(seconds=2), None)
 
     assert [(team.team, team.depth) for team in (above, below)] == [("lab", 0), ("nlp", 1)]
     for team in (above, below):
-        assert (team.gpus_used, team.jobs_running, team.jobs_pending) == (2, 1, 1)
+        assert (team.gpus_used, team.jobs_running, team.jobs_pending) == (2, 1, 2)
         assert team.gpu_seconds == 30
         assert team.gpu_hours_this_month == pytest.approx(34 / 3600)
     assert (above.gpus_borrowed, below.gpus_borrowed) == (0, 1)
     assert not above.out_of_budget
-    assert teams(live, quota, NOW + timedelta(seconds=3), None)[0].out_of_budget
-    (only,) = teams(live, quota, NOW, frozenset({"nlp"}))
+    assert teams(live, NOW + timedelta(seconds=3), None)[0].out_of_budget
+    (only,) = teams(live, NOW, frozenset({"nlp"}))
     assert only.parent == "lab"
-    assert teams(live, quota, NOW, frozenset({"vision"})) == []
+    assert teams(live, NOW, frozenset({"vision"})) == []
 
 
 def test_a_new_month_begins_at_zero_and_the_total_goes_on() -> None:
     end = datetime(2026, 12, 1, tzinfo=UTC)
     since, until = end - timedelta(hours=3), end + timedelta(hours=1)
-    quota = quota_after(
+    live = after(
         TeamConfigured(config=TeamConfig(team="nlp", gpu_limit=8)), admitted("a"),
         metered("a", since), charged("a", since, until),
     )  # fmt: skip
-    (december,) = teams(Live(), quota, end + timedelta(hours=2), None)
-    (january,) = teams(Live(), quota, end + timedelta(days=32), None)
+    (december,) = teams(live, end + timedelta(hours=2), None)
+    (january,) = teams(live, end + timedelta(days=32), None)
     assert (december.month, december.gpu_hours_this_month) == ("2026-12", 2.0)
     assert (january.month, january.gpu_hours_this_month) == ("2027-01", 0.0)
     assert december.gpu_seconds == january.gpu_seconds == 8 * 3600

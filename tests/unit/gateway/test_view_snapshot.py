@@ -5,29 +5,38 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 
 import pytest
 from structlog.testing import capture_logs
 
 from gangline_bus.codec import encode
+from gangline_bus.fold import fold_log
 from gangline_bus.memory import Broker
-from gangline_bus.snapshot import FORMAT, SnapshotHeader, pack
+from gangline_bus.ports import TopicPartition
+from gangline_bus.snapshot import FORMAT, SnapshotHeader, Snapshots, SnapshotStore, pack
 from gangline_bus.topics import TopicNames, create_topics
+from gangline_gateway import present
 from gangline_gateway.live import Live
 from gangline_gateway.live_model import LiveFacts
 from gangline_gateway.tail import Tail
 from gangline_gateway.view_snapshot import VERSION, ViewSnapshots
 from gangline_gateway.view_snapshot import codec as view_codec
+from gangline_scheduler.core.decide import Scheduler
+from gangline_scheduler.core.snapshot import codec as scheduling_codec
+from gangline_schemas.api.jobs import JobSummary
 from gangline_schemas.catalog import Topic, topic_of
 from gangline_schemas.envelope import Envelope, LogPosition
 from gangline_schemas.events.progress import RunProgress
 from gangline_schemas.events.quota import JobAdmitted
 from gangline_schemas.events.requests import JobSubmitted
+from golden.record import Held
 from golden.scenario import Logged, Scenario
 
 NAMES = TopicNames("t.")
 DEADLINE_S = 20.0
 HALVES = 2
+NOW = datetime(2026, 11, 25, tzinfo=UTC)
 HEADER = SnapshotHeader(
     format=FORMAT, state=VERSION, form=view_codec().form, service="gateway", shard=0, next_seq=1,
     writer_epoch=0, offset=0, last="",
@@ -119,9 +128,11 @@ class Bus:
             time.sleep(0.005)
 
     @contextmanager
-    def tail(self, views: ViewSnapshots | None = None) -> Iterator[Tail]:
+    def tail(
+        self, views: ViewSnapshots | None = None, snapshots: SnapshotStore | None = None
+    ) -> Iterator[Tail]:
         """A tail that has read all that is there."""
-        found = Tail(self.broker.connect("gateway"), NAMES, views)
+        found = Tail(self.broker.connect("gateway"), NAMES, views, snapshots)
         found.start()
         try:
             assert found.ready.wait(DEADLINE_S)
@@ -168,6 +179,41 @@ def test_it_sees_what_one_sees_that_read_everything(
         assert tail.newest(places[0], 20) == whole.newest(places[0], 20)
     assert kept.seqs == sorted(set(kept.seqs))
     assert len(kept.seqs) == HALVES
+
+
+def scheduler_snapshot(bus: Bus) -> Held:
+    """As the scheduler stores it at the end of its log."""
+    scheduler, kept = Scheduler(), Held([])
+    place = TopicPartition(NAMES.name(scheduler.log), 0)
+    codec = scheduling_codec(scheduler.initial)
+    folded = fold_log(bus.bus, scheduler, place)
+    Snapshots(kept, codec).write(scheduler.name, place, folded, folded.offset)
+    return kept
+
+
+def shown(tail: Tail) -> list[JobSummary]:
+    view = tail.view()
+    found = [view.details(job.job_id) for job in view.newest_first()]
+    return [present.summary(job, NOW) for job in found if job is not None]
+
+
+def test_the_scheduler_s_snapshot_may_be_newer_than_the_facts(
+    snapped: tuple[Bus, Kept, LiveFacts], parts: list[list[tuple[str, Logged]]]
+) -> None:
+    """Its state forgot jobs, and gave back gangs, whose events the facts still lack."""
+    bus, kept, _ = snapped
+    bus.write(parts[1])
+    stored = scheduler_snapshot(bus)
+    with bus.tail() as whole, capture_logs() as said, bus.tail(views(kept), stored) as tail:
+        restored = [entry["service"] for entry in said if entry["event"] == "restored a snapshot"]
+        assert restored == ["scheduler", "gateway"], said
+        assert facts(tail) == facts(whole)
+        assert shown(tail) == shown(whole)
+        assert any(job.gpus_allocated for job in shown(tail))
+        nodes = whole.view().nodes
+        assert tail.view().nodes == nodes != []
+        for node_id in nodes:
+            assert tail.view().node(node_id) == whole.view().node(node_id)
 
 
 def test_a_start_beats_while_it_reads_a_snapshot_and_says_how_far_it_is(

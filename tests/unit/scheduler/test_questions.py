@@ -1,4 +1,4 @@
-"""Why a job waits and until when; what a new job would do; nothing changes."""
+"""Why a job waits and until when; what a new job would do; nothing changes by asking."""
 
 from __future__ import annotations
 

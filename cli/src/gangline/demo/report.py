@@ -83,10 +83,10 @@ def figures_table(outcome: Outcome) -> Table:
 
 
 def checks_table(outcome: Outcome) -> Table:
-    """The checks, and whether each passed."""
+    """The claims, and whether each held."""
     table = Table("claim", "", box=None, pad_edge=False)
-    for name, passed in outcome.checks.items():
-        table.add_row(name, "yes" if passed else "NO")
+    for name, held in outcome.checks.items():
+        table.add_row(name, "yes" if held else "NO")
     return table
 
 

@@ -44,7 +44,7 @@ class Outcome:
 
     @property
     def succeeded(self) -> bool:
-        """Whether every check passed."""
+        """Whether every claim held."""
         return bool(self.checks) and all(self.checks.values())
 
 

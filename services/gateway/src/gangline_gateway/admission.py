@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from gangline_gateway import job_ids
 from gangline_gateway.app_context import AppContext
-from gangline_gateway.quota_state import quota_of
+from gangline_gateway.quota_state import state_of
 from gangline_quota.core.admission import must_wait, never_runs
 from gangline_schemas.job import JobSpec
 
@@ -19,9 +19,9 @@ DRY_RUN_SUFFIX = "0" * job_ids.SUFFIX_CHARS
 def quota_notes(app: AppContext, spec: JobSpec) -> tuple[list[str], bool]:
     """Quota's reasons against the job, and whether quota would reject it.
 
-    Raises a 503 problem if quota is newer than this gateway.
+    Raises NoStateError if quota is newer than this gateway.
     """
-    state = quota_of(app.tail.quota())
+    state = state_of(app.tail.view().quota)
     job_id = job_ids.job_id(spec.name, DRY_RUN_SUFFIX)
     never = never_runs(state, job_id, spec, app.data_approvals)
     if never is not None:

@@ -74,7 +74,7 @@ class AppContext:
 
     def details(self, job_id: str, caller: Principal) -> JobDetails | None:
         """A job of the live model that the caller may see."""
-        found = self.tail.query(lambda live: live.details(job_id))
+        found = self.tail.view().details(job_id)
         return found if found is not None and caller.reads(found.job.team) else None
 
     async def request(self, key: str, event: Event) -> None:

@@ -1,4 +1,8 @@
-"""A job's checkpoints in the live model: rows in the order in which they were saved."""
+"""The rows of a job's checkpoints, in the order in which they were saved.
+
+The state of the checkpoint service has no costs, no times and no reasons, and forgets what is gone.
+So the gateway folds these rows itself.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,15 @@ from gangline_schemas.api.checkpoints import Checkpoint
 from gangline_schemas.events.checkpoints import (
     CheckpointAbandoned,
     CheckpointCommitted,
+    CheckpointCorrupted,
+    CheckpointDeleted,
+    CheckpointPinChanged,
+    CheckpointPromoted,
     CheckpointSaved,
+    CheckpointScrubbed,
     EffectDeferred,
+    PromotionRefused,
+    PromotionRequested,
 )
 from gangline_schemas.events.scheduling import CheckpointRef
 
@@ -24,9 +35,14 @@ ON_NODES = 2
 
 Rows = tuple[Checkpoint, ...]
 OnItsWay = CheckpointSaved | CheckpointCommitted | CheckpointAbandoned | EffectDeferred
+Promotion = PromotionRequested | CheckpointPromoted | PromotionRefused
+Change = (
+    CheckpointCorrupted | CheckpointDeleted | CheckpointScrubbed | CheckpointPinChanged | Promotion
+)
+CheckpointEvent = OnItsWay | Change
 
 
-def after(rows: Rows, event: OnItsWay, at: datetime) -> Rows:
+def after(rows: Rows, event: CheckpointEvent, at: datetime) -> Rows:
     """The rows after an event of the job."""
     match event:
         case CheckpointSaved():
@@ -38,6 +54,8 @@ def after(rows: Rows, event: OnItsWay, at: datetime) -> Rows:
             return tuple(row for row in rows if row.status != "saved" or row.place != given_up)
         case EffectDeferred():
             return _deferred(rows, event)
+    place = (event.attempt, event.step)
+    return tuple(_changed(row, event, at) if row.place == place else row for row in rows)
 
 
 def of_gang(rows: Rows, attempt: int, start: CheckpointRef | None) -> Rows:
@@ -65,7 +83,26 @@ def of_ended(rows: Rows) -> Rows:
     return tuple(row for row in stored if row.status == "committed" or row.place not in dropped)
 
 
-def gone(row: Checkpoint, status: str, reason: str) -> Checkpoint:
+def _changed(row: Checkpoint, event: Change, at: datetime) -> Checkpoint:
+    match event:
+        case CheckpointCorrupted():
+            return _gone(row, "corrupted", f"{event.key}: {event.reason}")
+        case CheckpointDeleted():  # the status of a corrupted one stays
+            return row if row.status == "corrupted" else _gone(row, "deleted", event.reason)
+        case CheckpointScrubbed():
+            return replace(row, scrubbed_at=at)
+        case CheckpointPinChanged():
+            return replace(row, pinned=event.pinned)
+    words = {PromotionRequested: "asked", CheckpointPromoted: "promoted"}
+    return replace(
+        row,
+        promotion=words.get(type(event), "refused"),
+        promotion_run=event.run,
+        promotion_reason=event.reason if isinstance(event, PromotionRefused) else "",
+    )
+
+
+def _gone(row: Checkpoint, status: str, reason: str) -> Checkpoint:
     """The row of a checkpoint that is deleted from the store or damaged there."""
     tiers = tuple(tier for tier in row.tiers if tier != STORE)
     return replace(row, status=status, reason=reason, tiers=tiers)

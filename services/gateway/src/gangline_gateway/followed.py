@@ -1,7 +1,8 @@
 """Follows a decider's log: folds its state with the decider's own code.
 
-A start continues from the decider's newest valid snapshot, or folds the whole log. If this version
-cannot fold an event of the log, no state exists from there on: reads raise NoStateError.
+A start continues from the decider's newest valid snapshot, or folds the whole log. An event that
+this version does not know or cannot fold is skipped. From there on the state is not exact: answers
+that compute with it raise NoStateError.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ StateT = TypeVar("StateT")
 
 
 class NoStateError(Exception):
-    """This version cannot fold a decider's log; the message says why and what to do."""
+    """A decider's state is not exact here; the message says why and what to do."""
 
 
 class Followed(Generic[StateT]):
@@ -63,29 +64,33 @@ class Followed(Generic[StateT]):
         folded = self._shards.get(place)
         return None if folded is None else folded.offset
 
-    def apply(self, record: Record, envelope: Envelope | None) -> bool:
-        """Folds one record of any topic; `envelope` is None for an event that is unknown here.
-
-        Returns whether copies are old.
-        """
+    def apply(self, record: Record, envelope: Envelope | None, *, whole: bool) -> None:
+        """Folds one record of any topic; `whole`: this version knows all of its event."""
         folded = self._shards.get(record.place)
-        if folded is None or self._broken or record.offset < folded.offset:
-            return False  # the tail also reads records before the snapshot, for its rings
+        if folded is None or record.offset < folded.offset:
+            return  # the tail also reads records before the snapshot, for its rings
         position = None if envelope is None else envelope.position
         if envelope is None or position is None:
             self._break(record, "has what this version does not know: upgrade the gateway")
-        elif position.seq >= folded.next_seq:
-            try:
-                fold_event(self._decider, folded, record, envelope, position)
-            except Exception as error:
-                log.exception("a followed log cannot be folded", topic=record.topic)
-                self._break(record, f"cannot be folded ({type(error).__name__}): see the log")
-        return True
+            return
+        if position.seq < folded.next_seq:
+            return
+        if not whole:
+            self._break(record, "has what this version does not know: upgrade the gateway")
+        if self._broken:
+            folded.next_seq = position.seq
+        try:
+            fold_event(self._decider, folded, record, envelope, position)
+        except Exception as error:
+            log.exception("a followed log cannot be folded", topic=record.topic)
+            self._break(record, f"cannot be folded ({type(error).__name__}): see the log")
 
     def _break(self, record: Record, why: str) -> None:
+        if self._broken:
+            return
         self._broken = f"the log of the {self._decider.name} {why}"
         where = {"topic": record.topic, "offset": record.offset}
-        log.critical("a decider's state is not followed", **where, reason=self._broken)
+        log.critical("a decider's state is not exact", **where, reason=self._broken)
 
     def copies(self) -> Copies[StateT]:
         """Copies of the current states."""
@@ -94,14 +99,17 @@ class Followed(Generic[StateT]):
 
 
 class Copies(Generic[StateT]):
-    """The states of the shards at one time. `broken`: why there are none."""
+    """The states of the shards at one time. `broken`: why they are not exact.
 
-    def __init__(self, states: list[StateT], broken: str = "") -> None:
-        self._states = states
+    `known` is one state per shard, also where they are not exact: enough to show jobs and nodes.
+    """
+
+    def __init__(self, known: list[StateT], broken: str = "") -> None:
+        self.known = known
         self._broken = broken
 
     def states(self) -> list[StateT]:
-        """One state per shard. Raises NoStateError."""
+        """One state per shard, as the decider has it. Raises NoStateError."""
         if self._broken:
             raise NoStateError(self._broken)
-        return self._states
+        return self.known

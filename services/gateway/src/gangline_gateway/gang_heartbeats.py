@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from gangline_gateway.live import Live
-from gangline_gateway.live_model import LiveJob, LiveNode
+from gangline_gateway.live_model import JobDetails, LiveNode
+from gangline_gateway.live_view import LiveView
 from gangline_schemas.api.jobs import Rank, Ranks
 from gangline_schemas.events.heartbeats import GangStatus, WorkerHeartbeat
 
@@ -32,13 +32,13 @@ def heartbeat(node: LiveNode) -> WorkerHeartbeat | None:
     return found if found.incarnation == node.info.incarnation else None
 
 
-def of_gang(live: Live, one: LiveJob, now: datetime) -> GangHeartbeats:
+def of_gang(live: LiveView, one: JobDetails, now: datetime) -> GangHeartbeats:
     """The gang's GPU utilization and its ranks' activity. Cost: O(ranks)."""
     busy: list[float] = []
     doing: Counter[str] = Counter()
     quiet: list[Rank] = []
-    for placed in one.nodes:
-        node = live.nodes.get(placed.node_id)
+    for placed in one.gang.nodes if one.gang is not None else ():
+        node = live.node(placed.node_id)
         beat = heartbeat(node) if node else None
         if node is None or beat is None:
             continue
@@ -49,7 +49,7 @@ def of_gang(live: Live, one: LiveJob, now: datetime) -> GangHeartbeats:
         ]
         since_s = max(0.0, (now - node.heard_at).total_seconds()) if node.heard_at else 0.0
         for status in beat.gangs:
-            if (status.job_id, status.attempt) == (one.job_id, one.attempt):
+            if (status.job_id, status.attempt) == (one.job.job_id, one.job.attempt):
                 doing.update(rank.activity or "running" for rank in status.ranks)
                 quiet += _quiet(status, placed.node_id, since_s)
     ranks = None

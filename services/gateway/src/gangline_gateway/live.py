@@ -1,4 +1,8 @@
-"""The live model: the current jobs and nodes, folded from all topics. Pure: no I/O, no clock.
+"""The gateway's own facts, folded from all topics: what no decider's state keeps. Pure.
+
+The rows of jobs, also of ended ones, outcomes of requests, progress, checkpoints, and notes and
+heartbeats of nodes. `LiveView` reads them beside the followed states of scheduler and quota. At a
+start these states may be ahead of the facts, so no handler looks at them.
 
 `Live.apply` takes one event of any topic. Topics may come in any relative order, and a record may
 come twice. Memory is bounded: the newest `ENDED_KEPT` ended jobs stay (history is in ClickHouse),
@@ -9,8 +13,7 @@ and each other map removes its oldest entries.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from functools import singledispatchmethod
 from itertools import islice
@@ -18,35 +21,15 @@ from typing import Generic, TypeVar
 
 from gangline_gateway import checkpoint_rows
 from gangline_gateway.job_ids import suffix_of
-from gangline_gateway.live_model import (
-    JobDetails,
-    LiveFacts,
-    LiveJob,
-    LiveNode,
-    Outcome,
-    Progress,
-)
+from gangline_gateway.live_model import LiveFacts, LiveJob, NodeNotes, Outcome, Progress, Silence
 from gangline_gateway.publish import SOURCE
 from gangline_schemas.api.checkpoints import Advice, Checkpoint
 from gangline_schemas.api.data import Approval
-from gangline_schemas.api.jobs import REJECTED, Failure, Flag, Stopping, Waiting
+from gangline_schemas.api.jobs import REJECTED, Failure, Flag
 from gangline_schemas.base import Event
 from gangline_schemas.data_use import DataUse
 from gangline_schemas.envelope import Envelope
-from gangline_schemas.events.checkpoints import (
-    CheckpointAbandoned,
-    CheckpointCommitted,
-    CheckpointCorrupted,
-    CheckpointDeleted,
-    CheckpointPinChanged,
-    CheckpointPromoted,
-    CheckpointSaved,
-    CheckpointScrubbed,
-    EffectDeferred,
-    IntervalAdvised,
-    PromotionRefused,
-    PromotionRequested,
-)
+from gangline_schemas.events.checkpoints import IntervalAdvised
 from gangline_schemas.events.faults import (
     GangFailed,
     JobFlagged,
@@ -74,33 +57,23 @@ from gangline_schemas.events.requests import JobSubmitted
 from gangline_schemas.events.scheduling import (
     GangAllocated,
     GangReleased,
-    GangStopping,
     JobQueued,
     JobReprioritized,
     JobStateChanged,
-    JobWaiting,
     NodeAdmitted,
-    NodeAssignment,
-    NodeCordoned,
     NodeUncordoned,
 )
 from gangline_schemas.events.workers import NodeUnfit
 from gangline_schemas.job import JobSpec, JobState
 
-Answer = (
-    CancelAdmitted
-    | PriorityAdmitted
-    | RestoreAdmitted
-    | PinAdmitted
-    | DrainAdmitted
-    | RequestRefused
+Admitted = (
+    CancelAdmitted | PriorityAdmitted | RestoreAdmitted | PinAdmitted | DrainAdmitted
     | TeamConfigured
-    | SnapshotApproved
-    | SnapshotWithdrawn
-)
+)  # fmt: skip
+Answer = Admitted | RequestRefused | SnapshotApproved | SnapshotWithdrawn
 ENDED_KEPT = 10_000
 OUTCOMES_KEPT = 10_000
-LEFT_NODES_KEPT = 1000  # cloud machines may have new names each time
+NODES_KEPT = 10_000
 _OTHERS_KEPT = 3 * ENDED_KEPT
 METRICS_OF_A_RUN = 64
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -115,20 +88,12 @@ class Recent(dict[str, ValueT], Generic[ValueT]):
         super().__init__()
         self._size = size
 
-    def put(self, key: str, value: ValueT) -> str | None:
-        """Sets a value; returns the key that was removed for it, if any."""
+    def put(self, key: str, value: ValueT) -> None:
+        """Sets a value."""
         self.pop(key, None)
         self[key] = value
-        if len(self) <= self._size:
-            return None
-        oldest = next(iter(self))
-        del self[oldest]
-        return oldest
-
-    def change(self, key: str, change: Callable[[ValueT], ValueT]) -> None:
-        """Replaces the value of a key that exists; its age stays."""
-        if key in self:
-            self[key] = change(self[key])
+        if len(self) > self._size:
+            del self[next(iter(self))]
 
 
 JobPlace = tuple[int, str]
@@ -141,62 +106,40 @@ def place_of(job: LiveJob) -> JobPlace:
 
 
 class Live:
-    """The read model. Not thread-safe: the tail guards it, and readers take a LiveView."""
+    """The fold. Not thread-safe: the tail guards it, and readers take a LiveView.
+
+    The attributes that have a field in LiveFacts are stored in snapshots.
+    """
 
     def __init__(self, ended_kept: int = ENDED_KEPT) -> None:
         self.jobs: dict[str, LiveJob] = {}
-        self.nodes: dict[str, LiveNode] = {}
+        self.ended: dict[str, None] = {}
+        self.notes: Recent[NodeNotes] = Recent(NODES_KEPT)
         self.approvals: dict[DataUse, Approval] = {}
         self.outcomes: Recent[Outcome] = Recent(OUTCOMES_KEPT)
-        self._left: Recent[None] = Recent(LEFT_NODES_KEPT)
-        self._ended: dict[str, None] = {}
+        self.progress: Recent[Progress] = Recent(_OTHERS_KEPT)
+        self.failures: Recent[Failure] = Recent(_OTHERS_KEPT)
+        self.checkpoints: Recent[tuple[Checkpoint, ...]] = Recent(_OTHERS_KEPT)
+        self.advice: Recent[Advice] = Recent(_OTHERS_KEPT)
+        self.flags: Recent[tuple[Flag, ...]] = Recent(_OTHERS_KEPT)
+        self.heartbeats: Recent[tuple[datetime, bytes]] = Recent(NODES_KEPT)
         self._ended_kept = ended_kept
         self._by_suffix: dict[str, str] = {}
         self._order: list[JobPlace] = []
-        self._progress: Recent[Progress] = Recent(_OTHERS_KEPT)
-        self._failures: Recent[Failure] = Recent(_OTHERS_KEPT)
-        self._checkpoints: Recent[tuple[Checkpoint, ...]] = Recent(_OTHERS_KEPT)
-        self._advice: Recent[Advice] = Recent(_OTHERS_KEPT)
-        self._flags: Recent[tuple[Flag, ...]] = Recent(_OTHERS_KEPT)
 
     @classmethod
     def of(cls, facts: LiveFacts) -> Live:
         """The model of these facts; derived values are computed again."""
         found = cls()
-        found.jobs = dict(facts.jobs)
-        found.nodes = dict(facts.nodes)
-        found._left.update(facts.left)
-        found.approvals = dict(facts.approvals)
-        found.outcomes.update(facts.outcomes)
-        found._ended = dict(facts.ended)
+        for field in fields(LiveFacts):
+            getattr(found, field.name).update(getattr(facts, field.name))
         found._by_suffix = {suffix_of(job_id): job_id for job_id in facts.jobs}
         found._order = sorted(place_of(job) for job in facts.jobs.values())
-        found._progress.update(facts.progress)
-        found._failures.update(facts.failures)
-        found._checkpoints.update(facts.checkpoints)
-        found._advice.update(facts.advice)
-        found._flags.update(facts.flags)
         return found
 
     def facts(self) -> LiveFacts:
         """A copy of all that was folded; later events do not change it."""
-        silent = {
-            node_id: replace(node, heard_at=None, heartbeat=b"")
-            for node_id, node in self.nodes.items()
-        }
-        return LiveFacts(
-            jobs=dict(self.jobs),
-            nodes=silent,
-            left=dict(self._left),
-            outcomes=dict(self.outcomes),
-            ended=dict(self._ended),
-            progress=dict(self._progress),
-            failures=dict(self._failures),
-            checkpoints=dict(self._checkpoints),
-            advice=dict(self._advice),
-            flags=dict(self._flags),
-            approvals=dict(self.approvals),
-        )
+        return LiveFacts(**{one.name: dict(getattr(self, one.name)) for one in fields(LiveFacts)})
 
     def apply(self, envelope: Envelope) -> None:
         """Folds one event; types without a handler are ignored."""
@@ -204,60 +147,13 @@ class Live:
 
     def take_heartbeat(self, node_id: str, at: datetime, heartbeat: bytes) -> None:
         """Stores a node's heartbeat as bytes; a query decodes it."""
-        node = self.nodes.get(node_id)
-        if node is not None:
-            self.nodes[node_id] = replace(node, heard_at=at, heartbeat=heartbeat)
+        self.heartbeats.put(node_id, (at, heartbeat))
 
-    def details(self, job_id: str) -> JobDetails | None:
-        """A job with its progress, failure, checkpoints and flags."""
-        job = self.jobs.get(job_id)
-        if job is None:
-            return None
-        return JobDetails(
-            job,
-            self._progress.get(progress_key(job.team, job_id)),
-            self._failures.get(job_id),
-            self._checkpoints.get(job_id, ()),
-            self._advice.get(job_id),
-            self._flags.get(job_id, ()),
-        )
-
-    def newest_first(self, before: JobPlace | None = None) -> Iterator[LiveJob]:
-        """Jobs, newest first; `before`: only those after this place in that order."""
-        end = len(self._order) if before is None else bisect_left(self._order, before)
-        for index in range(end - 1, -1, -1):
-            yield self.jobs[self._order[index][1]]
-
-    def active(self) -> list[LiveJob]:
-        """Jobs that have not ended."""
-        return [job for job in self.jobs.values() if not job.ended]
-
-    def by_suffix(self, suffix: str, team: str) -> LiveJob | None:
-        """The team's job whose id has this suffix."""
-        job = self.jobs.get(self._by_suffix.get(suffix, ""))
-        return job if job is not None and job.team == team else None
-
-    def placed(self) -> dict[str, list[tuple[LiveJob, NodeAssignment]]]:
-        """The gangs of each node, with their GPUs there."""
-        found: dict[str, list[tuple[LiveJob, NodeAssignment]]] = {}
-        for job in self.jobs.values():
-            for part in job.nodes:
-                found.setdefault(part.node_id, []).append((job, part))
-        return found
-
-    def used_gpus(self) -> dict[str, int]:
-        """GPUs that are allocated to each team's gangs now."""
-        used: dict[str, int] = {}
-        for job in self.jobs.values():
-            if job.nodes:
-                used[job.team] = used.get(job.team, 0) + job.allocated_gpus
-        return used
-
-    def _change(self, job_id: str, **fields: object) -> None:
+    def _change(self, job_id: str, **changes: object) -> None:
         job = self.jobs.get(job_id)
         if job is None:
             return
-        changed = replace(job, **fields)  # type: ignore[arg-type]
+        changed = replace(job, **changes)  # type: ignore[arg-type]
         self.jobs[job_id] = changed
         if changed.ended:
             self._end(job_id)
@@ -274,10 +170,10 @@ class Live:
             self._end(job.job_id)
 
     def _end(self, job_id: str) -> None:
-        self._ended.setdefault(job_id)
-        while len(self._ended) > self._ended_kept:
-            oldest = next(iter(self._ended))
-            del self._ended[oldest]
+        self.ended.setdefault(job_id)
+        while len(self.ended) > self._ended_kept:
+            oldest = next(iter(self.ended))
+            del self.ended[oldest]
             self._forget(oldest)
 
     def _leave_order(self, job: LiveJob) -> None:
@@ -286,8 +182,8 @@ class Live:
     def _forget(self, job_id: str) -> None:
         job = self.jobs.pop(job_id)
         self._leave_order(job)
-        self._progress.pop(progress_key(job.team, job_id), None)
-        for others in (self._failures, self._checkpoints, self._advice, self._flags):
+        self.progress.pop(progress_key(job.team, job_id), None)
+        for others in (self.failures, self.checkpoints, self.advice, self.flags):
             others.pop(job_id, None)
         if self._by_suffix.get(suffix_of(job_id)) == job_id:
             del self._by_suffix[suffix_of(job_id)]
@@ -309,7 +205,7 @@ class Live:
             fresh = _submitted(event.job_id, event.spec, event.user, event.submitted_at)
             if job is not None and job.queued:
                 return
-            self._ended.pop(event.job_id, None)
+            self.ended.pop(event.job_id, None)
             self._add(replace(fresh, admitted=True, reason=event.note or "admitted"))
 
     @_on.register
@@ -325,7 +221,7 @@ class Live:
         self._add(
             replace(
                 job, state=REJECTED, reason=event.reason, errors=event.errors, ended_at=at,
-                digest=event.digest, waiting_since=None,
+                digest=event.digest,
             )
         )  # fmt: skip
 
@@ -334,16 +230,8 @@ class Live:
         job = self.jobs.get(event.job_id)
         if job is None or not job.queued:
             fresh = _submitted(event.job_id, event.spec, event.user, event.submitted_at)
-            cancelled = job.cancelled if job is not None else False
-            self._ended.pop(event.job_id, None)
-            self._add(
-                replace(fresh, admitted=True, queued=True, cancelled=cancelled, waiting_since=at)
-            )
-
-    @_on.register
-    def _(self, event: JobWaiting, at: datetime) -> None:
-        waiting = Waiting(code=event.code, message=event.message, since=at)
-        self._change(event.job_id, waiting=waiting)
+            self.ended.pop(event.job_id, None)
+            self._add(replace(fresh, admitted=True, queued=True))
 
     @_on.register
     def _(self, event: JobReprioritized, at: datetime) -> None:
@@ -351,26 +239,16 @@ class Live:
 
     @_on.register
     def _(self, event: GangAllocated, at: datetime) -> None:
-        self._change(
-            event.job_id, attempt=event.attempt, nodes=event.nodes, waiting=None,
-            waiting_since=None, stopping=None, allocated_at=at,
-            checkpoint_interval_s=event.checkpoint_interval_s,
-        )  # fmt: skip
-        self._checkpoints.change(
-            event.job_id, lambda rows: checkpoint_rows.of_gang(rows, event.attempt, event.resume)
-        )
-
-    @_on.register
-    def _(self, event: GangStopping, at: datetime) -> None:
-        stopping = Stopping(reason=event.reason.value, deadline=event.deadline)
-        self._change(event.job_id, stopping=stopping)
+        interval_s = event.checkpoint_interval_s
+        self._change(event.job_id, attempt=event.attempt, checkpoint_interval_s=interval_s)
+        rows = self.checkpoints.get(event.job_id, ())
+        self._set_rows(event.job_id, checkpoint_rows.of_gang(rows, event.attempt, event.resume))
 
     @_on.register
     def _(self, event: GangReleased, at: datetime) -> None:
         job = self.jobs.get(event.job_id)
         if job is not None:
-            total = job.gpu_seconds + event.gpu_seconds
-            self._change(event.job_id, nodes=(), stopping=None, gpu_seconds=total)
+            self._change(event.job_id, gpu_seconds=job.gpu_seconds + event.gpu_seconds)
 
     @_on.register
     def _(self, event: JobStateChanged, at: datetime) -> None:
@@ -378,34 +256,19 @@ class Live:
         if job is None:
             return
         if event.state.terminal:
-            self._checkpoints.change(event.job_id, checkpoint_rows.of_ended)
-        pending = event.state in {JobState.PENDING, JobState.PREEMPTED}
+            rows = self.checkpoints.get(event.job_id, ())
+            self._set_rows(event.job_id, checkpoint_rows.of_ended(rows))
         running = event.state is JobState.RUNNING
         self._change(
             event.job_id,
             state=event.state.value,
             reason=event.reason,
-            waiting=job.waiting if pending else None,
-            waiting_since=(job.waiting_since or at) if pending else None,
             started_at=job.started_at or (at if running else None),
             ended_at=at if event.state.terminal else None,
         )
 
     @_on.register
-    def _(self, event: CancelAdmitted, at: datetime) -> None:
-        self._change(event.job_id, cancelled=True)
-        self._decided(event)
-
-    @_on.register(PriorityAdmitted)
-    @_on.register(RestoreAdmitted)
-    @_on.register(PinAdmitted)
-    @_on.register(DrainAdmitted)
-    @_on.register(TeamConfigured)
-    def _(
-        self,
-        event: PriorityAdmitted | RestoreAdmitted | PinAdmitted | DrainAdmitted | TeamConfigured,
-        at: datetime,
-    ) -> None:
+    def _(self, event: Admitted, at: datetime) -> None:
         self._decided(event)
 
     @_on.register
@@ -434,159 +297,61 @@ class Live:
 
     @_on.register
     def _(self, event: NodeAdmitted, at: datetime) -> None:
-        self._show_node(LiveNode(event.node, since=at))
+        self._note(event.node.node_id, admitted_at=at, silence=None, why="", straggler=None)
 
     @_on.register
     def _(self, event: NodeUnfit, at: datetime) -> None:
-        why = "; ".join(event.reasons)
-        self._show_node(LiveNode(event.node, cordoned="unfit", why=why, since=event.checked_at))
+        self._note(event.node.node_id, unfit=event)
 
     @_on.register
     def _(self, event: NodeDistrusted, at: datetime) -> None:
-        why = event.reason or f"it failed {event.failures} times"
-        self._change_node(event.node_id, why=why)
+        self._note(event.node_id, why=event.reason or f"it failed {event.failures} times")
+
+    @_on.register
+    def _(self, event: NodeUncordoned, at: datetime) -> None:
+        self._note(event.node_id, why="")
 
     @_on.register
     def _(self, event: WorkerStraggling, at: datetime) -> None:
-        told = (event.job_id, event.attempt, event.message)
-        self._change_node(event.node_id, straggler=told)
+        self._note(event.node_id, straggler=(event.job_id, event.attempt, event.message))
 
-    @_on.register(NodeCordoned)
-    def _(self, event: NodeCordoned, at: datetime) -> None:
-        if event.node_id not in self.nodes or self._is_unfit(event.node_id):
-            return
-        if event.reason == "outdated":
-            self._change_node(event.node_id, outdated=event.oldest_accepted or "")
-            return
-        self._change_node(event.node_id, cordoned="move" if event.move_jobs else event.reason)
-        if event.reason == "leaving":
-            forgotten = self._left.put(event.node_id, None)
-            if forgotten is not None:
-                del self.nodes[forgotten]
+    @_on.register
+    def _(self, event: NodeSuspected | NodeFailed, at: datetime) -> None:
+        word: Silence = "failed" if isinstance(event, NodeFailed) else "suspected"
+        self._note(event.node_id, silence=(event.incarnation, word))
 
-    @_on.register(NodeUncordoned)
-    def _(self, event: NodeUncordoned, at: datetime) -> None:
-        if not self._is_unfit(event.node_id):
-            self._change_node(event.node_id, cordoned="", why="")
-
-    @_on.register(NodeSuspected)
-    def _(self, event: NodeSuspected, at: datetime) -> None:
-        self._change_node(event.node_id, silence="suspected")
-
-    @_on.register(NodeFailed)
-    def _(self, event: NodeFailed, at: datetime) -> None:
-        node = self.nodes.get(event.node_id)
-        if node is not None and node.info.incarnation == event.incarnation:
-            self._change_node(event.node_id, silence="failed")
-
-    @_on.register(NodeRecovered)
+    @_on.register
     def _(self, event: NodeRecovered, at: datetime) -> None:
-        self._change_node(event.node_id, silence="")
+        self._note(event.node_id, silence=None)
 
-    def _show_node(self, fresh: LiveNode) -> None:
-        """Stores the node, unless it was found unfit later: topics come in any order."""
-        known = self.nodes.get(fresh.info.node_id)
-        heard_at = None
-        if known is not None:
-            heard_at = known.heard_at
-            old = known.since is not None and fresh.since is not None and fresh.since < known.since
-            if old and "unfit" in {known.cordoned, fresh.cordoned}:
-                return
-        self.nodes[fresh.info.node_id] = replace(fresh, heard_at=heard_at)
-        self._left.pop(fresh.info.node_id, None)
-
-    def _is_unfit(self, node_id: str) -> bool:
-        """Whether the scheduler's event is about an earlier incarnation of the node."""
-        node = self.nodes.get(node_id)
-        return node is not None and node.cordoned == "unfit"
-
-    def _change_node(self, node_id: str, **fields: object) -> None:
-        node = self.nodes.get(node_id)
-        if node is not None:
-            self.nodes[node_id] = replace(node, **fields)  # type: ignore[arg-type]
+    def _note(self, node_id: str, **changes: object) -> None:
+        known = self.notes.get(node_id, NodeNotes())
+        self.notes.put(node_id, replace(known, **changes))  # type: ignore[arg-type]
 
     @_on.register
     def _(self, event: GangFailed, at: datetime) -> None:
-        self._failures.put(event.job_id, Failure.model_validate(event, from_attributes=True))
+        self.failures.put(event.job_id, Failure.model_validate(event, from_attributes=True))
 
     @_on.register
     def _(self, event: JobFlagged, at: datetime) -> None:
-        known = self._flags.get(event.job_id, ())
+        known = self.flags.get(event.job_id, ())
         flag = Flag.model_validate(event, from_attributes=True)
         if flag not in known:
-            self._flags.put(event.job_id, (*known, flag))
-
-    @_on.register(CheckpointSaved)
-    @_on.register(CheckpointCommitted)
-    @_on.register(CheckpointAbandoned)
-    @_on.register(EffectDeferred)
-    def _(self, event: checkpoint_rows.OnItsWay, at: datetime) -> None:
-        known = self._checkpoints.get(event.job_id, ())
-        rows = checkpoint_rows.after(known, event, at)
-        if rows != known:
-            self._checkpoints.put(event.job_id, rows)
+            self.flags.put(event.job_id, (*known, flag))
 
     @_on.register
-    def _(self, event: CheckpointCorrupted, at: datetime) -> None:
-        reason = f"{event.key}: {event.reason}"
-        self._change_row(event, lambda row: checkpoint_rows.gone(row, "corrupted", reason))
+    def _(self, event: checkpoint_rows.CheckpointEvent, at: datetime) -> None:
+        known = self.checkpoints.get(event.job_id, ())
+        self._set_rows(event.job_id, checkpoint_rows.after(known, event, at))
 
-    @_on.register
-    def _(self, event: CheckpointDeleted, at: datetime) -> None:
-        def deleted(row: Checkpoint) -> Checkpoint:
-            if row.status == "corrupted":  # the status that matters stays
-                return row
-            return checkpoint_rows.gone(row, "deleted", event.reason)
-
-        self._change_row(event, deleted)
-
-    @_on.register
-    def _(self, event: CheckpointScrubbed, at: datetime) -> None:
-        self._change_row(event, lambda row: replace(row, scrubbed_at=at))
-
-    @_on.register
-    def _(self, event: CheckpointPinChanged, at: datetime) -> None:
-        self._change_row(event, lambda row: replace(row, pinned=event.pinned))
-
-    @_on.register(PromotionRequested)
-    @_on.register(CheckpointPromoted)
-    @_on.register(PromotionRefused)
-    def _(
-        self, event: PromotionRequested | CheckpointPromoted | PromotionRefused, at: datetime
-    ) -> None:
-        reason = event.reason if isinstance(event, PromotionRefused) else ""
-        told = {PromotionRequested: "asked", CheckpointPromoted: "promoted"}
-        fresh = told.get(type(event), "refused")
-        self._change_row(
-            event,
-            lambda row: replace(
-                row, promotion=fresh, promotion_run=event.run, promotion_reason=reason
-            ),
-        )
-
-    def _change_row(
-        self,
-        event: CheckpointCorrupted
-        | CheckpointDeleted
-        | CheckpointScrubbed
-        | CheckpointPinChanged
-        | PromotionRequested
-        | CheckpointPromoted
-        | PromotionRefused,
-        change: Callable[[Checkpoint], Checkpoint],
-    ) -> None:
-        place = (event.attempt, event.step)
-        self._checkpoints.change(
-            event.job_id,
-            lambda rows: tuple(
-                change(row) if (row.attempt, row.step) == place else row for row in rows
-            ),
-        )
+    def _set_rows(self, job_id: str, rows: tuple[Checkpoint, ...]) -> None:
+        if rows != self.checkpoints.get(job_id, ()):
+            self.checkpoints.put(job_id, rows)
 
     @_on.register
     def _(self, event: IntervalAdvised, at: datetime) -> None:
         facts = event.model_dump(exclude={"job_id", "suspected_at"})
-        self._advice.put(event.job_id, Advice(**facts, advised_at=at))
+        self.advice.put(event.job_id, Advice(**facts, advised_at=at))
 
     @_on.register
     def _(self, event: RunProgress, at: datetime) -> None:
@@ -594,9 +359,9 @@ class Live:
         if job is not None and job.team != event.team:
             return  # the run is not that team's
         key = progress_key(event.team, event.run_id)
-        known = self._progress.get(key)
+        known = self.progress.get(key)
         if known is None or (event.attempt, event.step) >= (known.attempt, known.step):
-            self._progress.put(key, _progress(event, at))
+            self.progress.put(key, _progress(event, at))
 
 
 def _progress(event: RunProgress, at: datetime) -> Progress:
@@ -625,5 +390,4 @@ def _submitted(job_id: str, spec: JobSpec, user: str, at: datetime) -> LiveJob:
         priority=spec.priority,
         gpus=spec.resources.gpus,
         reason="waits for admission",
-        waiting_since=at,
     )

@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from gangline_gateway.gang_heartbeats import GangHeartbeats, heartbeat
 from gangline_gateway.history import HistoryRun
-from gangline_gateway.live import Live
 from gangline_gateway.live_model import JobDetails, LiveJob, LiveNode
+from gangline_gateway.live_view import LiveView
 from gangline_schemas.api.checkpoints import Checkpoint
 from gangline_schemas.api.cluster import Node, NodeGpu
 from gangline_schemas.api.jobs import Job, JobSummary, Placed, State
@@ -35,14 +35,15 @@ def summary(found: JobDetails, now: datetime) -> JobSummary:
 def job(found: JobDetails, now: datetime, beats: GangHeartbeats) -> Job:
     """A job with all its fields."""
     one, progress = found.job, found.progress
+    nodes = found.gang.nodes if found.gang is not None else ()
     return Job.model_validate(
         _summary(found, now)
         | {
             "metrics": finite(dict(progress.metrics)) if progress else {},
             "gpu_utilization": beats.gpu_utilization,
             "ranks": beats.ranks,
-            "nodes": [Placed.model_validate(part, from_attributes=True) for part in one.nodes],
-            "stopping": one.stopping,
+            "nodes": [Placed.model_validate(part, from_attributes=True) for part in nodes],
+            "stopping": found.stopping,
             "errors": one.errors,
             "review": found.flags,
             "spec": one.spec,
@@ -73,8 +74,8 @@ def _summary(found: JobDetails, now: datetime) -> dict[str, object]:
     return _same(one) | {
         "job_id": one.job_id,
         "project": one.spec.project if one.spec else None,
-        "waiting": one.waiting,
-        "gpus_allocated": one.allocated_gpus,
+        "waiting": found.waiting,
+        "gpus_allocated": found.scheduled.allocated_gpus if found.scheduled else 0,
         "elapsed_s": elapsed,
         "estimated_remaining_s": remaining,
         "step": step,
@@ -165,11 +166,11 @@ def history_job(past: HistoryRun) -> Job:
     )  # fmt: skip
 
 
-def node(live: Live, one: LiveNode, visible: frozenset[str] | None) -> Node:
+def node(live: LiveView, one: LiveNode, visible: frozenset[str] | None) -> Node:
     """A node, with the ids of jobs of the visible teams (None: all)."""
     beat = heartbeat(one)
     states = {gpu.index: gpu for gpu in beat.gpus} if beat else {}
-    placed = live.placed().get(one.info.node_id, [])
+    parts = one.scheduled.allocations if one.scheduled is not None else ()
     info = one.info
     return Node(
         node_id=info.node_id,
@@ -186,20 +187,21 @@ def node(live: Live, one: LiveNode, visible: frozenset[str] | None) -> Node:
         gpus=[
             _gpu(gpu.index, gpu.model, gpu.memory_gb, states.get(gpu.index)) for gpu in info.gpus
         ],
-        gpus_used=sum(len(assignment.gpus) for _, assignment in placed),
-        jobs=sorted(job.job_id for job, _ in placed if visible is None or job.team in visible),
+        gpus_used=sum(len(part.gpus) for _, part in parts),
+        jobs=sorted(job_id for job_id, part in parts if visible is None or part.team in visible),
         last_heartbeat=one.heard_at,
         cpu_percent=beat.cpu_percent if beat else None,
         memory_used_gb=beat.memory_used_gb if beat else None,
     )
 
 
-def _straggler(live: Live, one: LiveNode) -> str:
-    if one.straggler is None:
+def _straggler(live: LiveView, one: LiveNode) -> str:
+    if one.notes.straggler is None:
         return ""
-    job_id, attempt, text = one.straggler
-    job = live.jobs.get(job_id)
-    return text if job is not None and job.nodes and job.attempt == attempt else ""
+    job_id, attempt, text = one.notes.straggler
+    job = live.scheduled(job_id)
+    runs = job is not None and job.gang is not None and job.gang.attempt == attempt
+    return text if runs else ""
 
 
 def _gpu(index: int, model: str, memory_gb: float, state: GpuStatus | None) -> NodeGpu:
@@ -213,11 +215,6 @@ def _gpu(index: int, model: str, memory_gb: float, state: GpuStatus | None) -> N
     )
 
 
-def _waited_s(job: LiveJob, now: datetime) -> float:
-    since = job.waiting_since or job.submitted_at
-    return max(0.0, (now - since).total_seconds())
-
-
 def state_message(state: str, reason: str) -> str:
     """The message of a job that does not wait; a job that succeeded has no reason."""
     if state == "succeeded":
@@ -225,30 +222,30 @@ def state_message(state: str, reason: str) -> str:
     return reason or f"the job is {state}"
 
 
-def explain(live: Live, found: JobDetails, team: TeamConfig | None, now: datetime) -> Explanation:
+def explain(
+    live: LiveView, found: JobDetails, team: TeamConfig | None, now: datetime
+) -> Explanation:
     """The main reason with its evidence. `team`: the limits of the job's team, if known."""
     one = found.job
     evidence: dict[str, object] = {"attempt": one.attempt, "restarts": one.restarts}
-    if not one.ended and not one.nodes and team is not None:
-        ready = [node for node in live.nodes.values() if node.status == "ready"]
-        total = sum(len(node.info.gpus) for node in ready)
-        used = sum(live.used_gpus().values())
+    if not one.ended and found.gang is None and team is not None:
+        waits_since = found.scheduled.waiting_since if found.scheduled else one.submitted_at
         evidence |= {
             "gpus_wanted": one.gpus,
-            "team_gpus_used": live.used_gpus().get(one.team, 0),
+            "team_gpus_used": live.used_gpus[one.team],
             "team_gpu_limit": team.gpu_limit,
             "team_borrow_limit": team.borrow_limit,
-            "cluster_gpus_ready": total,
-            "cluster_gpus_free": max(0, total - used),
-            "waited_s": round(_waited_s(one, now), 1),
+            "cluster_gpus_ready": live.gpus_ready,
+            "cluster_gpus_free": max(0, live.gpus_ready - live.used_gpus.total()),
+            "waited_s": round(max(0.0, (now - waits_since).total_seconds()), 1),
         }
     if found.failure is not None:
         evidence["last_failure"] = found.failure.message
         evidence["first_failed_rank"] = found.failure.first_rank
         evidence["restarts_max"] = found.failure.restarts_max
     code, message, since = one.state, state_message(one.state, one.reason), one.started_at
-    if one.waiting is not None and not one.ended:
-        code, message, since = one.waiting.code, one.waiting.message, one.waiting.since
+    if found.waiting is not None:
+        code, message, since = found.waiting.code, found.waiting.message, found.waiting.since
     elif not one.admitted and not one.ended:
         code, message, since = "admission", "waits for quota to admit it", one.submitted_at
     elif one.ended:

@@ -12,6 +12,7 @@ from opentelemetry import trace
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
+from gangline_gateway.followed import NoStateError
 from gangline_schemas.api.problem import Problem
 from gangline_schemas.base import FieldError, in_words, wrong_parts
 from gangline_schemas.secrets import redact
@@ -108,6 +109,7 @@ def response(error: ProblemError, instance: str | None = None) -> JSONResponse:
 def install(app: FastAPI) -> None:
     """Answers every error of the application with a problem document."""
     app.add_exception_handler(ProblemError, _problem)
+    app.add_exception_handler(NoStateError, _no_state)
     app.add_exception_handler(RequestValidationError, _validation)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(Exception, _unexpected)
@@ -116,6 +118,10 @@ def install(app: FastAPI) -> None:
 def _problem(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, ProblemError)  # noqa: S101 - registered for it
     return response(error, request.scope.get("trace_id"))
+
+
+def _no_state(request: Request, error: Exception) -> JSONResponse:
+    return _problem(request, unavailable("no-answer", str(error)))
 
 
 def _validation(request: Request, error: Exception) -> JSONResponse:

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from gangline_bus.snapshot import SnapshotStore
 from gangline_gateway.followed import Copies, Followed, NoStateError
-from gangline_gateway.problems import unavailable
 from gangline_quota.core.decide import Quota
 from gangline_quota.core.snapshot import codec
 from gangline_quota.core.state import State
@@ -15,14 +14,6 @@ from gangline_quota.core.state import State
 def followed(store: SnapshotStore | None = None) -> Followed[State]:
     """The follower of gangline.quota. A copy costs O(teams + running gangs)."""
     return Followed(Quota(), codec(), _copy, store)
-
-
-def quota_of(copies: Copies[State]) -> State:
-    """The state for an answer. Raises a 503 problem if this version cannot fold the log."""
-    try:
-        return state_of(copies)
-    except NoStateError as error:
-        raise unavailable("no-answer", str(error)) from None
 
 
 def state_of(copies: Copies[State]) -> State:

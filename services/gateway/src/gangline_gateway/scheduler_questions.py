@@ -67,7 +67,7 @@ class SchedulerQuestions:
 
     def _shards(self) -> Sequence[Shard]:
         try:
-            return shards(self._tail.scheduling())
+            return shards(self._tail.view().scheduling)
         except NoStateError as error:
             raise NoAnswerError(str(error)) from None
 

@@ -11,8 +11,8 @@ from gangline_gateway import gang_heartbeats, job_ids, present
 from gangline_gateway.admission import DRY_RUN_SUFFIX, quota_notes
 from gangline_gateway.app_context import AppContext, may_change
 from gangline_gateway.history import HistoryRun
-from gangline_gateway.live import Live
 from gangline_gateway.live_model import JobDetails, LiveJob
+from gangline_gateway.live_view import LiveView
 from gangline_gateway.problems import ProblemError, conflict
 from gangline_schemas.api.jobs import REJECTED, DryRun, Job
 from gangline_schemas.events.requests import JobSubmitted
@@ -43,9 +43,7 @@ class Submitted:
 def full(app: AppContext, found: JobDetails) -> Job:
     """A job with its GPU utilization and rank activity."""
     now = app.clock()
-    return present.job(
-        found, now, app.tail.query(lambda live: gang_heartbeats.of_gang(live, found.job, now))
-    )
+    return present.job(found, now, gang_heartbeats.of_gang(app.tail.view(), found, now))
 
 
 async def submit(app: AppContext, caller: Principal, spec: JobSpec, key: str | None) -> Submitted:
@@ -89,7 +87,7 @@ def dry_run(app: AppContext, caller: Principal, spec: JobSpec) -> DryRun:
     )
 
 
-def _decided(live: Live, job_id: str) -> JobDetails | None:
+def _decided(live: LiveView, job_id: str) -> JobDetails | None:
     refused = live.outcomes.get(f"{JobSubmitted.type}/{job_id}")
     if refused is not None:
         raise conflict("id-taken", refused.refused or "the job id is taken")

@@ -1,7 +1,7 @@
 """Reads all topics in one thread: folds the live model and wakes waiting requests.
 
 1. Start: logs begin at the newest valid snapshot of the model (view_snapshot.py), or at their
-   start. The states of scheduler and quota have their own snapshots (followed.py). Compacted
+   start. The states of scheduler and quota begin at the deciders' own (followed.py). Compacted
    streams begin at their start, heartbeats at their end, and other streams at most
    `STREAM_RECORDS` before it.
 2. Catch up: the gateway is ready once the reader is at the ends that it saw at the start.
@@ -20,8 +20,8 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import structlog
 
@@ -31,15 +31,13 @@ from gangline_bus.ports import Bus, BusUnavailable, Reader, Record, TopicPartiti
 from gangline_bus.snapshot import SnapshotStore
 from gangline_bus.topics import TopicNames
 from gangline_gateway import quota_state, scheduling
-from gangline_gateway.followed import Copies, Followed
+from gangline_gateway.followed import Followed
 from gangline_gateway.live import Live
 from gangline_gateway.live_view import LiveView
 from gangline_gateway.on_demand import OnDemand
 from gangline_gateway.progress_watch import ProgressWatch
 from gangline_gateway.ring import MAX_RECORDS, Ring
 from gangline_gateway.view_snapshot import Marks, ViewSnapshots
-from gangline_quota.core.state import State as QuotaState
-from gangline_scheduler.core.state import State as SchedulerState
 from gangline_schemas.catalog import Topic, catalog
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.progress import RunProgress
@@ -79,11 +77,11 @@ class Tail:
         self.stopping = threading.Event()
         self._lock = threading.Lock()
         self._live = Live()
-        self._view = OnDemand(self._lock, lambda: LiveView(self._live))
-        self._scheduling = _Copied(self._lock, scheduling.followed(snapshots))
-        self._quota = _Copied(self._lock, quota_state.followed(snapshots))
-        self._followed: tuple[_Copied[Any], ...] = (self._scheduling, self._quota)
-        self._folded = {names.name(each.of.log) for each in self._followed}
+        self._scheduling = scheduling.followed(snapshots)
+        self._quota = quota_state.followed(snapshots)
+        self._followed: tuple[Followed[Any], ...] = (self._scheduling, self._quota)
+        self._folded = {names.name(each.log) for each in self._followed}
+        self._view = OnDemand(self._lock, self._copied)
         self._rings: dict[TopicPartition, Ring] = {}
         self._pulses: dict[asyncio.AbstractEventLoop, asyncio.Future[None]] = {}
         self._heartbeats = names.name(Topic.HEARTBEATS)
@@ -128,16 +126,8 @@ class Tail:
         return question(self.view())
 
     def view(self) -> LiveView:
-        """The model with all records folded up to now."""
+        """The model and the followed states, with all records folded up to now."""
         return self._view.now()
-
-    def scheduling(self) -> Copies[SchedulerState]:
-        """The scheduler's state with all records folded up to now."""
-        return self._scheduling.copies.now()
-
-    def quota(self) -> Copies[QuotaState]:
-        """Quota's state with all records folded up to now."""
-        return self._quota.copies.now()
 
     async def until(
         self, question: Callable[[LiveView], ValueT | None], timeout_s: float
@@ -218,7 +208,7 @@ class Tail:
                     self._marks.forget(at)  # the stream was created again
             else:
                 for at in places:
-                    begins = [each.of.begins(at) for each in self._followed]
+                    begins = [each.begins(at) for each in self._followed]
                     after = known.get(at, 0) - MAX_RECORDS
                     found = min([after, *(begin for begin in begins if begin is not None)])
                     positions[at] = max(starts[at], found)
@@ -227,18 +217,17 @@ class Tail:
     def _restore(self, beat: Callable[[], None]) -> None:
         """Restores the deciders' states and the model from their newest valid snapshots."""
         for each in self._followed:
-            with self._lock:
-                each.of.restore(self.bus, self.names.places(self.bus, each.of.log), beat)
-                each.copies.changed()
-        if self._views is None:
-            return
+            each.restore(self.bus, self.names.places(self.bus, each.log), beat)
         logs = [topic for topic, entry in catalog().items() if entry.kind == "log"]
         places = [place for topic in logs for place in self.names.places(self.bus, topic)]
-        view = self._views.restore(self.bus, places, beat)
-        if view is not None:
-            with self._lock:
+        view = self._views.restore(self.bus, places, beat) if self._views is not None else None
+        with self._lock:
+            if view is not None:
                 self._live, self._marks = Live.of(view), Marks(view.marks)
-                self._view.changed()
+            self._view.changed()
+
+    def _copied(self) -> LiveView:
+        return LiveView(self._live, self._scheduling.copies(), self._quota.copies())
 
     def _snapshot(self) -> None:
         """Writes a snapshot if one is due."""
@@ -269,7 +258,8 @@ class Tail:
                     self._rings[record.place].add(record)
                     self._fold(record, envelope)
                 for each in self._followed:
-                    each.take(part)
+                    for record, envelope, whole in part:
+                        each.apply(record, envelope, whole=whole)
                 self._view.changed()
         with self._lock:
             for place, position in positions.items():
@@ -340,22 +330,6 @@ class Tail:
         except UndecodableError:
             return
         self._live.take_heartbeat(node_id, at, record.value)
-
-
-class _Copied(Generic[ValueT]):
-    """A followed decider and its copies for readers."""
-
-    def __init__(self, lock: threading.Lock, of: Followed[ValueT]) -> None:
-        self.of = of
-        self.copies = OnDemand(lock, of.copies)
-
-    def take(self, part: Sequence[tuple[Record, Envelope | None, bool]]) -> None:
-        """Folds these records of any topics, with the lock held, except parts of events."""
-        came = False
-        for record, envelope, whole in part:
-            came |= self.of.apply(record, envelope if whole else None)
-        if came:
-            self.copies.changed()
 
 
 def _poll(reader: Reader) -> list[Record]:

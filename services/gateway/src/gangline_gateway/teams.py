@@ -1,31 +1,33 @@
-"""Teams as REST answers: limits and charges from quota, GPUs in use from the live model."""
+"""Teams as REST answers: limits and charges from quota, GPUs in use from the scheduler."""
 
 from __future__ import annotations
 
 from collections import Counter
 from datetime import datetime
 
-from gangline_gateway.live import Live
+from gangline_gateway.live_view import LiveView
+from gangline_gateway.quota_state import state_of
 from gangline_quota.core.budgets import own_spent_us
-from gangline_quota.core.state import State
 from gangline_schemas import gpu_time
 from gangline_schemas.api.cluster import Team
 from gangline_schemas.team_usage import team_usage
 from gangline_schemas.teams import rolled_up
 
 
-def teams(live: Live, quota: State, now: datetime, visible: frozenset[str] | None) -> list[Team]:
+def teams(live: LiveView, now: datetime, visible: frozenset[str] | None) -> list[Team]:
     """Teams in the order of their tree; each with the GPUs of itself and the teams below it.
 
-    Cost: O(active jobs + months in which teams used GPUs).
+    Cost: O(active jobs + months in which teams used GPUs). Raises NoStateError.
     """
-    month, active = gpu_time.month_of(now), live.active()
-    running = rolled_up(quota.teams, Counter(job.team for job in active if job.nodes))
-    pending = rolled_up(quota.teams, Counter(job.team for job in active if not job.nodes))
+    quota, month = state_of(live.quota), gpu_time.month_of(now)
+    gangs: dict[bool, Counter[str]] = {True: Counter(), False: Counter()}
+    for job in live.active:
+        gangs[job.job_id in live.running][job.team] += 1
+    running, pending = rolled_up(quota.teams, gangs[True]), rolled_up(quota.teams, gangs[False])
     total: Counter[str] = Counter()
     for (team, _), amount in quota.spent_us.items():
         total[team] += amount
-    used = team_usage(quota.teams, live.used_gpus(), own_spent_us(quota, now), total)
+    used = team_usage(quota.teams, live.used_gpus, own_spent_us(quota, now), total)
     return [
         Team(
             **team.config.model_dump(),

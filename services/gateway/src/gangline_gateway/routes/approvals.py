@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import Query
 
 from gangline_gateway.app_context import Admin, App, answers, router
-from gangline_gateway.live import Live
+from gangline_gateway.live_view import LiveView
 from gangline_gateway.problems import unavailable
 from gangline_schemas.api.data import ApprovalBody, ApprovalList, DataUseStatus
 from gangline_schemas.data_use import DataUse
@@ -29,10 +29,8 @@ def list_approvals(
     snapshot: Annotated[str, Query(max_length=512, description="Only of this snapshot.")] = "",
 ) -> ApprovalList:
     """Needs an admin."""
-    known = app.tail.query(lambda live: dict(live.approvals))
-    return ApprovalList(
-        approvals=[given for _, given in sorted(known.items()) if snapshot in {"", given.snapshot}]
-    )
+    known = sorted(app.tail.view().approvals.items())
+    return ApprovalList(approvals=[given for _, given in known if snapshot in {"", given.snapshot}])
 
 
 @approvals.post(
@@ -49,7 +47,7 @@ async def approve_data(body: ApprovalBody, app: App, caller: Admin) -> DataUseSt
     """
     use = DataUse(body.snapshot, body.project, body.purpose)
 
-    def already(live: Live) -> DataUseStatus | None:
+    def already(live: LiveView) -> DataUseStatus | None:
         if (use in live.approvals) != body.approve:
             return None
         return DataUseStatus(**use._asdict(), approved=body.approve)

@@ -7,8 +7,8 @@ from typing import Annotated
 from fastapi import Path, Response
 
 from gangline_gateway.app_context import App, Caller, JobId, answers, job_to_change, router
-from gangline_gateway.live import Live
 from gangline_gateway.live_model import JobDetails
+from gangline_gateway.live_view import LiveView
 from gangline_gateway.problems import conflict, not_found
 from gangline_gateway.routes.jobs import IdempotencyKey
 from gangline_gateway.submit import submit
@@ -38,7 +38,7 @@ async def pin(job_id: JobId, step: Step, body: PinBody, app: App, caller: Caller
     event = CheckpointPinRequested(job_id=job_id, step=step, pinned=pinned, user=caller.name)
     request_id = await app.publisher.publish(job_id, event)
 
-    def decided(live: Live) -> Checkpoint | str | None:
+    def decided(live: LiveView) -> Checkpoint | str | None:
         outcome, details = live.outcomes.get(request_id), live.details(job_id)
         if outcome is not None and outcome.refused is not None:
             return outcome.refused

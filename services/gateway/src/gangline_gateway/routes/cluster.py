@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from importlib.metadata import version
 from typing import Annotated
 
@@ -17,12 +18,11 @@ from gangline_gateway.app_context import (
     router,
     visible_teams,
 )
-from gangline_gateway.followed import NoStateError
-from gangline_gateway.live import Live
 from gangline_gateway.live_model import Outcome
+from gangline_gateway.live_view import LiveView
 from gangline_gateway.problems import conflict, not_found, unavailable
 from gangline_gateway.queue import queue
-from gangline_gateway.quota_state import quota_of
+from gangline_gateway.quota_state import state_of
 from gangline_gateway.scheduling import shards
 from gangline_gateway.teams import teams
 from gangline_schemas.api.cluster import (
@@ -52,9 +52,7 @@ _API = "v1"
 )
 def list_teams(app: App, caller: Caller) -> TeamList:
     """The teams that the caller can see."""
-    visible, now = visible_teams(caller), app.clock()
-    quota = quota_of(app.tail.quota())
-    return TeamList(teams=app.tail.query(lambda live: teams(live, quota, now, visible)))
+    return TeamList(teams=teams(app.tail.view(), app.clock(), visible_teams(caller)))
 
 
 @cluster.put(
@@ -76,11 +74,10 @@ async def put_team(
     """
     config = body.config(team)
 
-    def configured(live: Live) -> Team | None:
-        quota = quota_of(app.tail.quota())
-        if quota.teams.get(team) != config:
+    def configured(live: LiveView) -> Team | None:
+        if state_of(live.quota).teams.get(team) != config:
             return None
-        return teams(live, quota, app.clock(), frozenset([team]))[0]
+        return teams(live, app.clock(), frozenset([team]))[0]
 
     answer = app.tail.query(configured)
     if answer is not None:
@@ -88,7 +85,7 @@ async def put_team(
     event = TeamConfigureRequested(config=config, user=caller.name)
     request_id = await app.publisher.publish(team, event)
 
-    def decided(live: Live) -> Outcome | None:
+    def decided(live: LiveView) -> Outcome | None:
         return Outcome() if configured(live) else live.outcomes.get(request_id)
 
     outcome = await app.tail.until(decided, app.answer_wait_s)
@@ -117,11 +114,12 @@ def list_nodes(
 ) -> NodeList:
     """By id; jobs of other teams are counted but not named."""
     visible, view = visible_teams(caller), app.tail.view()
-    names = sorted(name for name in view.nodes if cursor is None or name > cursor)
-    page = names[:limit]
+    first = 0 if cursor is None else bisect_right(view.nodes, cursor)
+    page = view.nodes[first : first + limit]
+    nodes = filter(None, map(view.node, page))
     return NodeList(
-        nodes=[present.node(view, view.nodes[name], visible) for name in page],
-        cursor=page[-1] if len(names) > limit else None,
+        nodes=[present.node(view, node, visible) for node in nodes],
+        cursor=page[-1] if len(view.nodes) > first + limit else None,
     )
 
 
@@ -140,21 +138,27 @@ async def drain_node(
     caller: Admin,
 ) -> Drained:
     """Needs an admin. With `move_jobs` gangs move after their next checkpoint; else they stay."""
-    if app.tail.query(lambda live: live.nodes.get(node_id)) is None:
+    if app.tail.view().node(node_id) is None:
         raise not_found("node")
     event = NodeDrainRequested(
         node_id=node_id, drain=body.drain, move_jobs=body.move_jobs, user=caller.name
     )
     await app.request(node_id, event)
 
-    def settled(live: Live) -> str | None:
-        status = live.nodes[node_id].status
+    def status_of(live: LiveView) -> str:
+        node = live.node(node_id)
+        if node is None:
+            raise not_found("node")
+        return node.status
+
+    def settled(live: LiveView) -> str | None:
+        status = status_of(live)
         kept_off = {"draining": True, "cordoned": False}.get(status)
         wanted = body.move_jobs if body.drain else None
         return status if kept_off == wanted else None
 
     status = await app.tail.until(settled, app.answer_wait_s)
-    now = status or app.tail.query(lambda live: live.nodes[node_id].status)
+    now = status or app.tail.query(status_of)
     return Drained(node_id=node_id, status=now)
 
 
@@ -172,12 +176,8 @@ def get_queue(
     cursor: Annotated[int, Query(ge=0, le=2**53, description="The cursor of an earlier page.")] = 0,
 ) -> Queue:
     """Pending jobs that the caller can see, with their positions among all jobs."""
-    visible, now = visible_teams(caller), app.clock()
-    try:
-        found = shards(app.tail.scheduling())
-    except NoStateError as error:
-        raise unavailable("no-answer", str(error)) from None
-    return queue(found, now, visible, limit=limit, after=cursor)
+    found = shards(app.tail.view().scheduling)
+    return queue(found, app.clock(), visible_teams(caller), limit=limit, after=cursor)
 
 
 @who.get(

@@ -158,7 +158,7 @@ def get_job(job_id: JobId, app: App, caller: Caller) -> Job:
 async def cancel_job(job_id: JobId, app: App, caller: Caller) -> Job:
     """The gang saves a checkpoint and stops; then the job is cancelled. 409 if it has ended."""
     found = _active(app, caller, job_id)
-    if not found.job.cancelled:
+    if not app.tail.view().cancelled(job_id):
         await app.request(job_id, JobCancelRequested(job_id=job_id, user=caller.name))
     return full(app, app.details(job_id, caller) or found)
 
@@ -233,8 +233,8 @@ def explain_job(job_id: JobId, app: App, caller: Caller) -> Explanation:
     found = app.details(job_id, caller)
     if found is not None:
         team = _limits(app, found.job.team)
-        explanation = app.tail.query(lambda live: present.explain(live, found, team, now))
-        waits = found.job.queued and not found.job.nodes and not found.job.ended
+        explanation = present.explain(app.tail.view(), found, team, now)
+        waits = found.scheduled is not None and found.gang is None
         return _with_estimate(app, caller, explanation) if waits else explanation
     row = history_run(app, caller, job_id).run
     return Explanation.model_validate(
@@ -276,7 +276,7 @@ def what_if(spec: Spec, app: App, caller: Caller) -> WhatIf:
 def _limits(app: AppContext, team: str) -> TeamConfig | None:
     """The team's limits, or None if they are unknown; explain works without them."""
     try:
-        return state_of(app.tail.quota()).teams.get(team)
+        return state_of(app.tail.view().quota).teams.get(team)
     except NoStateError:
         return None
 

@@ -215,7 +215,7 @@ async def restore_run(
         raise not_found("committed checkpoint of this run")
     if found.job.ended:
         return await _continue_ended(app, caller, found, epoch, response, key)
-    if found.job.cancelled:
+    if app.tail.view().cancelled(run_id):
         raise conflict("cancelling", "the run is being cancelled")
     event = JobRestoreRequested(job_id=run_id, step=epoch, user=caller.name)
     await app.request(run_id, event)
