@@ -29,6 +29,7 @@ class Topic(StrEnum):
     LOGS = "gangline.logs"
     PROGRESS = "gangline.progress"
     PARTS = "gangline.parts"
+    METRICS = "gangline.metrics"
 
     @property
     def dlq(self) -> str:

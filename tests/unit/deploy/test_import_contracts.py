@@ -112,11 +112,13 @@ def test_a_member_depends_on_each_member_that_it_imports() -> None:
         for needed in imported_members(source)
         if needed not in {project["name"], *project["dependencies"]}
     }
-    assert len(folders) == len(SETTINGS["importlinter"]["root_packages"])
+    packages = len(SETTINGS["importlinter"]["root_packages"])
+    assert len(folders) == packages - 1  # the tracker's has two
     assert missing == set()
 
 
 def imported_members(source: Path) -> set[str]:
     """The names of the distributions whose packages it imports."""
     packages = re.findall(r"^\s*(?:from|import) (gangline\w*)", source.read_text(), re.MULTILINE)
-    return {package.replace("_", "-") for package in packages}
+    found = {package.replace("_", "-") for package in packages}
+    return {"gangline-tracker" if name == "gangline-mlflow" else name for name in found}

@@ -59,11 +59,11 @@ def test_a_decider_reads_its_inputs_and_writes_its_log(decider: Any) -> None:
     assert rights.group == f"gangline.{decider.name}"
 
 
-def test_the_tracker_and_the_gateway_read_everything() -> None:
+def test_the_tracker_and_the_gateway_read_nearly_everything() -> None:
     tracker, gateway = table()["tracker"], table()["gateway"]
     topics = tuple(topic for group in GROUPS for topic in group.topics)
     assert tracker.read == {topic.value for topic in topics} == {*Topic} - {Topic.PROGRESS}
-    assert gateway.read == {*Topic}
+    assert gateway.read == {*Topic} - {Topic.METRICS}
     refusing = tuple(t for group in GROUPS if group.dead_letters for t in group.topics)
     assert tracker.write == {Topic.PARTS.value} | dead_letters(refusing)
     assert gateway.write == {Topic.REQUESTS.value, Topic.ADMIN.value, Topic.PARTS.value}
@@ -100,6 +100,13 @@ def test_progress_is_written_by_the_live_view_alone() -> None:
     assert rights["live-view"].group == CLIENT
     assert [p for p, right in rights.items() if Topic.PROGRESS in right.write] == ["live-view"]
     assert catalog()[Topic.PROGRESS].owner == "live-view"
+
+
+def test_metrics_are_written_by_the_mlflow_server_alone() -> None:
+    rights = table()
+    assert rights["mlflow"].read == rights["mlflow"].write == {Topic.METRICS}
+    assert [p for p, right in rights.items() if Topic.METRICS in right.write] == ["mlflow"]
+    assert catalog()[Topic.METRICS].owner == "mlflow"
 
 
 def test_no_agent_or_client_announces_a_service_s_release() -> None:

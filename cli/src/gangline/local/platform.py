@@ -2,7 +2,7 @@
 
 ```
 kafka, s3 (or the user's own) -> topics -> quota, scheduler, fault-manager, checkpoint-service,
-tracker -> gateway -> node agents
+tracker, mlflow -> gateway -> node agents
 ```
 Everything binds 127.0.0.1. State is kept in one data directory; ports stay the same over restarts.
 """
@@ -129,6 +129,7 @@ class Platform:
         ]
         if self.settings.live_view:
             found.append(self._process("live-view-0", "gangline_tracker.live", environment))
+        found.append(self._process("mlflow-0", "gangline_mlflow", environment))
         return found
 
     def _agents(self, environment: Mapping[str, str]) -> list[ProcessSpec]:
@@ -179,6 +180,10 @@ class Platform:
             "GANGLINE_CLICKHOUSE_URL": self.settings.clickhouse or served,
             "GANGLINE_HTTP_PORT": str(ports["clickhouse"]),
             "GANGLINE_GATEWAY_PORT": str(ports["gateway"]),
+            "GANGLINE_MLFLOW_PORT": str(ports["mlflow"]),
+            "GANGLINE_MLFLOW_URL": f"http://127.0.0.1:{ports['mlflow']}",
+            "GANGLINE_MLFLOW_DATABASE": f"sqlite:///{self.data_dir / 'mlflow.db'}",
+            "GANGLINE_MLFLOW_LAZY": "true",
             "GANGLINE_HEARTBEAT_TIMEOUT_S": str(self.settings.heartbeat_timeout_s),
             "GANGLINE_HEARTBEAT_INTERVAL_S": str(self.settings.heartbeat_interval_s),
             "GANGLINE_HANG_MIN_S": str(self.settings.hang_min_s),
@@ -211,7 +216,7 @@ class Platform:
         """The ports of this data directory: picked once, kept over restarts."""
         path = self.data_dir / "ports.json"
         kept: dict[str, int] = json.loads(path.read_text("utf-8")) if path.exists() else {}
-        wanted = ("gateway", "clickhouse")
+        wanted = ("gateway", "clickhouse", "mlflow")
         missing = [name for name in wanted if name not in kept]
         if missing:
             free = [port for port in pick_ports(len(wanted)) if port not in kept.values()]

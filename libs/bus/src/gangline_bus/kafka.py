@@ -141,9 +141,12 @@ class KafkaBus:
         answer = self._call(lambda: consumer.committed(wanted, timeout=TAKEOVER_TIMEOUT_S))
         return str(answer[0].metadata or "")
 
-    def writer(self) -> KafkaWriter:
+    def writer(self, *, prompt: bool = False) -> KafkaWriter:
         """An idempotent writer with a bounded queue; it compresses as streams are kept."""
-        return KafkaWriter({**self.base, **PRODUCER, "compression.type": STREAM_COMPRESSION})
+        own: dict[str, Any] = {"compression.type": STREAM_COMPRESSION}
+        if prompt:
+            own["linger.ms"] = 0
+        return KafkaWriter({**self.base, **PRODUCER, **own})
 
     def transactional_writer(self, transactional_id: str) -> KafkaTransactionalWriter:
         """Fence earlier writers of the id."""

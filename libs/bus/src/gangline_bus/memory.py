@@ -93,7 +93,7 @@ class MemoryBus(Connection):
         with self.broker.lock:
             return self.broker.notes.get((group, place), "")
 
-    def writer(self) -> MemoryWriter:
+    def writer(self, *, prompt: bool = False) -> MemoryWriter:
         """A stream writer."""
         return MemoryWriter(self)
 

@@ -183,8 +183,8 @@ class Bus(Protocol):
     def note(self, group: str, place: TopicPartition) -> str:
         """The text of the last committed note there; "" when there is none."""
 
-    def writer(self) -> Writer:
-        """A writer for streams."""
+    def writer(self, *, prompt: bool = False) -> Writer:
+        """A writer for streams. `prompt`: a record is not held back to fill a batch."""
 
     def transactional_writer(self, transactional_id: str) -> TransactionalWriter:
         """The writer of this id; every earlier one is fenced when this returns."""

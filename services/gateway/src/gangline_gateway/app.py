@@ -8,9 +8,11 @@ from fastapi import FastAPI
 from opentelemetry.metrics import Meter
 from opentelemetry.trace import Tracer
 from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gangline_gateway import openapi, problems
 from gangline_gateway.app_context import AppContext
+from gangline_gateway.mlflow_door import is_mlflow
 from gangline_gateway.request_checks import Names, RequestChecks
 from gangline_gateway.routes.approvals import approvals
 from gangline_gateway.routes.bundles import bundles
@@ -70,6 +72,19 @@ def create_app(
     meter: Meter,
     tracer: Tracer,
     limits: RequestLimits | None = None,
+    mlflow: ASGIApp | None = None,
+    mlflow_limits: RequestLimits | None = None,
 ) -> RequestChecks:
     """The application as it is served: each request passes the checks first."""
-    return RequestChecks(routes(context), names, tokens, meter, tracer, RequestRates(limits))
+    served = routes(context)
+    app: ASGIApp = served
+
+    async def both(scope: Scope, receive: Receive, send: Send) -> None:
+        chosen = mlflow if mlflow is not None and is_mlflow(scope["path"]) else served
+        await chosen(scope, receive, send)
+
+    if mlflow is not None:
+        app = both
+    return RequestChecks(
+        app, names, tokens, meter, tracer, RequestRates(limits), RequestRates(mlflow_limits)
+    )

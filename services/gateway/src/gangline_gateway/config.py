@@ -39,7 +39,11 @@ class Settings(ServiceSettings):
     """The http(s):// URL of the tracker's endpoint or of a ClickHouse server."""
     clickhouse_user: str = "default"
     service_token: SecretStr | None = None
-    """The password for ClickHouse."""
+    """The password for ClickHouse, and the gateway's token for MLflow."""
+    mlflow_url: str | None = None
+    """The http:// URL of `gangline_mlflow` on this machine; without one, /mlflow is not served."""
+    mlflow_requests_per_s: Annotated[float, Field(gt=0)] = 2000.0
+    """Requests of one token to MLflow a second, on average; further ones get 429."""
     store_url: str | None = None
     """The store of code bundles and snapshots, the scheduler's too; see gangline_storage.open."""
     snapshot_every: Annotated[int, Field(ge=1)] = 20_000
@@ -80,6 +84,12 @@ class Settings(ServiceSettings):
         return value.rstrip("/")
 
     @model_validator(mode="after")
+    def _knows_mlflow(self) -> Self:
+        if self.mlflow_url is not None and self.service_token is None:
+            raise ValueError("mlflow_url needs service_token, which MLflow's server asks for")
+        return self
+
+    @model_validator(mode="after")
     def _is_guarded(self) -> Self:
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("set both tls_cert and tls_key, or neither")
@@ -99,6 +109,14 @@ class Settings(ServiceSettings):
     def request_limits(self) -> RequestLimits:
         """Limits of one user's requests."""
         return RequestLimits(self.requests_per_s, self.requests_burst, self.requests_at_once)
+
+    def mlflow_limits(self) -> RequestLimits:
+        """Limits of one user's requests to MLflow."""
+        return RequestLimits(
+            self.mlflow_requests_per_s,
+            round(2 * self.mlflow_requests_per_s),
+            2 * self.requests_at_once,
+        )
 
     def connection_limits(self) -> ConnectionLimits:
         """Limits of open connections."""

@@ -3,16 +3,19 @@
 1. Host: only known names are answered, since browsers reach loopback by DNS rebinding (421).
 2. Origin: requests from pages of other origins are rejected (403).
 3. Token: `Authorization: Bearer ...` must be in the file of tokens (401). From here on the
-   connection counts as the user's (gangline_service.connections).
+   connection counts as the user's (gangline_service.connections). For MLflow, the token may also
+   be the password of HTTP basic: browsers ask for it.
 4. Limits: a user's connections, rate and unanswered requests are bounded (429).
 5. Size: large bodies (413) and headers (431) are rejected, and bodies that arrive too slowly (408).
 
 Then the request runs in its own span, is counted and logged in one line: method, route, status,
-time and token name. Queries, headers and bodies are never logged.
+time and token name. Of MLflow's requests only failed ones are logged. Queries, headers and bodies
+are never logged.
 """
 
 from __future__ import annotations
 
+import base64
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -27,6 +30,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gangline_bus.tracing import context_of
 from gangline_gateway import problems
+from gangline_gateway.mlflow_door import is_mlflow, takes_files
 from gangline_gateway.problems import ProblemError, too_many
 from gangline_gateway.sse import MEDIA_TYPE
 from gangline_gateway.user_limits import RequestRates, current_user
@@ -38,8 +42,11 @@ log = structlog.get_logger(__name__)
 
 JSON_LIMIT_BYTES = 1 << 20
 BUNDLE_LIMIT_BYTES = 64 << 20
+MLFLOW_LIMIT_BYTES = 32 << 20
+FILE_LIMIT_BYTES = 64 << 30
 HEADERS_LIMIT_BYTES = 32 << 10
 BUNDLES_PATH = "/v1/code-bundles"
+MLFLOW_ROUTE = "/mlflow/..."
 _PORTS = {"http": "80", "https": "443"}
 
 
@@ -95,6 +102,7 @@ class RequestChecks:
     meter: Meter
     tracer: Tracer
     rates: RequestRates = field(default_factory=RequestRates)
+    mlflow_rates: RequestRates = field(default_factory=RequestRates)
     limits: Mapping[str, int] = field(default_factory=lambda: {BUNDLES_PATH: BUNDLE_LIMIT_BYTES})
 
     def __post_init__(self) -> None:
@@ -129,27 +137,35 @@ class RequestChecks:
                 self._note(scope, status, time.perf_counter() - began, trace)
 
     async def _admit(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
+        rates = self.mlflow_rates if is_mlflow(scope["path"]) else self.rates
         try:
-            principal = self._check(headers)
+            principal = self._check(headers, scope["path"])
             scope.setdefault("state", {})["principal"] = principal
             if not proven(scope, principal.name):
                 raise too_many("no more connections", 1)
-            limit = self.limits.get(scope["path"], JSON_LIMIT_BYTES)
+            limit = self._limit(scope["path"])
             _check_length(headers, limit)
-            self.rates.begin(principal.name)
+            rates.begin(principal.name)
         except ProblemError as error:
             await problems.response(error, scope["trace_id"])(scope, receive, send)
             return
-        await self._share(scope, _limited(receive, limit), send, principal.name)
+        await self._share(scope, _limited(receive, limit), send, principal.name, rates)
 
-    async def _share(self, scope: Scope, receive: Receive, send: Send, user: str) -> None:
+    def _limit(self, path: str) -> int:
+        if takes_files(path):
+            return FILE_LIMIT_BYTES
+        return self.limits.get(path, MLFLOW_LIMIT_BYTES if is_mlflow(path) else JSON_LIMIT_BYTES)
+
+    async def _share(
+        self, scope: Scope, receive: Receive, send: Send, user: str, rates: RequestRates
+    ) -> None:
         """Runs a request of this user. Once it is a stream, it counts as a stream (sse.py)."""
         counted = True
 
         def done() -> None:
             nonlocal counted
             if counted:
-                self.rates.end(user)
+                rates.end(user)
             counted = False
 
         async def watched(message: Message) -> None:
@@ -163,7 +179,7 @@ class RequestChecks:
         finally:
             done()
 
-    def _check(self, headers: Headers) -> Principal:
+    def _check(self, headers: Headers, path: str) -> Principal:
         if not self.names.knows_host(headers):
             raise ProblemError(
                 421, "wrong-host",
@@ -174,21 +190,26 @@ class RequestChecks:
             raise ProblemError(
                 403, "wrong-origin", "requests from pages of other origins are rejected"
             )
-        given = headers.getlist("authorization")
-        scheme, _, token = (given[0] if len(given) == 1 else "").partition(" ")
-        principal = self.tokens.authenticate(token.strip()) if scheme.lower() == "bearer" else None
+        token = _token(headers, basic=is_mlflow(path))
+        principal = self.tokens.authenticate(token) if token else None
         if principal is None:
+            # A browser asks its user for a name and a password when it sees Basic.
+            scheme = "Basic" if is_mlflow(path) else "Bearer"
             raise ProblemError(
                 401, "no-token", "give a token of this installation: Authorization: Bearer TOKEN",
-                headers={"WWW-Authenticate": 'Bearer realm="gangline"'},
+                headers={"WWW-Authenticate": f'{scheme} realm="gangline"'},
             )  # fmt: skip
         return principal
 
     def _note(self, scope: Scope, status: int, seconds: float, trace: str) -> None:
         route = getattr(scope.get("route"), "path", "(none)")
+        if is_mlflow(scope["path"]):
+            route = MLFLOW_ROUTE
         method = scope["method"] if scope["method"].isalpha() else "(other)"
         labels = {"method": method[:10], "route": route, "status": str(status)}
         self._duration.record(seconds, labels)
+        if route == MLFLOW_ROUTE and status < 400:
+            return  # thousands a second
         principal: Principal | None = scope.get("state", {}).get("principal")
         log.info(
             "request",
@@ -197,6 +218,20 @@ class RequestChecks:
             user=principal.name if principal else None,
             trace=trace,
         )
+
+
+def _token(headers: Headers, *, basic: bool) -> str | None:
+    """The token; with `basic`, also one that was given as a password."""
+    given = headers.getlist("authorization")
+    scheme, _, credentials = (given[0] if len(given) == 1 else "").partition(" ")
+    if scheme.lower() == "bearer":
+        return credentials.strip()
+    if not basic or scheme.lower() != "basic":
+        return None
+    try:
+        return base64.b64decode(credentials, validate=True).decode().partition(":")[2]
+    except ValueError:
+        return None
 
 
 def _too_large(limit: int) -> str:

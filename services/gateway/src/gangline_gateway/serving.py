@@ -11,6 +11,7 @@ from gangline_gateway.app_context import AppContext
 from gangline_gateway.config import Settings
 from gangline_gateway.follow import Followers
 from gangline_gateway.history_access import HistoryAccess, connector
+from gangline_gateway.mlflow_proxy import MlflowProxy
 from gangline_gateway.publish import Publisher
 from gangline_gateway.request_checks import Names
 from gangline_gateway.scheduler_questions import SchedulerQuestions
@@ -65,7 +66,14 @@ def main(context: Context[Settings]) -> int:
     gc.collect()
     gc.freeze()
     app = create_app(
-        app_context, known, tokens, context.meter, context.tracer, settings.request_limits()
+        app_context,
+        known,
+        tokens,
+        context.meter,
+        context.tracer,
+        settings.request_limits(),
+        _mlflow(settings),
+        settings.mlflow_limits(),
     )
     try:
         server.start(app, tls=settings.tls)
@@ -89,6 +97,12 @@ def main(context: Context[Settings]) -> int:
     writer.close()
     tail.close()
     return 0
+
+
+def _mlflow(settings: Settings) -> MlflowProxy | None:
+    if settings.mlflow_url is None or settings.service_token is None:
+        return None
+    return MlflowProxy(settings.mlflow_url.rstrip("/"), settings.service_token.get_secret_value())
 
 
 def _snapshots(settings: Settings) -> StoredSnapshots | None:

@@ -1,4 +1,4 @@
-"""Reads all topics in one thread: folds the live model and wakes waiting requests.
+"""Reads all topics but metrics in one thread: folds the live model and wakes waiting requests.
 
 1. Start: logs begin at the newest valid snapshot of the model (view_snapshot.py), or at their
    start. The states of scheduler and quota begin at the deciders' own (followed.py). Compacted
@@ -195,6 +195,8 @@ class Tail:
         """Offsets to read from; records that a snapshot covers are read only for the rings."""
         positions: dict[TopicPartition, int] = {}
         for topic, entry in catalog().items():
+            if topic is Topic.METRICS:  # thousands of points a second, about no job
+                continue
             places = self.names.places(self.bus, topic)
             starts = self.bus.start_offsets(places)
             known = {at: mark.next for at in places if (mark := self._marks.of(at)) is not None}

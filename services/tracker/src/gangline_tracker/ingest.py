@@ -30,6 +30,7 @@ from gangline_bus.ports import Bus, Reader, Record, TopicPartition, Writer
 from gangline_bus.topics import TopicNames
 from gangline_schemas.catalog import Topic
 from gangline_tracker.batches import Batch, HeartbeatBatch, LogBatch, NewBatch, StepBatch
+from gangline_tracker.metric_batch import MetricBatch
 
 log = structlog.get_logger(__name__)
 
@@ -66,18 +67,28 @@ class Group:
 STEPS = Group("steps", (Topic.STEPS,), timedelta(milliseconds=500), 500_000, dead_letters=True)
 LOGS = Group("logs", (Topic.LOGS,), timedelta(milliseconds=500), 100_000, dead_letters=True)
 HEARTBEATS = Group("heartbeats", (Topic.HEARTBEATS,), timedelta(seconds=5), 50_000, True)
+METRICS = Group(
+    # Readers wait for what they have just logged.
+    "metric_points",
+    (Topic.METRICS,),
+    timedelta(milliseconds=50),
+    500_000,
+    dead_letters=True,
+)
+_STREAMS = {Topic.STEPS, Topic.LOGS, Topic.HEARTBEATS, Topic.METRICS}
 EVENTS = Group(
     "events",
-    tuple(t for t in Topic if t not in {Topic.STEPS, Topic.LOGS, Topic.HEARTBEATS, Topic.PROGRESS}),
+    tuple(t for t in Topic if t not in _STREAMS | {Topic.PROGRESS}),
     timedelta(milliseconds=100),
     20_000,
     dead_letters=False,  # the services that decide on these topics do
 )
-GROUPS = (EVENTS, STEPS, LOGS, HEARTBEATS)
+GROUPS = (EVENTS, STEPS, LOGS, HEARTBEATS, METRICS)
 STREAM_BATCHES: dict[str, NewBatch] = {
     "steps": StepBatch,
     "logs": LogBatch,
     "heartbeats": HeartbeatBatch,
+    "metric_points": MetricBatch,
 }
 
 

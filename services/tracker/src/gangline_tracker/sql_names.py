@@ -7,7 +7,17 @@ from importlib import resources
 DATABASE = "gangline"
 
 TEAM_TABLES = frozenset(
-    {"steps", "logs", "runs", "usage", "incidents", "run_curves", "run_list", "incident_list"}
+    {
+        "steps",
+        "logs",
+        "runs",
+        "usage",
+        "incidents",
+        "metric_points",
+        "run_curves",
+        "run_list",
+        "incident_list",
+    }
 )
 """Tables with a column `team` in every row."""
 JOB_TABLES = frozenset({"checkpoints", "checkpoint_list"})

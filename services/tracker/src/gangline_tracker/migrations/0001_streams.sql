@@ -91,3 +91,22 @@ ORDER BY (node_id, time)
 TTL ingested + INTERVAL 30 DAY
 SETTINGS ttl_only_drop_parts = 1
 COMMENT 'One row per heartbeat of a node.';
+
+CREATE TABLE IF NOT EXISTS gangline.metric_points
+(
+    team LowCardinality(String),
+    run_id LowCardinality(String),
+    name LowCardinality(String),
+    step Int64 CODEC(Delta, ZSTD),
+    time_ms Int64 CODEC(Delta, ZSTD),
+    value Float64 CODEC(ZSTD),
+    is_nan Bool,
+    partition UInt32,
+    offset UInt64 CODEC(Delta, ZSTD),
+    ingested DateTime('UTC'),
+    PROJECTION positions (SELECT partition, max(offset) GROUP BY partition)
+)
+ENGINE = MergeTree
+PARTITION BY toYYYYMM(ingested)
+ORDER BY (run_id, name, step, time_ms, value, is_nan)
+COMMENT 'One row per point of a metric that an MLflow client logged; a repeated point is repeated.';

@@ -1,0 +1,133 @@
+"""Which requests reach MLflow, and in which team's workspace. Pure.
+
+MLflow keeps workspaces apart, but any caller may name any workspace, and some routes know no
+workspaces. So the gateway decides both: a route that is not listed here is refused, also one that
+a later release of MLflow adds.
+
+`/mlflow/...` is the workspace of a token's only team, `/mlflow/teams/TEAM/...` that of any team of
+the token.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from gangline_service.tokens import Principal, Role
+
+PREFIX = "/mlflow"
+SERVED = frozenset(
+    {
+        "artifacts", "datasets", "experiments", "get-online-trace-details", "get-trace-artifact",
+        "issues", "label-schemas", "logged-models", "metrics", "model-versions",
+        "registered-models", "review-queues", "runs", "server-info", "traces", "unified-traces",
+        "upload-artifact",
+    }
+)  # fmt: skip
+"""Families of routes below /api/N.N/mlflow/ that keep teams apart."""
+_API = re.compile(r"^/(?:ajax-)?api/\d\.\d/(?:mlflow/([a-z-]+)|(mlflow-artifacts))(?:/|$)")
+_PAGES = re.compile(r"^/$|^/(version|graphql|get-artifact|model-versions/get-artifact)$")
+_FILES = re.compile(r"^/static-files/")
+_TRACES = re.compile(r"^/v1/traces$")
+_TEAM = re.compile(r"^/teams/([a-z0-9-]{1,63})(/.*)$")
+_MAKES_VERSION = re.compile(r"^/(?:ajax-)?api/\d\.\d/mlflow/model-versions/create$")
+_BIG = re.compile(r"^/(?:ajax-)?api/\d\.\d/(?:mlflow-artifacts/|mlflow/upload-artifact$)")
+_SOURCE = re.compile(r"(runs|models):/(?!/)")
+_PARTS = re.compile(r"[/\\?=&;]")
+_NO_WORKSPACE = frozenset({"default", "workspaces", "api", "ajax-api", "static-files"})
+
+
+class Refused(Exception):
+    """MLflow must not see the request. `code` is one of MLflow's error codes."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.code = status, code
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """A request that MLflow may answer."""
+
+    team: str
+    path: str
+    """As MLflow knows it."""
+
+    @property
+    def makes_version(self) -> bool:
+        """Whether `check_source` must see its body."""
+        return _MAKES_VERSION.search(self.path) is not None
+
+
+def is_mlflow(path: str) -> bool:
+    """Whether a path of the gateway is MLflow's."""
+    return path == PREFIX or path.startswith(f"{PREFIX}/")
+
+
+def takes_files(path: str) -> bool:
+    """Whether a path of the gateway takes bodies of any size."""
+    return is_mlflow(path) and _BIG.search(_split(path.removeprefix(PREFIX))[1]) is not None
+
+
+def enter(path: str, query: str, caller: Principal) -> Passed:
+    """The way of a request. Raises Refused."""
+    named, inner = _split(path.removeprefix(PREFIX))
+    whole = unquote(unquote(f"{path}?{query}"))
+    if any(part in {".", ".."} for part in _PARTS.split(whole)) or "\0" in whole:
+        raise Refused(400, "INVALID_PARAMETER_VALUE", "a path must not hold the parts . and ..")
+    if not _is_served(inner):
+        raise Refused(403, "PERMISSION_DENIED", "this installation does not offer this route")
+    return Passed(_team(named, caller), inner)
+
+
+def check_source(body: bytes, team: str) -> None:
+    """Raise Refused unless a new model version is made of a run or model of the team.
+
+    MLflow reads other sources with its own rights.
+    """
+    try:
+        asked = json.loads(body)
+    except ValueError:
+        asked = None
+    source = asked.get("source") if isinstance(asked, dict) else None
+    own = f"mlflow-artifacts:/workspaces/{team}/"
+    if not isinstance(source, str) or not (_SOURCE.match(source) or source.startswith(own)):
+        raise Refused(
+            400,
+            "INVALID_PARAMETER_VALUE",
+            "source: must be a run, model or artifact of this team, such as runs:/RUN/model",
+        )
+    if any(part in {".", ".."} for part in _PARTS.split(unquote(unquote(source)))):
+        raise Refused(400, "INVALID_PARAMETER_VALUE", "source: must not hold the parts . and ..")
+
+
+def _split(path: str) -> tuple[str | None, str]:
+    found = _TEAM.match(path)
+    return (found[1], found[2]) if found is not None else (None, path)
+
+
+def _is_served(path: str) -> bool:
+    found = _API.match(path)
+    if found is not None:
+        return found[2] is not None or found[1] in SERVED
+    return any(pattern.search(path) for pattern in (_PAGES, _FILES, _TRACES))
+
+
+def _team(named: str | None, caller: Principal) -> str:
+    if caller.role is Role.SERVICE:
+        raise Refused(403, "PERMISSION_DENIED", "give a user's token; this one is a service's")
+    if named is None:
+        if len(caller.teams) != 1:
+            raise Refused(
+                403,
+                "PERMISSION_DENIED",
+                "the token is not of exactly one team: use .../mlflow/teams/TEAM as tracking URI",
+            )
+        (named,) = caller.teams
+    if not caller.reads(named):
+        raise Refused(403, "PERMISSION_DENIED", "the token does not belong to this team")
+    if len(named) < 2 or named in _NO_WORKSPACE:
+        raise Refused(403, "PERMISSION_DENIED", f"MLflow cannot serve a team with the name {named}")
+    return named

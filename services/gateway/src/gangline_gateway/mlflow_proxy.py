@@ -1,0 +1,159 @@
+"""/mlflow: hands requests on to the MLflow server of this installation, and its answers back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass, field
+
+import aiohttp
+import structlog
+from starlette.types import Receive, Scope, Send
+from yarl import URL
+
+from gangline_gateway.mlflow_door import PREFIX, Passed, Refused, check_source, enter
+from gangline_service.tokens import Principal
+
+log = structlog.get_logger(__name__)
+
+Headers = Iterable[tuple[bytes, bytes]]
+_WHOLE_BYTES = 1 << 20
+"""Bodies up to here are handed on in one piece."""
+_CONNECT_S, _ANSWER_S = 5.0, 120.0
+"""The first request after a start waits until MLflow is loaded."""
+_CONNECTIONS = 64
+_DROPPED = frozenset(
+    {
+        # of a connection
+        b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"te",
+        b"trailer", b"transfer-encoding", b"upgrade", b"host", b"expect",
+        # the gateway has checked them, or sets its own
+        b"authorization", b"x-mlflow-workspace", b"origin", b"referer", b"cookie",
+        b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto",
+        b"x-forwarded-prefix", b"x-real-ip",
+    }
+)  # fmt: skip
+
+
+@dataclass
+class MlflowProxy:
+    """An ASGI application; belongs to one event loop."""
+
+    url: str
+    token: str = field(repr=False)
+
+    def __post_init__(self) -> None:
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request of a caller that is known."""
+        if scope["path"] == PREFIX:
+            location = (b"location", f"{PREFIX}/".encode())
+            await _answer(send, 307, [location, (b"content-length", b"0")], b"")
+            return
+        caller: Principal = scope["state"]["principal"]
+        try:
+            passed = enter(scope["path"], scope["query_string"].decode("latin1"), caller)
+            await self._pass(passed, scope, receive, send)
+        except Refused as error:
+            await _refuse(send, error)
+
+    async def _pass(self, passed: Passed, scope: Scope, receive: Receive, send: Send) -> None:
+        body = await _body(scope["headers"], receive, whole=passed.makes_version)
+        if passed.makes_version:
+            assert isinstance(body, bytes)  # noqa: S101 - asked for whole
+            check_source(body, passed.team)
+        headers = [
+            (name.decode("latin1"), value.decode("latin1"))
+            for name, value in scope["headers"]
+            if name not in _DROPPED and not (isinstance(body, bytes) and name == b"content-length")
+        ]
+        headers += [
+            ("authorization", f"Bearer {self.token}"),
+            ("x-mlflow-workspace", passed.team),
+        ]
+        query = scope["query_string"].decode("latin1")
+        url = URL(
+            f"{self.url}{_raw_path(scope, passed)}{'?' + query if query else ''}", encoded=True
+        )
+        try:
+            async with self._client().request(
+                scope["method"], url, headers=headers, data=body or None, allow_redirects=False
+            ) as response:
+                await _hand_back(response, send)
+        except (aiohttp.ClientConnectionError, TimeoutError) as error:
+            log.warning("MLflow did not answer", error=repr(error)[:300])
+            raise Refused(
+                503, "TEMPORARILY_UNAVAILABLE", "the MLflow server does not answer; try again"
+            ) from None
+
+    def _client(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=_CONNECTIONS),
+                timeout=aiohttp.ClientTimeout(
+                    total=None, sock_connect=_CONNECT_S, sock_read=_ANSWER_S
+                ),
+                auto_decompress=False,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                skip_auto_headers=("user-agent", "accept", "accept-encoding", "content-type"),
+            )
+        return self._session
+
+
+def _raw_path(scope: Scope, passed: Passed) -> str:
+    """The path as the client spelled it, without the gateway's part."""
+    raw: str = scope["raw_path"].decode("latin1")
+    own = scope["path"].removesuffix(passed.path)
+    if not raw.startswith(own):  # the gateway's part has nothing that must be quoted
+        raise Refused(400, "INVALID_PARAMETER_VALUE", "the path is spelled in an unusual way")
+    return raw.removeprefix(own)
+
+
+async def _body(headers: Headers, receive: Receive, *, whole: bool) -> bytes | AsyncIterator[bytes]:
+    """The whole body when it is small or must be seen, else its pieces as they come."""
+    length = next((int(value) for name, value in headers if name == b"content-length"), None)
+    if whole or (length is not None and length <= _WHOLE_BYTES):
+        return b"".join([piece async for piece in _pieces(receive)])
+    if length is None and not any(name == b"transfer-encoding" for name, _ in headers):
+        return b""
+    return _pieces(receive)
+
+
+async def _pieces(receive: Receive) -> AsyncIterator[bytes]:
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ConnectionResetError
+        if message.get("body"):
+            yield message["body"]
+        if not message.get("more_body"):
+            return
+
+
+async def _hand_back(response: aiohttp.ClientResponse, send: Send) -> None:
+    headers = [
+        (name.lower(), value)
+        for name, value in response.raw_headers
+        if name.lower() not in _DROPPED and name.lower() != b"x-content-type-options"
+    ]
+    length = response.content_length
+    if length is not None and length <= _WHOLE_BYTES:
+        await _answer(send, response.status, headers, await response.read())
+        return
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    async for piece in response.content.iter_any():
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _answer(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _refuse(send: Send, error: Refused) -> None:
+    """As MLflow's client reads errors."""
+    body = json.dumps({"error_code": error.code, "message": str(error)}).encode()
+    kind = (b"content-type", b"application/json")
+    await _answer(send, error.status, [kind, (b"content-length", str(len(body)).encode())], body)

@@ -1,0 +1,81 @@
+"""`python -m gangline_mlflow`: MLflow's own server on Gangline's store, behind the gateway.
+
+1. Wait for the bus, and listen.
+2. With `mlflow_lazy`, wait for the first connection: until then MLflow is not even imported.
+3. Migrate the database, read from the bus what it lacks, and serve until a signal.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+from typing import cast
+
+from gangline_bus.topics import TopicNames
+from gangline_mlflow import parts
+from gangline_mlflow.config import Settings
+from gangline_mlflow.history import Histories
+from gangline_mlflow.server import Server, create_app
+from gangline_service.bound_address import BoundAddress
+from gangline_service.deciding import connect, wait_for_topics
+from gangline_service.lifecycle import Context, run
+from gangline_service.loopback import LOOPBACK
+from gangline_service.settings import ServiceSettings
+
+_BACKLOG = 512
+
+
+def main(context: Context[Settings]) -> int:
+    """The life of the process; returns its exit code."""
+    settings, health = context.settings, context.health
+    health.expect("http")
+    listening = _listen(settings)
+    address = BoundAddress.of("mlflow", settings.instance_id, LOOPBACK, listening.getsockname()[1])
+    if settings.mlflow_file is not None:
+        address.write(settings.mlflow_file)
+    if settings.mlflow_lazy:
+        health.set("http", ok=True, detail="starts with the first request")
+        while not _is_asked(listening):
+            health.beat()
+            if context.stopping.is_set():
+                return 0
+    names = TopicNames(settings.topic_prefix)
+    bus = connect(settings, "gangline.mlflow")
+    wait_for_topics(bus, names, cast("Context[ServiceSettings]", context))
+    histories = Histories(
+        settings.clickhouse_url, settings.clickhouse_user, settings.service_token.get_secret_value()
+    )
+    parts.use(parts.Parts(bus, names, histories))
+    app = create_app(settings)
+    server = Server(app, listening)
+    health.set("http", ok=True, detail=address.url)
+    context.log.info("mlflow.serving", url=address.url)
+    while not context.stopping.wait(0.5):
+        if not server.alive:
+            raise RuntimeError("the HTTP server has ended")
+        health.beat()
+    server.close()
+    return 0
+
+
+def _listen(settings: Settings) -> socket.socket:
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((LOOPBACK, settings.mlflow_port))
+    except OSError as error:
+        raise SystemExit(
+            f"cannot listen on {LOOPBACK}:{settings.mlflow_port} ({error.strerror}): set "
+            "GANGLINE_MLFLOW_PORT to a free port (0 takes one)"
+        ) from None
+    listening.listen(_BACKLOG)
+    return listening
+
+
+def _is_asked(listening: socket.socket) -> bool:
+    """Whether a connection waits; asks for half a second."""
+    return bool(select.select([listening], [], [], 0.5)[0])
+
+
+if __name__ == "__main__":
+    run("mlflow", Settings.load(), main)

@@ -1,0 +1,174 @@
+"""Histories of metrics: reads of the table `metric_points`, in the rows and orders of MLflow.
+
+Points that a client repeated are rows that are repeated; MLflow shows each once.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import clickhouse_connect
+from clickhouse_connect.driver.client import Client
+
+Row = tuple[str, int, int, float, bool]
+"""(run, step, Unix time in ms, value, whether it is a NaN)."""
+
+_CLIENTS = 4
+_COLUMNS = "run_id, step, time_ms, value, is_nan"
+_JSON = "step, time_ms AS timestamp, if(is_nan, NULL, value) AS value, {name:String} AS key"
+_ROWS = (
+    "(SELECT DISTINCT run_id, step, time_ms, value, is_nan FROM gangline.metric_points "
+    "WHERE run_id IN {runs:Array(String)} AND name = {name:String}%s)"
+)
+_BETWEEN = " AND step BETWEEN {low:Int64} AND {high:Int64}"
+# MLflow's sample: of `size` equal parts the first row, and of the last part the last row. Of n
+# rows, the first n % size parts have one row more than the others.
+_SAMPLE = """
+SELECT %s FROM (
+  SELECT *, intDiv(total, {size:Int64}) AS each, (total %% {size:Int64}) * (each + 1) AS longer
+  FROM (
+    SELECT *, toInt64(row_number() OVER (
+        PARTITION BY run_id ORDER BY step, time_ms, value, is_nan)) - 1 AS place,
+      toInt64(count() OVER (PARTITION BY run_id)) AS total
+    FROM %s))
+WHERE total <= {size:Int64} OR place = total - 1 OR (place < total - each AND
+  if(place < longer, place %% (each + 1), (place - longer) %% each) = 0)
+ORDER BY indexOf({runs:Array(String)}, run_id), place
+"""
+
+
+@dataclass
+class Histories:
+    """Queries of one ClickHouse. May be used from any thread; a client serves one at a time."""
+
+    url: str
+    user: str
+    password: str = field(repr=False)
+
+    def __post_init__(self) -> None:
+        self._idle: queue.LifoQueue[Client] = queue.LifoQueue()
+        self._places = threading.BoundedSemaphore(_CLIENTS)
+
+    def positions(self) -> dict[int, int]:
+        """The next offset of each partition that is not in the table yet."""
+        rows = self._rows(
+            "SELECT partition, max(offset) + 1 FROM gangline.metric_points GROUP BY partition"
+        )
+        return {int(partition): int(offset) for partition, offset in rows}
+
+    def of_run(
+        self, run_id: str, name: str, offset: int = 0, limit: int | None = None
+    ) -> list[Row]:
+        """A run's points by time."""
+        return self._points(_of_run(_COLUMNS, offset, limit), runs=[run_id], name=name)
+
+    def of_run_json(
+        self, run_id: str, name: str, offset: int = 0, limit: int | None = None
+    ) -> list[bytes]:
+        """The same as JSON objects."""
+        return self._objects(_of_run(_JSON, offset, limit), runs=[run_id], name=name)
+
+    def of_runs(self, run_ids: Sequence[str], name: str, limit: int) -> list[Row]:
+        """Points of several runs, by run and time."""
+        return self._points(
+            f"SELECT {_COLUMNS} FROM {_ROWS % ''} "  # noqa: S608
+            f"ORDER BY run_id, time_ms, step, value LIMIT {int(limit)}",
+            runs=run_ids,
+            name=name,
+        )
+
+    def at_steps(self, run_id: str, name: str, steps: Sequence[int], limit: int) -> list[Row]:
+        """A run's points at these steps, by step."""
+        rows = _ROWS % " AND step IN {steps:Array(Int64)}"
+        return self._points(
+            f"SELECT {_COLUMNS} FROM {rows} "  # noqa: S608
+            f"ORDER BY step, time_ms, value LIMIT {int(limit)}",
+            runs=[run_id],
+            name=name,
+            steps=list(steps),
+        )
+
+    def last_step(self, run_id: str, name: str) -> int:
+        """The largest step; 0 without points."""
+        (row,) = self._rows(
+            "SELECT max(step) FROM gangline.metric_points "
+            "WHERE run_id = {run:String} AND name = {name:String}",
+            run=run_id,
+            name=name,
+        )
+        return int(row[0])
+
+    def sample(
+        self, run_ids: Sequence[str], name: str, size: int, steps: tuple[int, int] | None
+    ) -> list[Row]:
+        """About `size` points of each run by step, the runs in the order given."""
+        return self._points(*_sampled(_COLUMNS, steps), runs=run_ids, name=name, size=size)
+
+    def sample_json(
+        self, run_ids: Sequence[str], name: str, size: int, steps: tuple[int, int] | None
+    ) -> list[bytes]:
+        """The same as JSON objects."""
+        columns = f"run_id, {_JSON}"
+        return self._objects(*_sampled(columns, steps), runs=run_ids, name=name, size=size)
+
+    def _points(self, sql: str, more: dict[str, Any] | None = None, **given: Any) -> list[Row]:
+        rows = self._rows(sql, **(more or {}), **given)
+        return [(str(r), int(s), int(t), float(v), bool(n)) for r, s, t, v, n in rows]
+
+    def _rows(self, sql: str, **given: Any) -> list[list[Any]]:
+        lines = self._read(sql, "JSONCompactEachRow", given)
+        return [json.loads(line) for line in lines]
+
+    def _objects(self, sql: str, more: dict[str, Any] | None = None, **given: Any) -> list[bytes]:
+        lines = self._read(sql, "JSONEachRow", {**(more or {}), **given})
+        return [line.replace(b'"value":null', b'"value":"NaN"', 1) for line in lines]
+
+    def _read(self, sql: str, shape: str, given: dict[str, Any]) -> list[bytes]:
+        with self._client() as client:
+            answer: bytes = client.raw_query(sql, parameters=given, fmt=shape)
+        return answer.splitlines()
+
+    @contextmanager
+    def _client(self) -> Iterator[Client]:
+        """A client for this thread alone; one that failed is not used again."""
+        with self._places:
+            try:
+                client = self._idle.get_nowait()
+            except queue.Empty:
+                client = self._connect()
+            try:
+                yield client
+            except BaseException:
+                client.close()
+                raise
+            self._idle.put(client)
+
+    def _connect(self) -> Client:
+        return clickhouse_connect.get_client(
+            dsn=self.url,
+            username=self.user,
+            password=self.password,
+            autogenerate_session_id=False,
+            connect_timeout=2,
+            send_receive_timeout=60,
+            query_retries=0,
+        )
+
+
+def _of_run(columns: str, offset: int, limit: int | None) -> str:
+    paging = "" if limit is None else f" LIMIT {int(limit)}"
+    if offset:
+        paging += f" OFFSET {int(offset)}"
+    return f"SELECT {columns} FROM {_ROWS % ''} ORDER BY time_ms, step, value{paging}"  # noqa: S608
+
+
+def _sampled(columns: str, steps: tuple[int, int] | None) -> tuple[str, dict[str, Any]]:
+    rows = _ROWS % ("" if steps is None else _BETWEEN)
+    bounds = {} if steps is None else dict(zip(("low", "high"), steps, strict=True))
+    return _SAMPLE % (columns, rows), bounds

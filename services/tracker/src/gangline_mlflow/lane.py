@@ -1,0 +1,151 @@
+"""The fast lane: answers requests about metrics that are surely good, and hands on all others.
+
+So every refusal, every odd spelling and every message is MLflow's own. The lane answers:
+log-metric and log-batch with metrics alone, to a run that is known to be active; a metric's
+history; the sample of histories that charts are drawn from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from anyio import to_thread
+from mlflow.exceptions import MlflowException
+from mlflow.utils.search_utils import SearchUtils
+from mlflow.utils.validation import _validate_metric
+from mlflow.utils.workspace_context import ServerWorkspaceContext
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gangline_bus.ports import BusError
+from gangline_mlflow import plain
+from gangline_mlflow.asgi import answer, replayed, whole_body
+from gangline_mlflow.guard import WORKSPACE
+from gangline_mlflow.plain import HistoryAsked, Logged, Odd, SampleAsked
+from gangline_mlflow.points import NotSettledError
+from gangline_mlflow.store import GanglineStore
+
+_NAMES_KEPT = 100_000
+# Writes that leave active runs active. After any other one, runs are looked up again.
+_HARMLESS = re.compile(
+    r"/(runs/(log-[a-z-]+|set-tag|delete-tag|update|create|search|outputs)"
+    r"|registered-models/.*|model-versions/.*|logged-models.*|traces.*|graphql"
+    r"|experiments/(search|create|get|get-by-name|set-experiment-tag))$"
+)
+
+_Answer = Callable[[str, bytes, bytes], Awaitable[bytes]]
+
+
+class FastLane:
+    """An ASGI application before MLflow's; belongs to one event loop."""
+
+    def __init__(self, app: ASGIApp, store: GanglineStore) -> None:
+        self._app, self._store, self._points = app, store, store.points
+        self._active: set[tuple[str, str]] = set()  # (workspace, run)
+        self._good_names: set[str] = set()
+        self._routes: dict[tuple[str, str], _Answer] = {}
+        for prefix in ("/api/2.0/mlflow", "/ajax-api/2.0/mlflow"):
+            self._routes["POST", f"{prefix}/runs/log-metric"] = self._log_metric
+            self._routes["POST", f"{prefix}/runs/log-batch"] = self._log_batch
+            self._routes["GET", f"{prefix}/metrics/get-history"] = self._history
+            self._routes["GET", f"{prefix}/metrics/get-history-bulk-interval"] = self._sample
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or hand it on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        route = self._routes.get((scope["method"], scope["path"]))
+        workspace = _workspace_if_plain(scope) if route is not None else None
+        if route is None or workspace is None:
+            await self._hand_on(scope, receive, send)
+            return
+        body = await whole_body(receive) if scope["method"] == "POST" else b""
+        try:
+            made = await route(workspace, body, scope["query_string"])
+        except (Odd, MlflowException, BusError, NotSettledError):
+            # Also what could not be stored now: MLflow's way tries once more, and says why.
+            await self._hand_on(scope, replayed(body, receive), send)
+        else:
+            await answer(send, 200, made)
+
+    async def _hand_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] in {"GET", "HEAD", "OPTIONS"} or _HARMLESS.search(scope["path"]):
+            await self._app(scope, receive, send)
+            return
+        self._active.clear()
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._active.clear()
+
+    # Writing
+
+    async def _log_metric(self, workspace: str, body: bytes, _query: bytes) -> bytes:
+        return await self._accept(workspace, plain.log_metric(body))
+
+    async def _log_batch(self, workspace: str, body: bytes, _query: bytes) -> bytes:
+        return await self._accept(workspace, plain.log_batch(body))
+
+    async def _accept(self, workspace: str, logged: Logged) -> bytes:
+        for point in logged.points:
+            if point[0] not in self._good_names:
+                self._check_name(point[0])
+        if (workspace, logged.run_id) not in self._active:
+            await to_thread.run_sync(_within, workspace, self._store.assert_active, logged.run_id)
+            self._active.add((workspace, logged.run_id))
+        await asyncio.wrap_future(self._points.accept(workspace, logged.run_id, logged.points))
+        return b"{}"
+
+    def _check_name(self, name: str) -> None:
+        _validate_metric(name, 0.0, 0, 0)
+        if len(self._good_names) >= _NAMES_KEPT:
+            self._good_names.clear()
+        self._good_names.add(name)
+
+    # Reading
+
+    async def _history(self, workspace: str, _body: bytes, query: bytes) -> bytes:
+        return await to_thread.run_sync(self._read_history, workspace, plain.history(query))
+
+    def _read_history(self, workspace: str, asked: HistoryAsked) -> bytes:
+        offset = SearchUtils.parse_start_offset_from_page_token(asked.page_token)
+        histories = _within(workspace, self._store.readable, [asked.run_id])
+        wanted = None if asked.limit is None else asked.limit + 1
+        rows = histories.of_run_json(asked.run_id, asked.name, offset, wanted)
+        if asked.limit is None or len(rows) <= asked.limit:
+            return _metrics(rows)
+        token = SearchUtils.create_page_token(offset + asked.limit)
+        return _metrics(rows[: asked.limit], b',"next_page_token":"' + token + b'"')
+
+    async def _sample(self, workspace: str, _body: bytes, query: bytes) -> bytes:
+        return await to_thread.run_sync(self._read_sample, workspace, plain.sample(query))
+
+    def _read_sample(self, workspace: str, asked: SampleAsked) -> bytes:
+        histories = _within(workspace, self._store.readable, asked.run_ids)
+        rows = histories.sample_json(asked.run_ids, asked.name, asked.size, asked.steps)
+        return _metrics(rows)
+
+
+def _within(workspace: str, ask: Callable[[Any], Any], asked: object) -> Any:
+    with ServerWorkspaceContext(workspace):
+        return ask(asked)
+
+
+def _workspace_if_plain(scope: Scope) -> str | None:
+    """The workspace of a request in plain JSON; None: MLflow must look at its headers."""
+    is_json, workspace = scope["method"] == "GET", b""
+    for name, value in scope["headers"]:
+        if name == b"content-type":
+            is_json = is_json or value == b"application/json"
+        elif name == WORKSPACE:
+            workspace = value
+        elif name in {b"origin", b"content-encoding"}:
+            return None
+    return workspace.decode("latin1") if is_json and workspace else None
+
+
+def _metrics(rows: Sequence[bytes], more: bytes = b"") -> bytes:
+    return b'{"metrics":[' + b",".join(rows) + b"]" + more + b"}" if rows else b"{}"

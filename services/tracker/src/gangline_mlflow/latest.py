@@ -1,0 +1,83 @@
+"""MLflow's table `latest_metrics`: the newest value of each metric; and the offsets behind it."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from sqlalchemy.exc import IntegrityError
+
+LatestRow = tuple[int, int, float, bool]
+"""(step, Unix time in ms, value, whether it is a NaN); the first three decide which is newer."""
+Latest = dict[tuple[str, str], LatestRow]
+"""By (run, name)."""
+
+_CHUNK = 500
+_TRIES = 3
+_CREATE = """
+CREATE TABLE IF NOT EXISTS gangline_metric_positions
+(topic_partition INTEGER PRIMARY KEY, next_offset BIGINT NOT NULL)
+"""
+_SET_POSITION = """
+INSERT INTO gangline_metric_positions (topic_partition, next_offset) VALUES (:place, :next)
+ON CONFLICT (topic_partition) DO UPDATE SET next_offset = excluded.next_offset
+"""
+_SET_LATEST = """
+INSERT INTO latest_metrics AS known (run_uuid, key, step, timestamp, value, is_nan)
+VALUES (:run, :name, :step, :time_ms, :value, :is_nan)
+ON CONFLICT (key, run_uuid) DO UPDATE SET
+  step = excluded.step, timestamp = excluded.timestamp,
+  value = excluded.value, is_nan = excluded.is_nan
+WHERE (excluded.step, excluded.timestamp, excluded.value)
+    > (known.step, known.timestamp, known.value)
+"""
+
+
+class LatestTable:
+    """`latest_metrics` of an MLflow database: SQLite or PostgreSQL."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+        with engine.begin() as connection:
+            connection.execute(sa.text(_CREATE))
+
+    def positions(self) -> dict[int, int]:
+        """The next offset of each partition that is not in the table yet."""
+        with self._engine.begin() as connection:
+            rows = connection.execute(
+                sa.text("SELECT topic_partition, next_offset FROM gangline_metric_positions")
+            )
+            return {int(place): int(offset) for place, offset in rows}
+
+    def write(self, latest: Latest, positions: dict[int, int]) -> None:
+        """Write both in one transaction. Values of runs that were removed are left out."""
+        for attempt in range(1, _TRIES + 1):
+            try:
+                with self._engine.begin() as connection:
+                    self._write(connection, latest, positions)
+            except IntegrityError:  # a run was removed meanwhile
+                if attempt == _TRIES:
+                    raise
+            else:
+                return
+
+    @staticmethod
+    def _write(connection: sa.Connection, latest: Latest, positions: dict[int, int]) -> None:
+        known = _known_runs(connection, sorted({run for run, _ in latest}))
+        rows = [
+            dict(zip(("run", "name", "step", "time_ms", "value", "is_nan"), (*key, *row)))  # noqa: B905
+            for key, row in sorted(latest.items())  # in one order, against deadlocks
+            if key[0] in known
+        ]
+        if rows:
+            connection.execute(sa.text(_SET_LATEST), rows)
+        places = [{"place": place, "next": offset} for place, offset in sorted(positions.items())]
+        connection.execute(sa.text(_SET_POSITION), places)
+
+
+def _known_runs(connection: sa.Connection, runs: list[str]) -> set[str]:
+    known: set[str] = set()
+    statement = sa.text("SELECT run_uuid FROM runs WHERE run_uuid IN :runs")
+    statement = statement.bindparams(sa.bindparam("runs", expanding=True))
+    for start in range(0, len(runs), _CHUNK):
+        part = {"runs": runs[start : start + _CHUNK]}
+        known.update(run for (run,) in connection.execute(statement, part))
+    return known

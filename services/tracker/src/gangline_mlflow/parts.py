@@ -1,0 +1,36 @@
+"""The parts that the store needs and MLflow cannot pass on: set once, before MLflow is imported."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gangline_bus.ports import Bus
+from gangline_bus.topics import TopicNames
+from gangline_mlflow.history import Histories
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The bus and ClickHouse, as this process reaches them."""
+
+    bus: Bus
+    names: TopicNames
+    histories: Histories
+
+
+_current: list[Parts] = []
+
+
+def use(parts: Parts) -> None:
+    """Set the parts of this process."""
+    _current[:] = [parts]
+
+
+def current() -> Parts:
+    """The parts of this process. Raises RuntimeError outside of `python -m gangline_mlflow`."""
+    if not _current:
+        raise RuntimeError(
+            "a store gangline+... is served by `python -m gangline_mlflow` alone: "
+            "point MLflow at the gateway instead"
+        )
+    return _current[0]

@@ -1,0 +1,168 @@
+"""Requests about metrics in their plain form. Pure: what is odd in any way is `Odd`, not judged."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl
+
+from pydantic_core import from_json
+
+Point = tuple[str, int, int, float]
+"""(name, step, Unix time in ms, value)."""
+
+MOST_METRICS = 1000
+_INT64 = 2**63
+_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_POINT = frozenset({"key", "value", "timestamp", "step"})
+_ONE = _POINT | {"run_id", "run_uuid"}
+_BATCH = frozenset({"run_id", "metrics", "params", "tags"})
+_HISTORY = frozenset({"run_id", "run_uuid", "metric_key", "max_results", "page_token"})
+_SAMPLE = frozenset({"run_ids", "metric_key", "max_results", "start_step", "end_step"})
+_INTEGER = re.compile(r"-?\d{1,18}", re.ASCII)
+_MOST_RUNS, _MOST_POINTS = 100, 2500
+
+
+class Odd(Exception):
+    """MLflow must judge the request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """Points to log to one run; their names are not checked."""
+
+    run_id: str
+    points: list[Point]
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryAsked:
+    """A page of a metric's history."""
+
+    run_id: str
+    name: str
+    limit: int | None
+    page_token: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SampleAsked:
+    """A sample of the histories of several runs."""
+
+    run_ids: list[str]
+    name: str
+    size: int
+    steps: tuple[int, int] | None
+
+
+def log_metric(body: bytes) -> Logged:
+    """The body of log-metric. Raises Odd."""
+    asked = _object(body, _ONE)
+    run_id = _text(asked.get("run_id"))
+    if asked.get("run_uuid", run_id) != run_id:
+        raise Odd
+    return Logged(run_id, [_point(asked)])
+
+
+def log_batch(body: bytes) -> Logged:
+    """The body of log-batch, with metrics alone. Raises Odd."""
+    asked = _object(body, _BATCH)
+    metrics = asked.get("metrics")
+    if asked.get("params") or asked.get("tags") or type(metrics) is not list:
+        raise Odd
+    if not 0 < len(metrics) <= MOST_METRICS:
+        raise Odd
+    for fields in metrics:
+        if type(fields) is not dict or not fields.keys() <= _POINT:
+            raise Odd
+    return Logged(_text(asked.get("run_id")), [_point(fields) for fields in metrics])
+
+
+def history(query: bytes) -> HistoryAsked:
+    """The query of metrics/get-history. Raises Odd."""
+    asked = _only(_query(query, _HISTORY))
+    run_id = _text(asked.get("run_id"))
+    if asked.get("run_uuid", run_id) != run_id:
+        raise Odd
+    limit = _integer(asked["max_results"]) if "max_results" in asked else None
+    if limit is not None and limit < 1:
+        raise Odd
+    token = asked.get("page_token") or None
+    return HistoryAsked(run_id, _text(asked.get("metric_key")), limit, token)
+
+
+def sample(query: bytes) -> SampleAsked:
+    """The query of metrics/get-history-bulk-interval. Raises Odd."""
+    asked = _query(query, _SAMPLE)
+    run_ids = asked.pop("run_ids", [])
+    if not 0 < len(run_ids) <= _MOST_RUNS or len(set(run_ids)) < len(run_ids):
+        raise Odd
+    only = _only(asked)
+    name = _text(only.pop("metric_key", None))
+    numbers = {field: _integer(text) for field, text in only.items()}
+    size = numbers.get("max_results", _MOST_POINTS)
+    low, high = numbers.get("start_step"), numbers.get("end_step")
+    if not 0 < size <= _MOST_POINTS or (low is None) != (high is None):
+        raise Odd
+    if low is None or high is None:
+        return SampleAsked(run_ids, name, size, None)
+    if low > high:
+        raise Odd
+    return SampleAsked(run_ids, name, size, (low, high))
+
+
+def _point(fields: Mapping[str, Any]) -> Point:
+    value, time_ms, step = fields.get("value"), fields.get("timestamp"), fields.get("step", 0)
+    if type(value) is int:
+        value = float(value)
+    elif type(value) is str:
+        value = _NOT_FINITE.get(value)
+    if type(value) is not float or type(time_ms) is not int or type(step) is not int:
+        raise Odd
+    if not 0 <= time_ms < _INT64 or not -_INT64 <= step < _INT64:
+        raise Odd
+    return _text(fields.get("key")), step, time_ms, value
+
+
+def _text(value: object) -> str:
+    if type(value) is not str or not value:
+        raise Odd
+    return value
+
+
+def _integer(text: str) -> int:
+    if not _INTEGER.fullmatch(text):
+        raise Odd
+    return int(text)
+
+
+def _object(body: bytes, known: frozenset[str]) -> dict[str, Any]:
+    try:
+        read = from_json(body, allow_inf_nan=False)
+    except ValueError:
+        raise Odd from None
+    if type(read) is not dict or not read.keys() <= known:
+        raise Odd
+    return read
+
+
+def _query(query: bytes, known: frozenset[str]) -> dict[str, list[str]]:
+    try:
+        pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict")
+    except ValueError:
+        raise Odd from None
+    read: dict[str, list[str]] = {}
+    for name, value in pairs:
+        if name not in known:
+            raise Odd
+        read.setdefault(name, []).append(value)
+    return read
+
+
+def _only(asked: Mapping[str, list[str]]) -> dict[str, str]:
+    if any(len(values) > 1 for values in asked.values()):
+        raise Odd
+    return {name: values[0] for name, values in asked.items()}

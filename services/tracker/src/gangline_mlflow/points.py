@@ -1,0 +1,249 @@
+"""Points on their way: to Kafka, into `latest_metrics`, and when a reader finds them.
+
+1. `accept` sends points to gangline.metrics. Its future is done when all replicas have them; only
+   then does the client get its answer.
+2. `follow` reads the topic in a thread, and `flush` writes the newest value of each metric to
+   SQL, in one transaction with the offsets behind them. So a process that was killed continues
+   where SQL stands, and loses no point and counts none twice.
+3. The tracker reads the same topic into ClickHouse.
+
+Readers wait for the points of their runs that this process accepted: `settle_latest` until SQL has
+them, `settle_history` until ClickHouse has. Nothing is waited for when nothing is on its way.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from datetime import UTC, datetime
+
+import structlog
+
+from gangline_bus.codec import UndecodableError, encode, receive
+from gangline_bus.ports import BusError, Record, TopicPartition
+from gangline_mlflow.latest import Latest, LatestTable
+from gangline_mlflow.parts import Parts
+from gangline_mlflow.plain import Point
+from gangline_mlflow.values import published
+from gangline_schemas.catalog import Topic
+from gangline_schemas.envelope import Envelope
+from gangline_schemas.events.metrics import MetricLogged
+
+log = structlog.get_logger(__name__)
+
+SOURCE = "gangline/mlflow"
+SETTLE_S = 15.0
+_FLUSH_EVERY_S = 1.0
+_POLL_S = 0.2
+_RECORDS = 2_000
+_RUNS_KEPT = 10_000
+
+
+class NotSettledError(Exception):
+    """Points that were accepted are not readable in time."""
+
+
+class Points:
+    """The points of this process; may be used from any thread. Call `start` first."""
+
+    def __init__(self, parts: Parts, table: LatestTable) -> None:
+        self._table, self._histories = table, parts.histories
+        self._topic = parts.names.name(Topic.METRICS)
+        self._writer = parts.bus.writer(prompt=True)
+        self._bus, self._names = parts.bus, parts.names
+        self._reader = parts.bus.reader("latest")
+        self._changed = threading.Condition()
+        self._flushing = threading.Lock()
+        self._open: dict[str, set[str]] = {}  # ids of events that were not read back, by run
+        self._places: dict[str, tuple[int, int]] = {}  # (partition, offset) of a run's last event
+        self._floor: dict[int, int] = {}  # the same for all runs that are in no `_places`
+        self._latest: Latest = {}
+        self._positions: dict[int, int] = {}
+        self._failure: BaseException | None = None
+
+    def start(self) -> None:
+        """Read what earlier processes left, then follow. Raises BusError, RuntimeError."""
+        places = self._names.places(self._bus, Topic.METRICS)
+        starts, ends = self._bus.start_offsets(places), self._bus.end_offsets(places)
+        known = self._table.positions()
+        wanted = {place: known.get(place.partition, 0) for place in places}
+        for place, position in wanted.items():
+            if position > ends[place]:
+                raise RuntimeError(
+                    f"the database has read {place.topic}[{place.partition}] up to {position}, but "
+                    f"it ends at {ends[place]}: the database belongs to another bus"
+                )
+        positions = {place: max(at, starts[place]) for place, at in wanted.items()}
+        self._reader.assign(positions)
+        self._floor = {place.partition: end - 1 for place, end in ends.items() if end}
+        while any(positions[place] < end for place, end in ends.items()):
+            self._take(self._reader.poll(_RECORDS, _POLL_S))
+            positions = self._reader.positions()
+        self.flush()
+        threading.Thread(target=self._follow, name="latest", daemon=True).start()
+
+    def accept(self, team: str, run_id: str, points: Sequence[Point]) -> Future[None]:
+        """Send valid points of one run. Raises BusError when the bus takes no more."""
+        names, steps, times, values = zip(*points, strict=True)
+        event = MetricLogged(
+            run_id=run_id,
+            team=team,
+            name=names,
+            step=steps,
+            time_ms=times,
+            value=tuple(map(published, values)),
+        )
+        envelope = Envelope(uuid.uuid4().hex, SOURCE, datetime.now(UTC), run_id, event)
+        done: Future[None] = Future()
+
+        def delivered(error: BusError | None) -> None:
+            if error is None:
+                done.set_result(None)
+            else:
+                self._forget(run_id, envelope.id)
+                done.set_exception(error)
+
+        with self._changed:
+            self._open.setdefault(run_id, set()).add(envelope.id)
+        try:
+            self._writer.send(encode(envelope, topic=self._topic), delivered)
+        except BusError:
+            self._forget(run_id, envelope.id)
+            raise
+        return done
+
+    def settle_latest(self, run_id: str | None = None) -> None:
+        """Wait until SQL has what was accepted of this run, or of all. Raises NotSettledError."""
+        with self._changed:
+            if not self._latest and not self._waiting(run_id):
+                return
+            self._await_reading(run_id)
+        self.flush()
+
+    def settle_history(self, run_ids: Iterable[str]) -> None:
+        """Wait until ClickHouse has what was accepted of these runs. Raises NotSettledError."""
+        wanted: dict[int, int] = {}
+        with self._changed:
+            for run_id in run_ids:
+                self._await_reading(run_id)
+                places = [self._places[run_id]] if run_id in self._places else self._floor.items()
+                for partition, offset in places:
+                    wanted[partition] = max(offset, wanted.get(partition, -1))
+        if not wanted:
+            return
+        deadline = time.monotonic() + SETTLE_S
+        while True:
+            positions = self._histories.positions()
+            if all(positions.get(partition, 0) > offset for partition, offset in wanted.items()):
+                break
+            if time.monotonic() > deadline:
+                raise NotSettledError("the tracker has not written these metrics yet")
+            time.sleep(0.01)
+        self._passed(positions)
+
+    def flush(self) -> None:
+        """Write the newest values to SQL, and how far the topic is read."""
+        with self._flushing:
+            with self._changed:
+                latest, self._latest = self._latest, {}
+                positions, self._positions = self._positions, {}
+            if not positions:
+                return
+            try:
+                self._table.write(latest, positions)
+            except BaseException:
+                with self._changed:
+                    self._latest = {**latest, **self._latest}
+                    self._positions = {**positions, **self._positions}
+                raise
+
+    def _waiting(self, run_id: str | None) -> bool:
+        return bool(self._open) if run_id is None else run_id in self._open
+
+    def _await_reading(self, run_id: str | None) -> None:
+        """Until the events that are open now were read back; the lock is held."""
+        runs = [run_id] if run_id is not None else list(self._open)
+        wanted = {run: set(self._open[run]) for run in runs if run in self._open}
+        deadline = time.monotonic() + SETTLE_S
+        while any(ids & self._open.get(run, set()) for run, ids in wanted.items()):
+            if self._failure is not None:
+                raise NotSettledError("metrics cannot be stored") from self._failure
+            if not self._changed.wait(deadline - time.monotonic()):
+                raise NotSettledError("the bus has not returned these metrics yet")
+
+    def _forget(self, run_id: str, event_id: str) -> None:
+        with self._changed:
+            ids = self._open.get(run_id, set())
+            ids.discard(event_id)
+            if not ids:
+                self._open.pop(run_id, None)
+            self._changed.notify_all()
+
+    def _follow(self) -> None:
+        written = time.monotonic()
+        try:
+            while True:
+                self._take(self._reader.poll(_RECORDS, _POLL_S))
+                now = time.monotonic()
+                if self._positions and now - written >= _FLUSH_EVERY_S:
+                    self.flush()
+                    written = now
+        except BaseException as error:
+            self._failure = error
+            with self._changed:
+                self._changed.notify_all()
+            raise  # ends the process
+
+    def _take(self, records: Sequence[Record]) -> None:
+        read = [(record, _event(record)) for record in records]
+        with self._changed:
+            for record, found in read:
+                self._positions[record.partition] = record.offset + 1
+                if found is None:
+                    continue
+                event_id, event = found
+                self._fold(event)
+                self._places[event.run_id] = (record.partition, record.offset)
+                ids = self._open.get(event.run_id)
+                if ids is not None:
+                    ids.discard(event_id)
+                    if not ids:
+                        del self._open[event.run_id]
+            if len(self._places) > _RUNS_KEPT:
+                for partition, offset in self._places.values():
+                    self._floor[partition] = max(offset, self._floor.get(partition, -1))
+                self._places.clear()
+            self._changed.notify_all()
+
+    def _fold(self, event: MetricLogged) -> None:
+        columns = zip(event.name, event.step, event.time_ms, event.value, strict=True)
+        for name, step, time_ms, value in columns:
+            row = (step, time_ms, 0.0 if value is None else value, value is None)
+            key = (event.run_id, name)
+            known = self._latest.get(key)
+            if known is None or row[:3] > known[:3]:
+                self._latest[key] = row
+
+    def _passed(self, positions: dict[int, int]) -> None:
+        """ClickHouse has so much: forget places before it."""
+        with self._changed:
+            for run_id, (partition, offset) in list(self._places.items()):
+                if offset < positions.get(partition, 0):
+                    del self._places[run_id]
+            for partition, offset in list(self._floor.items()):
+                if offset < positions.get(partition, 0):
+                    del self._floor[partition]
+
+
+def _event(record: Record) -> tuple[str, MetricLogged] | None:
+    try:
+        envelope = receive(record).envelope
+    except UndecodableError as error:
+        place = TopicPartition(record.topic, record.partition)
+        log.warning("record skipped", place=str(place), offset=record.offset, error=error.reason)
+        return None
+    assert isinstance(envelope.data, MetricLogged)  # noqa: S101 - the topic has one type
+    return envelope.id, envelope.data

@@ -1,0 +1,91 @@
+"""MLflow's own application as this process serves it: the guard, the fast lane, then MLflow."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from gangline_mlflow.config import Settings
+from gangline_mlflow.plugin import PREFIX
+
+_STOP_S = 2
+
+
+def environment(settings: Settings) -> Mapping[str, str]:
+    """The variables that `mlflow server` sets for its own workers, and what stays off.
+
+    Off are programs that run on this host for any user, calls to addresses that users name, and
+    telemetry.
+    """
+    artifacts, more = settings.artifacts()
+    return {
+        "_MLFLOW_SERVER_FILE_STORE": f"{PREFIX}{settings.mlflow_database}",
+        "_MLFLOW_SERVER_REGISTRY_STORE": f"{PREFIX}{settings.mlflow_database}",
+        "_MLFLOW_SERVER_ARTIFACT_ROOT": "mlflow-artifacts:/",
+        "_MLFLOW_SERVER_ARTIFACT_DESTINATION": artifacts,
+        "_MLFLOW_SERVER_SERVE_ARTIFACTS": "true",
+        "MLFLOW_ENABLE_WORKSPACES": "true",
+        "MLFLOW_WORKSPACE_STORE_URI": settings.mlflow_database,
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        "MLFLOW_ENABLE_AI_GATEWAY": "false",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "DO_NOT_TRACK": "true",
+        **more,
+    }
+
+
+def create_app(settings: Settings) -> Any:
+    """The application. Call `parts.use` first; takes seconds, and migrates the database."""
+    os.environ.update(environment(settings))
+    from mlflow.server.fastapi_app import app
+    from mlflow.server.handlers import _get_model_registry_store, _get_tracking_store
+
+    from gangline_mlflow.guard import Guard
+    from gangline_mlflow.lane import FastLane
+
+    store = _get_tracking_store()
+    _get_model_registry_store()
+    return Guard(FastLane(app, store), settings.service_token.get_secret_value())
+
+
+class Server:
+    """Serves an application from a thread, on a socket that listens already."""
+
+    def __init__(self, app: Any, listening: socket.socket) -> None:
+        import uvicorn
+
+        config = uvicorn.Config(
+            app,
+            http="httptools",
+            ws="none",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_graceful_shutdown=_STOP_S,
+        )
+        self._server = uvicorn.Server(config)
+        self._socket = listening
+        self._thread = threading.Thread(target=self._run, name="http", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        import uvloop
+
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            # Not `run`: signals belong to the process's main thread.
+            runner.run(self._server.serve(sockets=[self._socket]))
+
+    @property
+    def alive(self) -> bool:
+        """Whether its thread runs."""
+        return self._thread.is_alive()
+
+    def close(self) -> None:
+        """Stop answering; what is open is cut after 2 s."""
+        self._server.should_exit = True
+        self._thread.join(_STOP_S + 2.0)

@@ -1,0 +1,194 @@
+"""MLflow's own SQL store, in which only the methods of metrics are replaced.
+
+Histories go to Kafka and ClickHouse; `latest_metrics` stays in SQL, so MLflow's searches and orders
+by metrics work unchanged. Private methods of MLflow that are used here are named in ADR 32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import sqlalchemy as sa
+from mlflow.entities import Metric
+from mlflow.entities.entity_type import EntityAssociationType
+from mlflow.entities.metric import MetricWithRunId
+from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import TEMPORARILY_UNAVAILABLE
+from mlflow.store.entities.paged_list import PagedList
+from mlflow.store.tracking.sqlalchemy_workspace_store import WorkspaceAwareSqlAlchemyStore
+from mlflow.utils.search_utils import SearchUtils
+from mlflow.utils.validation import _validate_metric
+from mlflow.utils.workspace_context import get_request_workspace
+
+from gangline_bus.ports import BusError
+from gangline_mlflow.history import Histories, Row
+from gangline_mlflow.latest import LatestTable
+from gangline_mlflow.parts import Parts
+from gangline_mlflow.points import NotSettledError, Points
+
+ACCEPT_S = 30.0
+
+
+class GanglineStore(WorkspaceAwareSqlAlchemyStore):  # type: ignore[misc]  # MLflow has no types
+    """The store of a server with workspaces."""
+
+    points: Points
+    histories: Histories
+
+    # Writing
+
+    def _log_metrics(self, run_id: str, metrics: Sequence[Metric]) -> None:
+        for index, metric in enumerate(metrics):
+            path = "" if len(metrics) == 1 else f"metrics[{index}]"
+            _validate_metric(metric.key, metric.value, metric.timestamp, metric.step, path=path)
+        self.assert_active(run_id)
+        if not metrics:
+            return
+        points = [(m.key, int(m.step), int(m.timestamp), float(m.value)) for m in metrics]
+        with _refusals():
+            self.points.accept(get_request_workspace(), run_id, points).result(ACCEPT_S)
+
+    def assert_active(self, run_id: str) -> None:
+        """Raise MlflowException unless points of this run may be logged."""
+        with self.ManagedSessionMaker() as session:
+            self._check_run_is_active(self._get_run(run_uuid=run_id, session=session))
+
+    # The newest values, in SQL
+
+    def get_run(self, run_id: str) -> Any:
+        """MLflow's, after what was accepted before."""
+        self._settle(run_id)
+        return super().get_run(run_id)
+
+    def _search_runs(self, *args: Any, **kwargs: Any) -> Any:
+        self._settle(None)
+        return super()._search_runs(*args, **kwargs)
+
+    def _settle(self, run_id: str | None) -> None:
+        with _refusals():
+            self.points.settle_latest(run_id)
+
+    # Histories, in ClickHouse
+
+    def readable(self, run_ids: Iterable[str]) -> Histories:
+        """The histories, after what was accepted before.
+
+        Raises MlflowException when a run is of another workspace.
+        """
+        run_ids = list(run_ids)
+        with self.ManagedSessionMaker() as session:
+            for run_id in run_ids:
+                self._validate_run_accessible(session, run_id)
+        with _refusals():
+            self.points.settle_history(run_ids)
+        return self.histories
+
+    def get_metric_history(
+        self,
+        run_id: str,
+        metric_key: str,
+        max_results: int | None = None,
+        page_token: str | None = None,
+    ) -> PagedList:
+        """A page of the points of a metric."""
+        histories = self.readable([run_id])
+        offset = SearchUtils.parse_start_offset_from_page_token(page_token)
+        limit = None if max_results is None else max_results + 1
+        rows = histories.of_run(run_id, metric_key, offset, limit)
+        following = None
+        if max_results is not None and len(rows) > max_results:
+            rows = rows[:max_results]
+            following = SearchUtils.create_page_token(offset + max_results)
+        return PagedList([_metric(metric_key, row) for row in rows], following)
+
+    def get_metric_history_bulk(
+        self, run_ids: Sequence[str], metric_key: str, max_results: int
+    ) -> list[MetricWithRunId]:
+        """Points of the runs that are of this workspace."""
+        with self.ManagedSessionMaker() as session:
+            mine = self._filter_entity_ids(session, EntityAssociationType.RUN, list(run_ids))
+        with _refusals():
+            self.points.settle_history(mine)
+        return _with_runs(metric_key, self.histories.of_runs(mine, metric_key, max_results))
+
+    def get_max_step_for_metric(self, run_id: str, metric_key: str) -> int:
+        """The largest step of a metric; 0 without points."""
+        return self.readable([run_id]).last_step(run_id, metric_key)
+
+    def get_metric_history_bulk_interval_from_steps(
+        self, run_id: str, metric_key: str, steps: Sequence[int], max_results: int
+    ) -> list[MetricWithRunId]:
+        """Points at these steps."""
+        rows = self.readable([run_id]).at_steps(run_id, metric_key, list(steps), max_results)
+        return _with_runs(metric_key, rows)
+
+    def get_metric_history_bulk_interval(
+        self,
+        run_ids: Sequence[str],
+        metric_key: str,
+        max_results: int,
+        start_step: int | None,
+        end_step: int | None,
+    ) -> list[MetricWithRunId]:
+        """A sample of each run's points."""
+        if (start_step is None) != (end_step is None):
+            raise MlflowException.invalid_parameter_value(
+                "Both start_step and end_step must be specified together, "
+                "or neither may be specified."
+            )
+        steps = None if start_step is None or end_step is None else (start_step, end_step)
+        histories = self.readable(run_ids)
+        order = list(dict.fromkeys(run_ids))
+        rows = histories.sample(order, metric_key, max(1, max_results), steps)
+        if len(order) == len(run_ids):
+            return _with_runs(metric_key, rows)
+        return [
+            point
+            for run_id in run_ids  # a run that is named twice is shown twice
+            for point in _with_runs(metric_key, [row for row in rows if row[0] == run_id])
+        ]
+
+
+def open_store(database: str, artifact_root: str | None, parts: Parts) -> GanglineStore:
+    """The store, its schema up to date, and all that earlier processes left is in SQL.
+
+    Raises what MLflow raises when the database is away or of a later version.
+    """
+    if database.startswith("sqlite"):
+        engine = GanglineStore._get_or_create_engine(database)  # noqa: SLF001 - see ADR 32
+        sa.event.listen(engine, "connect", _prompt_commits)
+        engine.dispose()
+    store = GanglineStore(database, artifact_root)
+    store.histories = parts.histories
+    store.points = Points(parts, LatestTable(store.engine))
+    store.points.start()
+    return store
+
+
+def _prompt_commits(connection: Any, _record: object) -> None:
+    """Commits that survive this process, as those of ClickHouse and the broker's do."""
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = NORMAL")
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Answer 503, after which MLflow's client tries again, while bus or tracker are away."""
+    try:
+        yield
+    except (BusError, NotSettledError, TimeoutError) as error:
+        raise MlflowException(
+            f"metrics cannot be stored now: {error}", error_code=TEMPORARILY_UNAVAILABLE
+        ) from error
+
+
+def _metric(name: str, row: Row) -> Metric:
+    _, step, time_ms, value, is_nan = row
+    return Metric(name, math.nan if is_nan else value, time_ms, step)
+
+
+def _with_runs(name: str, rows: Iterable[Row]) -> list[MetricWithRunId]:
+    return [MetricWithRunId(run_id=row[0], metric=_metric(name, row)) for row in rows]

@@ -1,0 +1,104 @@
+"""The MLflow server as a real process beside a real tracker over real Kafka."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gangline.local.probe import answers_ok
+from support.harnesses.tracker_process import DEADLINE_S, TrackerProcess, wait_until
+
+
+class MlflowProcess:
+    """One server over `database`. Requests need `headers(team)`."""
+
+    def __init__(self, tracker: TrackerProcess, database: str | None = None) -> None:
+        self._tracker = tracker
+        self.folder = tracker.folder
+        self.database = database or f"sqlite:///{tracker.folder / 'mlflow.db'}"
+        self.token = tracker.tokens["service"]
+        self._file = tracker.folder / "mlflow.json"
+        self._health = tracker.folder / "mlflow-health.json"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it and wait until it serves."""
+        for file in (self._file, self._health):
+            file.unlink(missing_ok=True)
+        environment = {
+            **os.environ,
+            "GANGLINE_BOOTSTRAP_SERVERS": self._tracker.bootstrap,
+            "GANGLINE_TOPIC_PREFIX": self._tracker.names.prefix,
+            "GANGLINE_MLFLOW_DATABASE": self.database,
+            "GANGLINE_MLFLOW_FILE": str(self._file),
+            "GANGLINE_STORE_URL": f"file://{self.folder / 'store'}",
+            "GANGLINE_SERVICE_TOKEN": self.token,
+            "GANGLINE_CLICKHOUSE_URL": self._tracker.url,
+            "GANGLINE_HEALTH_FILE": str(self._health),
+            "GANGLINE_INSTANCE_ID": "mlflow-0",
+        }
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "gangline_mlflow"], env=environment, stderr=log
+            )
+        process = self._process
+        wait_until("the start", lambda: self._is_ready() or process.poll() is not None)
+        assert process.poll() is None, self.log.read_text()[-4000:]
+
+    @property
+    def log(self) -> Path:
+        """What it has written."""
+        return self.folder / "mlflow.log"
+
+    @property
+    def url(self) -> str:
+        """Where it serves."""
+        return str(json.loads(self._file.read_text())["url"])
+
+    @property
+    def pid(self) -> int:
+        """The process that runs now."""
+        assert self._process is not None
+        return self._process.pid
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Send a signal and wait for the end."""
+        process, self._process = self._process, None
+        assert process is not None
+        process.send_signal(number)
+        return process.wait(DEADLINE_S)
+
+    def close(self) -> None:
+        """End what still runs."""
+        if self._process is not None:
+            self.end(signal.SIGKILL)
+
+    def _is_ready(self) -> bool:
+        if not self._health.exists():
+            return False
+        return answers_ok(f"{json.loads(self._health.read_text())['url']}/readyz")
+
+
+@contextmanager
+def mlflow_server(
+    bootstrap: str, folder: Path, database: str | None = None
+) -> Iterator[MlflowProcess]:
+    """A tracker and an MLflow server, started; both end with the block."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tracker = TrackerProcess(bootstrap, folder)
+    server: MlflowProcess | None = None
+    try:
+        tracker.start()
+        server = MlflowProcess(tracker, database)
+        server.start()
+        yield server
+    finally:
+        if server is not None:
+            server.close()
+        tracker.close()
