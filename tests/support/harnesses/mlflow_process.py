@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from gangline.local.ports import pick_ports
 from gangline.local.probe import answers_ok
 from support.harnesses.tracker_process import DEADLINE_S, TrackerProcess, wait_until
 
@@ -23,20 +24,19 @@ class MlflowProcess:
         self.folder = tracker.folder
         self.database = database or f"sqlite:///{tracker.folder / 'mlflow.db'}"
         self.token = tracker.tokens["service"]
-        self._file = tracker.folder / "mlflow.json"
+        self._port = pick_ports(1)[0]
         self._health = tracker.folder / "mlflow-health.json"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start it and wait until it serves."""
-        for file in (self._file, self._health):
-            file.unlink(missing_ok=True)
+        self._health.unlink(missing_ok=True)
         environment = {
             **os.environ,
             "GANGLINE_BOOTSTRAP_SERVERS": self._tracker.bootstrap,
             "GANGLINE_TOPIC_PREFIX": self._tracker.names.prefix,
             "GANGLINE_MLFLOW_DATABASE": self.database,
-            "GANGLINE_MLFLOW_FILE": str(self._file),
+            "GANGLINE_MLFLOW_PORT": str(self._port),
             "GANGLINE_STORE_URL": f"file://{self.folder / 'store'}",
             "GANGLINE_SERVICE_TOKEN": self.token,
             "GANGLINE_CLICKHOUSE_URL": self._tracker.url,
@@ -58,8 +58,8 @@ class MlflowProcess:
 
     @property
     def url(self) -> str:
-        """Where it serves."""
-        return str(json.loads(self._file.read_text())["url"])
+        """Where it serves, also after a restart."""
+        return f"http://127.0.0.1:{self._port}"
 
     @property
     def pid(self) -> int:

@@ -74,8 +74,7 @@ def takes_files(path: str) -> bool:
 def enter(path: str, query: str, caller: Principal) -> Passed:
     """The way of a request. Raises Refused."""
     named, inner = _split(path.removeprefix(PREFIX))
-    whole = unquote(unquote(f"{path}?{query}"))
-    if any(part in {".", ".."} for part in _PARTS.split(whole)) or "\0" in whole:
+    if _has_dots(f"{path}?{query}"):
         raise Refused(400, "INVALID_PARAMETER_VALUE", "a path must not hold the parts . and ..")
     if not _is_served(inner):
         raise Refused(403, "PERMISSION_DENIED", "this installation does not offer this route")
@@ -99,8 +98,15 @@ def check_source(body: bytes, team: str) -> None:
             "INVALID_PARAMETER_VALUE",
             "source: must be a run, model or artifact of this team, such as runs:/RUN/model",
         )
-    if any(part in {".", ".."} for part in _PARTS.split(unquote(unquote(source)))):
+    if _has_dots(source):
         raise Refused(400, "INVALID_PARAMETER_VALUE", "source: must not hold the parts . and ..")
+
+
+def _has_dots(text: str) -> bool:
+    """Whether a part is . or .. however often it is quoted, or a NUL stands in it."""
+    while (plain := unquote(text)) != text:
+        text = plain
+    return "\0" in text or any(part in {".", ".."} for part in _PARTS.split(text))
 
 
 def _split(path: str) -> tuple[str | None, str]:

@@ -1,0 +1,158 @@
+"""Which requests reach MLflow, in which workspace, and that the list covers MLflow's routes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from gangline_gateway.mlflow_door import (
+    SERVED,
+    Refused,
+    check_source,
+    enter,
+    is_mlflow,
+    takes_files,
+)
+from gangline_service.tokens import Principal, Role
+
+NLP = Principal(name="ada", role=Role.MEMBER, teams=frozenset({"nlp"}))
+BOTH = Principal(name="bob", role=Role.MEMBER, teams=frozenset({"nlp", "vision"}))
+ADMIN = Principal(name="root", role=Role.ADMIN, teams=frozenset())
+SERVICE = Principal(name="svc", role=Role.SERVICE, teams=frozenset())
+
+REFUSED = frozenset(
+    {
+        "assistant", "demo", "gateway", "gateway-proxy", "genai", "jobs", "mcp-servers",
+        "prompt-optimization", "scorer", "scorers", "ui-telemetry", "webhooks", "workspaces",
+    }
+)  # fmt: skip
+"""Families that this installation does not serve: they run programs or call other hosts, or know
+no teams."""
+
+
+def refusal(path: str, caller: Principal = NLP, query: str = "") -> Refused:
+    with pytest.raises(Refused) as found:
+        enter(path, query, caller)
+    return found.value
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/", "/version", "/static-files/static/js/main.js", "/graphql", "/get-artifact",
+        "/api/2.0/mlflow/runs/log-metric", "/ajax-api/2.0/mlflow/experiments/search",
+        "/ajax-api/3.0/mlflow/traces/search", "/api/2.0/mlflow-artifacts/artifacts/1/a/b.txt",
+        "/v1/traces",
+    ],
+)  # fmt: skip
+def test_a_route_of_mlflow_is_the_team_s_own(path: str) -> None:
+    passed = enter(f"/mlflow{path}", "", NLP)
+    assert (passed.team, passed.path) == ("nlp", path)
+    passed = enter(f"/mlflow/teams/vision{path}", "", BOTH)
+    assert (passed.team, passed.path) == ("vision", path)
+
+
+@pytest.mark.parametrize("family", sorted(REFUSED | {"never-heard-of"}))
+def test_other_routes_are_refused(family: str) -> None:
+    for api in ("api", "ajax-api"):
+        for path in (f"/{api}/3.0/mlflow/{family}", f"/{api}/2.0/mlflow/{family}/list"):
+            assert refusal(f"/mlflow{path}").status == 403
+    assert refusal(f"/mlflow/{family}").status == 403
+
+
+@pytest.mark.parametrize("path", ["/ajax-api/2.0/jobs/x", "/gateway/x", "/api/2.0/mlflow", "/x"])
+def test_paths_without_a_family_are_refused(path: str) -> None:
+    assert refusal(f"/mlflow{path}").status == 403
+
+
+def test_the_families_are_those_of_the_genuine_server(tmp_path: Path) -> None:
+    pytest.importorskip("mlflow")
+    script = """
+import re
+from mlflow.server import app
+from mlflow.server.fastapi_app import app as outer
+paths = [rule.rule for rule in app.url_map.iter_rules()]
+for part in outer.routes:
+    router = getattr(part, "original_router", None)
+    prefix = part.include_context.prefix if router is not None else ""
+    paths += [prefix + route.path for route in getattr(router, "routes", [])]
+found = {m[1] for m in (re.match(r"/(?:ajax-)?api/[0-9.]+/mlflow/([^/<{]+)", p) for p in paths) if m}
+print("FAMILIES", *sorted(found))
+"""
+    environment = {
+        **os.environ,
+        "MLFLOW_ENABLE_WORKSPACES": "true",
+        "_MLFLOW_SERVER_FILE_STORE": f"sqlite:///{tmp_path / 'x.db'}",
+        "_MLFLOW_SERVER_ARTIFACT_ROOT": "mlflow-artifacts:/",
+        "_MLFLOW_SERVER_ARTIFACT_DESTINATION": str(tmp_path),
+        "_MLFLOW_SERVER_SERVE_ARTIFACTS": "true",
+    }
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script],
+        env=environment, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    (line,) = [line for line in ended.stdout.splitlines() if line.startswith("FAMILIES")]
+    assert set(line.split()[1:]) == SERVED | REFUSED
+
+
+@pytest.mark.parametrize("dots", [".", "..", "%2e", "%2e%2e", "%252e%252e", "..%2f", "..%5c"])
+def test_dots_are_refused_however_they_are_spelled(dots: str) -> None:
+    inside = f"/mlflow/api/2.0/mlflow-artifacts/artifacts/{dots}/workspaces/vision/x"
+    assert refusal(inside).status == 400
+    query = f"path={dots}/x"
+    assert refusal("/mlflow/ajax-api/2.0/mlflow/artifacts/list", query=query).status == 400
+    query = f"path={quote(dots)}"
+    assert refusal("/mlflow/ajax-api/2.0/mlflow/artifacts/list", query=query).status == 400
+
+
+def test_a_name_with_dots_in_it_passes() -> None:
+    assert enter("/mlflow/api/2.0/mlflow-artifacts/artifacts/v1.2..x/a.b", "path=a.txt", NLP)
+
+
+def test_the_token_decides_about_the_team() -> None:
+    assert enter("/mlflow/teams/vision/", "", ADMIN).team == "vision"
+    assert "does not belong" in str(refusal("/mlflow/teams/vision/", NLP))
+    assert "/mlflow/teams/TEAM" in str(refusal("/mlflow/", BOTH))
+    assert "/mlflow/teams/TEAM" in str(refusal("/mlflow/", ADMIN))
+    assert refusal("/mlflow/teams/nlp/", SERVICE).status == 403
+    for name in ("default", "workspaces", "x"):
+        assert "cannot serve" in str(refusal(f"/mlflow/teams/{name}/", ADMIN))
+
+
+def test_a_model_version_is_made_of_the_team_s_own() -> None:
+    for source in ("runs:/r1/model", "models:/m-1", "mlflow-artifacts:/workspaces/nlp/1/r1/model"):
+        check_source(json.dumps({"name": "sft", "source": source}).encode(), "nlp")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "s3://bucket/x", "file:///etc", "/etc", "http://x/y", "runs://host/x", "models://x", "",
+        "mlflow-artifacts:/workspaces/vision/1/r1/model", "mlflow-artifacts:/1/r1", None, 3,
+        "mlflow-artifacts:/workspaces/nlp/../vision/1", "runs:/r1/%2e%2e/x", "RUNS:/r1/model",
+    ],
+)  # fmt: skip
+def test_a_model_version_of_anything_else_is_refused(source: object) -> None:
+    with pytest.raises(Refused, match="source"):
+        check_source(json.dumps({"name": "sft", "source": source}).encode(), "nlp")
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"source=runs:/x", b"\xff"])
+def test_a_body_that_cannot_be_read_makes_no_version(body: bytes) -> None:
+    with pytest.raises(Refused):
+        check_source(body, "nlp")
+
+
+def test_only_artifacts_take_bodies_of_any_size() -> None:
+    assert takes_files("/mlflow/api/2.0/mlflow-artifacts/artifacts/1/model.bin")
+    assert takes_files("/mlflow/teams/nlp/ajax-api/2.0/mlflow/upload-artifact")
+    assert not takes_files("/mlflow/api/2.0/mlflow/runs/log-batch")
+    assert not takes_files("/v1/api/2.0/mlflow-artifacts/artifacts/x")
+    assert is_mlflow("/mlflow")
+    assert not is_mlflow("/mlflowx")
