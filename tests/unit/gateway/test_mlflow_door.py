@@ -82,8 +82,8 @@ for part in outer.routes:
     router = getattr(part, "original_router", None)
     prefix = part.include_context.prefix if router is not None else ""
     paths += [prefix + route.path for route in getattr(router, "routes", [])]
-found = {m[1] for m in (re.match(r"/(?:ajax-)?api/[0-9.]+/mlflow/([^/<{]+)", p) for p in paths) if m}
-print("FAMILIES", *sorted(found))
+family = re.compile(r"/(?:ajax-)?api/[0-9.]+/mlflow/([^/<{]+)")
+print("FAMILIES", *sorted({found[1] for path in paths if (found := family.match(path))}))
 """
     environment = {
         **os.environ,

@@ -79,9 +79,8 @@ def query(*pairs: tuple[str, object]) -> bytes:
 
 
 def test_a_page_of_a_history() -> None:
-    asked = query(
-        ("run_id", "r1"), ("metric_key", "a/b c"), ("max_results", 10), ("page_token", "")
-    )
+    paging = (("max_results", 10), ("page_token", ""))
+    asked = query(("run_id", "r1"), ("metric_key", "a/b c"), *paging)
     assert plain.history(asked) == HistoryAsked("r1", "a/b c", 10, None)
 
 
@@ -109,9 +108,10 @@ def test_an_odd_question_for_a_history_is_left_to_mlflow(asked: bytes) -> None:
 @pytest.mark.parametrize(
     "asked",
     [
-        b"metric_key=a", b"run_ids=r&run_ids=r&metric_key=a", b"run_ids=r&metric_key=a&start_step=1",
+        b"metric_key=a", b"run_ids=r&run_ids=r&metric_key=a", b"run_ids=r&metric_key=",
+        b"run_ids=r&metric_key=a&start_step=1",
         b"run_ids=r&metric_key=a&start_step=2&end_step=1", b"run_ids=r&metric_key=a&max_results=0",
-        b"run_ids=r&metric_key=a&max_results=2501", b"run_ids=r&metric_key=", b"run_ids=r&metric_key",
+        b"run_ids=r&metric_key=a&max_results=2501", b"run_ids=r&metric_key",
         b"&".join(b"run_ids=%d" % n for n in range(101)) + b"&metric_key=a",
     ],
     ids=lambda asked: asked.decode()[:50],

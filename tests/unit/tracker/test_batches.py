@@ -12,6 +12,7 @@ from gangline_schemas.base import Event
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.heartbeats import GpuStatus, WorkerHeartbeat
 from gangline_schemas.events.logs import LogLine, WorkerLog
+from gangline_schemas.events.metrics import MetricLogged
 from gangline_schemas.events.quota import JobRejected
 from gangline_schemas.events.scheduling import (
     GangReleased,
@@ -25,6 +26,7 @@ from gangline_schemas.job import JobSpec, JobState
 from gangline_schemas.resources import Resources
 from gangline_tracker.batches import HeartbeatBatch, LogBatch, StepBatch
 from gangline_tracker.event_batch import EventBatch, team_of
+from gangline_tracker.metric_batch import MetricBatch
 from gangline_tracker.runs import Run, evolve
 
 NOW = datetime(2026, 5, 4, 3, 2, 1, tzinfo=UTC)
@@ -65,10 +67,26 @@ def test_steps_become_one_row_per_value() -> None:
 
 
 def test_a_record_of_another_type_is_refused() -> None:
-    for batch in (StepBatch(), LogBatch(), HeartbeatBatch()):
+    for batch in (StepBatch(), LogBatch(), HeartbeatBatch(), MetricBatch()):
         with pytest.raises(TypeError):
             batch.add(received(JobWaiting(job_id="job-1", code="capacity", message="")))
         assert batch.inserts(NOW) == []
+
+
+def test_points_become_one_row_each() -> None:
+    event = MetricLogged(
+        run_id="r" * 32, team="nlp", name=("loss", "acc"), step=(-1, 2**62), time_ms=(5, 6),
+        value=(1.5, None),
+    )  # fmt: skip
+    batch = MetricBatch()
+    batch.add(received(event, offset=9, topic="gangline.metrics"))
+    (insert,) = batch.inserts(NOW)
+    columns = ["name", "step", "time_ms", "value", "is_nan", "partition", "offset"]
+    assert [tuple(row.values()) for row in insert.rows.select(columns).to_pylist()] == [
+        ("loss", -1, 5, 1.5, False, 2, 9),
+        ("acc", 2**62, 6, 0.0, True, 2, 9),
+    ]
+    assert batch.rows() == 2
 
 
 def test_logs_and_heartbeats() -> None:

@@ -1,0 +1,84 @@
+"""MLflow through the gateway: the guide's example, and what a team's token reaches."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from support.fixtures.platform import RunningPlatform
+
+pytest.importorskip("mlflow")
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "mlflow.md"
+
+
+def example() -> str:
+    (found,) = re.findall(r"```python\n(.+?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
+    return str(found)
+
+
+@pytest.fixture
+def http(platform: RunningPlatform) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=f"{platform.client.url}/mlflow/teams/nlp", timeout=120) as client:
+        client.get("/version", auth=("any", platform.client.token))  # MLflow is loaded
+        yield client
+
+
+def test_the_guide_s_example(platform: RunningPlatform, http: httpx.Client, tmp_path: Path) -> None:
+    script = tmp_path / "example.py"
+    script.write_text(f"{example()}\nprint(len(best), best['metrics.loss'].min())\n")
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(tmp_path),
+        "MLFLOW_TRACKING_URI": f"{platform.client.url}/mlflow/teams/nlp",
+        "MLFLOW_TRACKING_TOKEN": platform.client.token,
+        "MLFLOW_WORKSPACE": "default",  # the gateway decides
+    }
+    ended = subprocess.run(
+        [sys.executable, str(script)], env=environment, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert ended.stdout.splitlines()[-1] == "1 0.02"
+
+
+def test_a_browser_is_asked_for_the_token(platform: RunningPlatform, http: httpx.Client) -> None:
+    asked = http.get("/")
+    assert asked.status_code == 401
+    assert asked.headers["www-authenticate"].startswith("Basic")
+    page = http.get("/", auth=("any", platform.client.token))
+    assert page.status_code == 200
+    assert "<title>MLflow</title>" in page.text
+    script = re.findall(r'src="(?:\./)?(static-files/[^"]+\.js)"', page.text)[0]
+    assert http.get(f"/{script}", auth=("any", platform.client.token)).status_code == 200
+    elsewhere = {"Origin": "http://elsewhere.example"}
+    refused = http.get("/version", auth=("any", platform.client.token), headers=elsewhere)
+    assert refused.status_code == 403
+
+
+def test_routes_without_teams_are_refused(platform: RunningPlatform, http: httpx.Client) -> None:
+    http.headers["Authorization"] = f"Bearer {platform.client.token}"
+    for path in ("workspaces", "webhooks/list", "assistant/config", "gateway/secrets/list"):
+        answer = http.get(f"/ajax-api/3.0/mlflow/{path}")
+        assert answer.status_code == 403
+        assert answer.json()["error_code"] == "PERMISSION_DENIED"
+    files = "/api/2.0/mlflow-artifacts/artifacts"
+    assert http.get(f"{files}/%2e%2e/workspaces/vision/x").status_code == 400
+    version = {"name": "sft", "source": "s3://bucket/workspaces/vision"}
+    assert http.post("/api/2.0/mlflow/model-versions/create", json=version).status_code == 400
+
+
+def test_a_large_artifact_passes_whole(platform: RunningPlatform, http: httpx.Client) -> None:
+    http.headers["Authorization"] = f"Bearer {platform.client.token}"
+    content = bytes(range(256)) * (12 << 12)  # 12 MiB
+    path = "/api/2.0/mlflow-artifacts/artifacts/large/model.bin"
+    assert http.put(path, content=content).status_code == 200
+    pieces = (content[at : at + 100_000] for at in range(0, len(content), 100_000))
+    assert http.put(f"{path}.chunked", content=pieces).status_code == 200
+    for name in (path, f"{path}.chunked"):
+        assert http.get(name).content == content
