@@ -83,13 +83,22 @@ def _lag(world: World) -> str:
 
 
 def _refused_again(world: World, topic: str, readers: int) -> int:
-    """How often records were refused once more, as no log names an input that was only refused."""
+    """How often records were refused once more, as no log names an input that was only refused.
+
+    Each reader refuses what cannot be read, and only the service that a poison ends refuses it.
+    """
     names = ("gangline_dlq_partition", "gangline_dlq_offset")
     times = Counter(
-        tuple(dict(record.headers)[name] for name in names)
+        tuple(int(dict(record.headers)[name]) for name in names)
         for record in world.broker.dump(world.names.dlq(topic))
     )
-    return sum(count - readers for count in times.values() if count > readers)
+    poisons = Counter(
+        (at.partition, at.offset)
+        for met in world.poisons.met.values()
+        for at in met
+        if at.topic == topic
+    )
+    return sum(max(0, count - (poisons[at] or readers)) for at, count in times.items())
 
 
 def check(world: World) -> None:

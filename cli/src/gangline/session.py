@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, get_type_hints
 
@@ -31,13 +31,9 @@ class Target:
     """Which platform to talk to, as far as the command line says."""
 
     url: str | None = None
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
     data_dir: Path | None = None
     json: bool = False
-
-    def __repr__(self) -> str:
-        """Without the token."""
-        return f"Target(url={self.url!r}, data_dir={self.data_dir!r}, json={self.json})"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Why a job waits and until when; what a new job would do; nothing changes by asking."""
+"""Why a job waits and until when; what a new job would do; nothing changes."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def approve(
         bool, typer.Option("--withdraw", help="No further jobs; admitted ones continue.")
     ] = False,
 ) -> None:
-    """Let a project's jobs use a snapshot for a purpose (an admin's)."""
+    """Approve a snapshot for a project and a purpose. Needs an admin's token."""
     if not named_by_content(snapshot):
         raise CliError(
             f"{snapshot} is not the whole name of a snapshot",
@@ -42,8 +42,8 @@ def approve(
             ExitCode.USAGE,
         )
     use = session.client.approve_data(snapshot, project, purpose, approve=not withdraw)
-    stands = "approved" if use.approved else "not approved"
-    text = f"{use.snapshot} is {stands} for {use.project}: {render.plain(use.purpose)}"
+    state = "approved" if use.approved else "not approved"
+    text = f"{use.snapshot} is {state} for {use.project}: {render.plain(use.purpose)}"
     session.out.show(use, render.wrap(text))
 
 

@@ -25,7 +25,7 @@ def checkpoints(
         int | None, typer.Option(min=0, metavar="STEP", help="Keep this one until it is unpinned.")
     ] = None,
     unpin: Annotated[
-        int | None, typer.Option(min=0, metavar="STEP", help="Let this one go in its time.")
+        int | None, typer.Option(min=0, metavar="STEP", help="Let retention delete it again.")
     ] = None,
     promote: Annotated[
         int | None, typer.Option(min=0, metavar="STEP", help="Have a run validate this one.")

@@ -67,9 +67,9 @@ def _cpu(node: Node) -> str:
 def drain(
     session: Session,
     node_id: Annotated[str, typer.Argument(metavar="NODE", help="As `nodes` shows it.")],
-    undo: Annotated[bool, typer.Option("--undo", help="Let gangs there again.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Let new gangs start there again.")] = False,
     cordon: Annotated[
-        bool, typer.Option("--cordon", help="Only keep new gangs off: those there run on.")
+        bool, typer.Option("--cordon", help="Only keep new gangs off; those there continue.")
     ] = False,
 ) -> None:
     """Empty a node for maintenance: its gangs save and resume on other nodes."""

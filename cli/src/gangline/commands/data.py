@@ -36,7 +36,7 @@ def prepare(  # noqa: PLR0917 - options of a command are keywords
         str, typer.Option("--tokenizer", help="bytes, tokenizers:FILE or transformers:NAME.")
     ] = "bytes",
     field: Annotated[
-        str, typer.Option("--field", help="Of JSON lines and Parquet: what holds the text.")
+        str, typer.Option("--field", help="The field with the text, in JSON lines and Parquet.")
     ] = "text",
     shard_mb: Annotated[int, typer.Option("--shard-mb", help="MiB of a shard, 1 to 16384.")] = 128,
     end_of_document: Annotated[

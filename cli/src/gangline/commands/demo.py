@@ -26,7 +26,7 @@ def demo(
         Path, typer.Option("--out", help="Where the platform's state and the report go.")
     ] = Path("build/demo"),
 ) -> None:
-    """Show one job's whole life through a failure; exit 0 only if everything shown was true."""
+    """Run a job through a failure and check each step; exit 0 only if all checks pass."""
     from gangline.local.artifacts import ArtifactError, progress_line
     from gangline.local.platform import Platform, PlatformSettings
     from gangline.local.process_model import SupervisorError
@@ -63,6 +63,6 @@ def demo(
     console.print()
     say(f"stopped; the report is {folder / 'index.html'}")
     if not outcome.succeeded:
-        failed = [name for name, held in outcome.checks.items() if not held]
-        raise CliError(f"not everything held: {'; '.join(failed)}", f"logs: {data_dir}/logs")
+        failed = [name for name, passed in outcome.checks.items() if not passed]
+        raise CliError(f"some checks failed: {'; '.join(failed)}", f"logs: {data_dir}/logs")
     say("demo: everything shown was true")

@@ -98,7 +98,7 @@ def ettr(  # noqa: PLR0917 - options of a command are keywords
         int, typer.Option("--mttf-gpus", min=1, help="... of a gang of so many GPUs.")
     ] = 1024,
     blocked: Annotated[
-        float, typer.Option(min=0, metavar="S", help="A save: training stands still.")
+        float, typer.Option(min=0, metavar="S", help="Seconds for which a save stops training.")
     ] = 0.002,
     write: Annotated[
         float, typer.Option(min=0, metavar="S", help="A save: until its ranks have written it.")

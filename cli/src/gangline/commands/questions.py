@@ -38,7 +38,7 @@ _SHOWN = frozenset({
 
 
 def explain(session: Session, job_id: JobId) -> None:
-    """Why a job is where it is, what it waits for and until when; the next step comes last."""
+    """Why a job is in its state, what it waits for and until when; the next step comes last."""
     found = session.client.explain(job_id)
     session.out.show(found, explained(found, datetime.now(UTC)))
 
@@ -172,7 +172,7 @@ def what_if(
     settings: Fields = None,
     team: OtherTeam = None,
 ) -> None:
-    """When and where a job would start now, whom it would preempt; nothing changes by asking."""
+    """When and where a job would start now, which jobs it would preempt; nothing changes."""
     overrides = overrides_of(settings, team)
     now = datetime.now(UTC)
     found, texts = [], []

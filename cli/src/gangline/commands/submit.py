@@ -47,7 +47,7 @@ def submit(  # noqa: PLR0917 -- options of a command line
     settings: Fields = None,
     team: OtherTeam = None,
 ) -> None:
-    """Submit a job file; shows first what it would run and whether it fits now.
+    """Submit a job file; first shows what it would run and whether it fits now.
 
     Exit codes with --wait or --follow: 0 succeeded, 100 failed, 101 not finished, 103 cancelled.
     """

@@ -83,10 +83,10 @@ def figures_table(outcome: Outcome) -> Table:
 
 
 def checks_table(outcome: Outcome) -> Table:
-    """The claims, and whether each held."""
+    """The checks, and whether each passed."""
     table = Table("claim", "", box=None, pad_edge=False)
-    for name, held in outcome.checks.items():
-        table.add_row(name, "yes" if held else "NO")
+    for name, passed in outcome.checks.items():
+        table.add_row(name, "yes" if passed else "NO")
     return table
 
 

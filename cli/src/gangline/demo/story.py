@@ -44,7 +44,7 @@ class Outcome:
 
     @property
     def succeeded(self) -> bool:
-        """Whether every claim held."""
+        """Whether every check passed."""
         return bool(self.checks) and all(self.checks.values())
 
 

@@ -122,7 +122,7 @@ class Platform:
             for name, module in SERVICES.items()
             if name != "scheduler"
         ]
-        copies = self._schedulers()
+        copies = [f"scheduler-{index}" for index in range(self.settings.schedulers)]
         own = {"GANGLINE_SESSION_TIMEOUT_MS": STANDBY_SESSION_MS} if len(copies) > 1 else {}
         found += [
             self._process(name, SERVICES["scheduler"], {**own, **environment}) for name in copies
@@ -223,10 +223,6 @@ class Platform:
             kept |= zip(missing, free, strict=False)
             path.write_text(json.dumps(kept), encoding="utf-8")
         return kept
-
-    def _schedulers(self) -> list[str]:
-        """The names of the scheduler's copies."""
-        return [f"scheduler-{index}" for index in range(self.settings.schedulers)]
 
     def _tokens(self) -> dict[str, str]:
         """The tokens of local use, made once: `admin` for the user, `service` for services."""

@@ -63,7 +63,7 @@ class Cluster(Calls):
     def approve_data(
         self, snapshot: str, project: str, purpose: str, *, approve: bool = True
     ) -> DataUseStatus:
-        """Let a project's jobs use a snapshot for a purpose, or no longer; needs an admin."""
+        """Approve a snapshot for a project and a purpose, or withdraw that; needs an admin."""
         body = {"snapshot": snapshot, "project": project, "purpose": purpose, "approve": approve}
         return self._read(DataUseStatus, "POST", "/v1/data-approvals", body=body, repeatable=True)
 
@@ -78,7 +78,7 @@ class Cluster(Calls):
         return self._whole(NodeList, "/v1/nodes", "nodes").nodes
 
     def drain(self, node_id: str, *, drain: bool = True, move_jobs: bool = True) -> Drained:
-        """Keep gangs off a node, or let them there again.
+        """Keep gangs off a node, or let them start there again.
 
         Gangs there save and resume on other nodes; without `move_jobs` they keep running.
         """

@@ -20,6 +20,8 @@ from gangline_schemas.events.faults import GangFailed, GangRunning, IncidentClos
 from gangline_schemas.events.scheduling import JobStateChanged
 from gangline_schemas.job import JobState
 
+_OF_THE_VERDICT = {*GangFailed.model_fields} & {*IncidentClosed.model_fields} - {"work_lost_s"}
+"""The fields of a closed incident that are as in its gang.failed."""
 Outcome = Literal["recovered", "failed_again", "job_failed", "job_ended"]
 
 
@@ -45,7 +47,7 @@ def close_recovered(plan: FaultPlan, timing: Timing) -> None:
             ran_s = (now - incident.running_at).total_seconds()
             if tells_steps or ran_s < timing.hang_slow_s:
                 continue
-        plan.add(job_id, _closed(job_id, incident, "recovered", now, first))
+        plan.add(job_id, _closed(incident, "recovered", now, first))
 
 
 def close_at_failure(plan: FaultPlan, job_id: str, last_step: int | None) -> None:
@@ -55,12 +57,12 @@ def close_at_failure(plan: FaultPlan, job_id: str, last_step: int | None) -> Non
         return
     stepped = incident.running_at is not None and _is_new(last_step, incident)
     outcome: Outcome = "recovered" if stepped else "failed_again"
-    plan.add(job_id, _closed(job_id, incident, outcome, plan.now))
+    plan.add(job_id, _closed(incident, outcome, plan.now))
 
 
 def close_failed(plan: FaultPlan, verdict: GangFailed) -> None:
     """The job is not started again: the incident is over with the verdict."""
-    closed = _closed(verdict.job_id, OpenIncident(verdict), "job_failed", verdict.failed_at)
+    closed = _closed(OpenIncident(verdict), "job_failed", verdict.failed_at)
     plan.add(verdict.job_id, closed)
 
 
@@ -71,7 +73,7 @@ def close_at_end(plan: FaultPlan, event: JobStateChanged, at: datetime) -> None:
         return
     recovered = event.state is JobState.SUCCEEDED and incident.running_at is not None
     outcome: Outcome = "recovered" if recovered else "job_ended"
-    plan.add(event.job_id, _closed(event.job_id, incident, outcome, at))
+    plan.add(event.job_id, _closed(incident, outcome, at))
 
 
 def works_since(
@@ -111,7 +113,6 @@ def _is_new(step: int | None, incident: OpenIncident) -> bool:
 
 
 def _closed(
-    job_id: str,
     incident: OpenIncident,
     outcome: Outcome,
     now: datetime,
@@ -123,23 +124,8 @@ def _closed(
     down_s = max(0.0, (until - verdict.failed_at).total_seconds())
     work_lost_s = _work_lost_s(incident)
     return IncidentClosed(
-        job_id=job_id,
-        team=verdict.team,
-        attempt=verdict.attempt,
-        failure_class=verdict.failure_class,
-        cause=verdict.cause,
-        action=verdict.action,
-        message=verdict.message,
-        first_rank=verdict.first_rank,
-        node_id=verdict.node_id,
-        avoid_nodes=verdict.avoid_nodes,
-        review=verdict.review,
-        failures=verdict.failures,
-        world_size=verdict.world_size,
-        last_step=verdict.last_step,
-        committed_step=verdict.committed_step,
+        **verdict.model_dump(include=_OF_THE_VERDICT),
         resume_step=incident.resume_step,
-        failed_at=verdict.failed_at,
         next_attempt=incident.next_attempt,
         allocated_at=incident.allocated_at,
         running_at=incident.running_at,
