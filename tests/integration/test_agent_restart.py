@@ -84,7 +84,7 @@ def said(scene: NodeHarness, event: str) -> int:
     return (scene.folder / "agent.log").read_text().count(f'"{event}"')
 
 
-def begin_anew(scene: NodeHarness) -> None:
+def restart_in_place(scene: NodeHarness) -> None:
     """As `systemctl reload` does."""
     assert scene.agent is not None
     before, pid = said(scene, "agent.goes_on"), scene.agent.pid
@@ -117,7 +117,7 @@ def test_training_goes_on_while_its_agent_begins_anew_twice(scene: NodeHarness):
     scene.wait(lambda: len(steps(scene, 0)) > 20, "it never trained")
 
     for _ in range(2):
-        begin_anew(scene)
+        restart_in_place(scene)
         seen = len(steps(scene, 0))
         scene.wait(lambda seen=seen: len(steps(scene, 0)) > seen + 20, "no more steps came")
     stop.touch()
@@ -164,7 +164,7 @@ def test_ranks_of_an_agent_that_began_anew_still_die_with_it(
             command = ["python", "-c", dedent(LEAVES_PROCESSES)]
             scene.allocate(node, job_id=f"job-{slot}", gpus=[slot], command=command)
             scene.wait(lambda slot=slot: len(scene.of(WorkerLog)) > slot)
-            begin_anew(scene)
+            restart_in_place(scene)
         assert scene.agent is not None
         agent = psutil.Process(scene.agent.pid)
         ranks = [item.pid for item in scene.of(WorkerStarted)]
@@ -192,7 +192,7 @@ def test_a_program_that_would_not_start_costs_nothing(scene: NodeHarness):
     scene.wait(lambda: said(scene, "agent.does_not_restart") == 1)
 
     config.write_text("[agent]\nspool_limit_mb = 64\n")
-    begin_anew(scene)
+    restart_in_place(scene)
     (rank,) = scene.of(WorkerStarted)
     assert alive(rank.pid)
     assert scene.stop_agent() == 0

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from gangline_worker.training.gradients import clip_gradients, tell_by_gradients
+from gangline_worker.training.gradients import clip_gradients, spread_nonfinite
 from gangline_worker.training.saving import all_finite
 
 
@@ -15,7 +15,7 @@ def test_a_finite_loss_and_its_gradients_stay_as_they_are_to_the_bit() -> None:
     def gradient(told: bool) -> tuple[torch.Tensor, torch.Tensor]:
         weight = torch.linspace(-1, 1, 64, requires_grad=True)
         loss = weight.exp().mul(1 / 3).square().mean()
-        (tell_by_gradients(loss) if told else loss).backward()
+        (spread_nonfinite(loss) if told else loss).backward()
         assert weight.grad is not None
         return loss.detach(), weight.grad
 
@@ -28,7 +28,7 @@ def test_a_finite_loss_and_its_gradients_stay_as_they_are_to_the_bit() -> None:
 def test_a_loss_that_is_not_finite_is_in_gradients_that_would_be(bad: float) -> None:
     layer = torch.nn.Linear(4, 2)
     loss = layer(torch.ones(3, 4)).sum() + bad  # its own gradients are finite
-    tell_by_gradients(loss).backward()
+    spread_nonfinite(loss).backward()
     norm = clip_gradients(layer.parameters(), 1.0, None)
     assert math.isnan(norm.item())
 

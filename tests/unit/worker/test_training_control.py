@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
-from gangline_worker.gang_store import gang_store, rank_0_says
+from gangline_worker.gang_store import from_rank_0, gang_store
 from gangline_worker.training.agreement import all_same
 from gangline_worker.training.control import open_control
 from support.harnesses.many_ranks import agree
@@ -75,4 +75,4 @@ def test_an_attempt_agrees_at_the_store_of_the_one_before(
 
 
 def test_each_number_that_rank_0_says_is_read_apart(alone: dist.Store) -> None:
-    assert [rank_0_says(number) for number in (7, 8)] == [7, 8]
+    assert [from_rank_0(number) for number in (7, 8)] == [7, 8]

@@ -22,7 +22,7 @@ def gang_store(use: str) -> Store:
     return PrefixStore(f"gangline/{attempt}/{use}", _get_default_store())
 
 
-def rank_0_says(number: int) -> int:
+def from_rank_0(number: int) -> int:
     """The number that rank 0 gives, on all ranks; every rank must call it. 4 messages a rank.
 
     Rank 0 may host the store, so it waits until all have read.

@@ -105,7 +105,7 @@ def run(
         process.open(restarts=restarts)
         result = main(process.context(settings)) or EXIT_OK
         if isinstance(result, Restart):
-            process.begin_anew(result)
+            process.restart_in_place(result)
         code = result
     except SystemExit as stop:
         code = _exit_code(stop, log)
@@ -194,7 +194,7 @@ class _Process:
         self._log.info("service.stopped", code=code)
         _exit_now(self._remove_port_file, code)
 
-    def begin_anew(self, restart: Restart) -> NoReturn:
+    def restart_in_place(self, restart: Restart) -> NoReturn:
         """Run the program again in this process; of several ends the first one counts."""
         if not self._ending.acquire(blocking=False):
             threading.Event().wait()  # another thread ends the process

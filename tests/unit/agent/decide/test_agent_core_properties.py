@@ -72,7 +72,7 @@ class World:
     def start(self) -> None:
         self.act(self.core.start(self.at()))
 
-    def begin_anew(self) -> None:
+    def restart_in_place(self) -> None:
         """Another program continues in the agent's process; what was asked for is not answered."""
         state = reread(self.core.state)
         self.asked.clear()
@@ -233,7 +233,7 @@ def play(world: World, step: tuple) -> None:
         case ("bus", works):
             world.bus = works
         case ("begin anew",):
-            world.begin_anew()
+            world.restart_in_place()
         case ("time", ticks):
             world.pass_time(ticks)
 

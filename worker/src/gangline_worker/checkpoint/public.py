@@ -28,7 +28,7 @@ from gangline_worker.checkpoint.local import holdings, own_prefix
 from gangline_worker.checkpoint.saver import AsyncSaver, SaverIdentity
 from gangline_worker.checkpoint.tree import flatten, in_place, rebuild, tensor_names
 from gangline_worker.columns import figure, is_metric_name
-from gangline_worker.gang_store import rank_0_says
+from gangline_worker.gang_store import from_rank_0
 from gangline_worker.reporting import doing, flush, reporter
 
 DIRECTORY_ENV = "GANGLINE_CHECKPOINT_DIR"
@@ -68,7 +68,7 @@ def _free_attempt(directory: Path) -> int:
     used = [int(path.name[8:]) for path in directory.glob("attempt-[0-9]*")]
     attempt = max(used, default=0) + 1
     if dist.is_available() and dist.is_initialized():
-        return rank_0_says(attempt)  # training's groups may be in use by another thread
+        return from_rank_0(attempt)  # training's groups may be in use by another thread
     return attempt
 
 

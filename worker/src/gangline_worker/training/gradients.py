@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 
-def tell_by_gradients(loss: Tensor) -> Tensor:
+def spread_nonfinite(loss: Tensor) -> Tensor:
     """The same loss, but if it is not finite, it and all its gradients are NaN.
 
     So one rank's bad loss is in every rank's gradients once these are summed, also where the

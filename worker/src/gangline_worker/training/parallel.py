@@ -29,7 +29,7 @@ from torch.nn.parallel import DistributedDataParallel
 from gangline_schemas.parallel import Shape
 from gangline_worker.training.config import TrainConfig
 from gangline_worker.training.experts import MixtureOfExperts
-from gangline_worker.training.gradients import tell_by_gradients
+from gangline_worker.training.gradients import spread_nonfinite
 from gangline_worker.training.layout import Layout
 from gangline_worker.training.model import Transformer, loss_of
 from gangline_worker.training.pipeline import Pipeline
@@ -63,7 +63,7 @@ class ParallelModel:
             with self._micro_step(last=i == self.accumulation):
                 logits = self.module(micro_inputs)
                 loss = loss_of(logits, micro_targets) / self.accumulation
-                tell_by_gradients(loss).backward()  # type: ignore[no-untyped-call]
+                spread_nonfinite(loss).backward()  # type: ignore[no-untyped-call]
             loss_sum += loss.detach()
         return loss_sum
 

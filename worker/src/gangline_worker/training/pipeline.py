@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
 from gangline_worker.training.config import TrainConfig
-from gangline_worker.training.gradients import tell_by_gradients
+from gangline_worker.training.gradients import spread_nonfinite
 from gangline_worker.training.layout import Layout
 from gangline_worker.training.model import loss_of
 from gangline_worker.training.shapes import VOCABULARY
@@ -83,4 +83,4 @@ class Pipeline:
         return torch.stack(losses).sum().detach() if self._layout.last_stage else None
 
     def _loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        return tell_by_gradients(loss_of(logits, targets) / self._parts)
+        return spread_nonfinite(loss_of(logits, targets) / self._parts)
