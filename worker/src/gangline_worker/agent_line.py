@@ -186,18 +186,18 @@ class Reporter:
             self._shards.append(message)
             self._wake()
 
-    def another_copy(self, file: str, reason: str, timeout_s: float = ANOTHER_COPY_S) -> bool:
+    def another_copy(self, file: str, reason: str) -> bool:
         """Ask the agent to replace a damaged file of the checkpoint to start from, and wait.
 
         True when a sound copy lies there now; False without an agent, without another copy, or
-        after `timeout_s` seconds.
+        after ANOTHER_COPY_S.
         """
         if not self.connected:
             return False
         self._pending.append(CopyDamaged(file=file, reason=reason[:1000]))
         self._wake()
         with self._answered:
-            self._answered.wait_for(lambda: self._lost or file in self._replaced, timeout_s)
+            self._answered.wait_for(lambda: self._lost or file in self._replaced, ANOTHER_COPY_S)
             return self._replaced.pop(file, False)
 
     def data_damaged(self, message: DataDamaged) -> None:

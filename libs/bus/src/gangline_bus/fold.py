@@ -20,6 +20,7 @@ Progress = Callable[[int, int], None]
 A fold may take minutes: this is where its process beats and keeps its membership. It ends the fold
 by raising BusError or Interrupted.
 """
+_STUCK_S = 60.0
 _BATCH = 5000
 
 
@@ -109,7 +110,6 @@ def fold_log(
     place: TopicPartition,
     *,
     until: datetime | None = None,
-    timeout_s: float = 60.0,
     progress: Progress = no_progress,
 ) -> Folded[StateT]:
     """The state at the end of the log as it was when this was called, or at an earlier time.
@@ -117,11 +117,11 @@ def fold_log(
     With `until` it is the state before the first event that was decided later.
 
     Ends when the position reaches the end offset; it never waits for "the last message", since
-    control records may follow it. Raises LogBroken after `timeout_s` without progress.
+    control records may follow it. Raises LogBroken after a minute without progress.
     """
     folded = Folded(decider.initial())
     start = bus.start_offsets([place])[place]
-    for record in _records(bus, f"fold-{decider.name}", place, start, timeout_s, progress):
+    for record in _records(bus, f"fold-{decider.name}", place, start, progress):
         envelope, position = _read(record)
         if until is not None and envelope.time > until:
             break
@@ -136,7 +136,6 @@ def fold_tail(
     folded: Folded[StateT],
     offset: int,
     *,
-    timeout_s: float = 60.0,
     progress: Progress = no_progress,
 ) -> None:
     """Continue from a snapshot's state of this log, to the end of the log.
@@ -148,7 +147,7 @@ def fold_tail(
     if not start <= offset < end:
         raise LogBroken(f"{place.topic}: offset {offset} is not within {start} to {end}")
     found = False
-    for record in _records(bus, f"fold-{decider.name}", place, offset, timeout_s, progress):
+    for record in _records(bus, f"fold-{decider.name}", place, offset, progress):
         if found:
             fold_record(decider, folded, record)
             continue
@@ -163,11 +162,11 @@ def fold_tail(
 
 
 def _records(
-    bus: Bus, name: str, place: TopicPartition, start: int, timeout_s: float, progress: Progress
+    bus: Bus, name: str, place: TopicPartition, start: int, progress: Progress
 ) -> Iterator[Record]:
     """The records from `start` up to the end as it is now."""
     end = bus.end_offsets([place])[place]
-    return records_between(bus, name, place, start, end, timeout_s=timeout_s, progress=progress)
+    return records_between(bus, name, place, start, end, progress=progress)
 
 
 def records_between(
@@ -177,12 +176,11 @@ def records_between(
     start: int,
     end: int,
     *,
-    timeout_s: float = 60.0,
     progress: Progress = no_progress,
 ) -> Iterator[Record]:
     """The records at offsets from `start` to before `end`.
 
-    Raises LogBroken after `timeout_s` without progress.
+    Raises LogBroken after a minute without progress.
     """
     reader = bus.reader(name)
     try:
@@ -191,9 +189,9 @@ def records_between(
         while reader.positions()[place] < end:
             records = reader.poll(_BATCH, 0.5)
             idle_s = 0.0 if records else idle_s + 0.5
-            if idle_s > timeout_s:
+            if idle_s > _STUCK_S:
                 at = reader.positions()[place]
-                raise LogBroken(f"{place.topic}: stuck at {at} of {end} for {timeout_s:.0f} s")
+                raise LogBroken(f"{place.topic}: stuck at {at} of {end} for {_STUCK_S:.0f} s")
             for record in records:
                 if record.offset >= end:
                     break

@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from io import FileIO
 from itertools import chain
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import xxhash
@@ -58,12 +57,7 @@ class _ChunkReader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def skip(self, offset: int, unused: memoryview) -> None:

@@ -134,13 +134,13 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def read_verified(path: Path, expected: ObjectDigest, into: memoryview | None = None) -> memoryview:
-    """Read a whole file, hashing what is read; `into` must have `expected.size_bytes` bytes.
+def read_verified(path: Path, expected: ObjectDigest) -> memoryview:
+    """Read a whole file, hashing what is read.
 
     Raises:
         CorruptCheckpoint: the file is missing, shorter, longer, or its bytes are others.
     """
-    data = memoryview(bytearray(expected.size_bytes)) if into is None else into
+    data = memoryview(bytearray(expected.size_bytes))
     read_pieces(path, expected, [(0, data)])
     return data
 

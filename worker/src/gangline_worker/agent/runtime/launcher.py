@@ -29,6 +29,7 @@ from gangline_worker.agent.isolation.oom import OomKills
 from gangline_worker.agent.isolation.rank_exec import tied_command
 from gangline_worker.agent.isolation.sandbox import Sandbox
 from gangline_worker.agent.warm.process import WarmRank, WarmStart, warm_arguments
+from gangline_worker.agent.warm.rank import WarmRequest
 
 from .log_lines import KeptLog, LogBatcher, Stream
 
@@ -256,7 +257,9 @@ class Launcher:
         arguments = warm_arguments(launch.command)
         if self._warm is None or arguments is None:
             return None
-        return self._warm.rank(arguments, launch.environment, launch.folder, launch.confinement)
+        orders, sandbox = launch.confinement.orders, launch.confinement.sandbox
+        request = WarmRequest(arguments, launch.environment, str(launch.folder), orders)
+        return self._warm.rank(request, sandbox)
 
     @contextlib.contextmanager
     def beside(self, command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:

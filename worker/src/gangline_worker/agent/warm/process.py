@@ -18,7 +18,6 @@ import structlog
 
 from gangline_worker.agent.host.drivers import driver_variables
 from gangline_worker.agent.host.forked import Forked
-from gangline_worker.agent.isolation.sandbox import Confinement
 
 from .rank import SOCKET_VARIABLE, TOKEN_CHARS, TOKEN_VARIABLE, WarmRequest
 
@@ -79,13 +78,7 @@ class WarmStart(Protocol):
     def stop(self) -> None:
         """End its processes; the ranks keep running."""
 
-    def rank(
-        self,
-        arguments: tuple[str, ...],
-        environment: Mapping[str, str],
-        folder: Path,
-        confinement: Confinement,
-    ) -> WarmRank | None:
+    def rank(self, request: WarmRequest, sandbox: int | None) -> WarmRank | None:
         """A rank that waits at its gate; None when it has to be started cold."""
 
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 import structlog
-
-from gangline_worker.agent.isolation.sandbox import Confinement
 
 from .process import Refused, WarmProcess, WarmRank
 from .rank import WarmRequest
@@ -68,20 +65,13 @@ class StandbyPool:
             standby.stop()
         self._standbys, self._spent = [], []
 
-    def rank(
-        self,
-        arguments: tuple[str, ...],
-        environment: Mapping[str, str],
-        folder: Path,
-        confinement: Confinement,
-    ) -> WarmRank | None:
+    def rank(self, request: WarmRequest, sandbox: int | None) -> WarmRank | None:
         """A rank that waits at its gate; None when it has to be started cold."""
-        request = WarmRequest(arguments, environment, str(folder), confinement.orders)
         for standby in [found for found in self._standbys if found.is_ready()]:
             try:
-                rank = standby.rank(request, confinement.sandbox)
+                rank = standby.rank(request, sandbox)
             except Refused as refused:  # as all others would
-                log.info("standby.refused", why=str(refused), program=arguments[:2])
+                log.info("standby.refused", why=str(refused), program=request.arguments[:2])
                 return None
             except OSError as error:
                 log.warning("standby.lost", pid=standby.pid, error=str(error))

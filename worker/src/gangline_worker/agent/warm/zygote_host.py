@@ -6,13 +6,11 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 import structlog
 
 from gangline_worker.agent.host.forked import Forked
-from gangline_worker.agent.isolation.sandbox import Confinement
 
 from .process import Refused, WarmProcess, WarmRank
 from .rank import WarmRequest
@@ -68,19 +66,12 @@ class ZygoteHost:
         zygote = self._zygote
         return zygote is not None and not zygote.is_ready() and zygote.status() is None
 
-    def rank(
-        self,
-        arguments: tuple[str, ...],
-        environment: Mapping[str, str],
-        folder: Path,
-        confinement: Confinement,
-    ) -> WarmRank | None:
+    def rank(self, request: WarmRequest, sandbox: int | None) -> WarmRank | None:
         """A rank that waits at its gate; None when it has to be started cold."""
-        request = WarmRequest(arguments, environment, str(folder), confinement.orders)
         if self._zygote is None or not self._zygote.is_ready():
             return None
         try:
-            return self._zygote.rank(request, confinement.sandbox)
+            return self._zygote.rank(request, sandbox)
         except (Refused, OSError) as error:
             self._failed(error, request)
             return None
