@@ -47,7 +47,7 @@ def _busy_nodes(world: World) -> Iterator[str]:
             continue
         if node.outbox:
             yield f"{node.node_id} has {len(node.outbox)} records in its spool"
-        if node.process is None or not node.process.core.joined:
+        if node.process is None or not node.process.core.member.standing.joined:
             yield f"{node.node_id} has not joined"
         elif node.process.core.gangs:
             yield f"{node.node_id} still has {node.process.core.gangs[0].key}"

@@ -215,7 +215,7 @@ class AgentProcess:
     def _guard(self) -> None:
         if not self.alive or not self.paused:
             return
-        if self.engine.now_s > self.core.lease_ends_s + GUARD_SLACK_S:
+        if self.engine.now_s > self.core.member.lease_ends_s + GUARD_SLACK_S:
             for rank in list(self.effects.ranks.values()):
                 self.engine.count("guard.kills")
                 rank.end(signal=9)

@@ -356,12 +356,12 @@ def test_ranks_are_the_same_to_a_program_that_goes_on(node: Node):
     ranks = node.running()
     node.acked()
     node.do(RankMessage(ranks[0], Report(step=(7,), time_ms=(1,), metrics={"loss": (0.5,)})))
-    before = node.core.lease_ends_s
+    before = node.core.member.lease_ends_s
 
     assert begun_anew(node) == []
 
-    assert (node.core.joined, node.core.incarnation) == (True, "boot")
-    assert node.core.lease_ends_s == before
+    assert (node.core.member.standing.joined, node.core.incarnation) == (True, "boot")
+    assert node.core.member.lease_ends_s == before
     exits = published(node.do(RankExited(ranks[0], code=1)), WorkerExited)
     assert [(item.incarnation, item.last_step) for item in exits] == [("boot", 7)]
     assert node.do(allocation(attempt=1)) == []

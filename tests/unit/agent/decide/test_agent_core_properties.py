@@ -171,7 +171,7 @@ class World:
     def check(self) -> None:
         if self.running:
             assert self.time_s - self.acked_s <= LEASE_S + 3 * TICK_S, "it ran on beyond its lease"
-        if self.core.joined:
+        if self.core.member.standing.joined:
             assert set(self.running.values()) <= {self.core.incarnation}
 
 
@@ -251,7 +251,7 @@ def test_whatever_comes_the_agent_keeps_its_promises(steps: list[tuple]):
     # After healing everything can be released: the agent leaves with nothing left.
     world.bus = world.answering = True
     world.pass_time(20)
-    assert world.core.joined
+    assert world.core.member.standing.joined
     world.give(Leave("stop", 1.0))
     world.pass_time(10)
     assert world.core.gone

@@ -74,10 +74,10 @@ def test_a_node_that_is_checked_joins_when_it_passed() -> None:
     node = Node()
     assert [type(effect) for effect in node.told] == [SendHeartbeat], "its agent lives"
     assert node.live(20) == [], "the first check runs already"
-    assert not node.core.joined
+    assert not node.core.member.standing.joined
     node.do(NodeChecked(()))
     assert node.joins() == ["boot"]
-    assert node.core.joined
+    assert node.core.member.standing.joined
     assert node.live(60) == [], "one check is enough"
 
 
@@ -88,7 +88,7 @@ def test_one_that_fails_says_why_and_is_checked_again() -> None:
     assert isinstance(published, Publish)
     assert published.event == NodeUnfit(node=NODE, reasons=BAD, checked_at=node.at.utc)
     assert not published.spooled, "the disk may be what is wrong"
-    assert node.core.unfit_for == BAD
+    assert node.core.member.standing.unfit_for == BAD
     assert node.live(29) == []
     assert node.live(1) == [CheckNode()]
     assert node.live(100) == [], "one check at a time"
@@ -100,14 +100,14 @@ def test_one_that_fails_says_why_and_is_checked_again() -> None:
     assert node.live(30) == [CheckNode()]
     node.do(NodeChecked(()))
     assert node.joins() == ["boot"]
-    assert node.core.unfit_for == ()
+    assert node.core.member.standing.unfit_for == ()
 
 
 def test_one_that_was_cut_off_is_checked_before_it_joins_again() -> None:
     node = Node()
     node.do(NodeChecked(()))
     node.live(12, acked=False)
-    assert not node.core.joined
+    assert not node.core.member.standing.joined
     node.live(300, acked=False)
     assert node.told.count(CheckNode()) == 0, "nobody would hear of it"
     assert node.live(5) == [CheckNode()]

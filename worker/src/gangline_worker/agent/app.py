@@ -270,7 +270,7 @@ class Agent:
             for item in self._inbox.take(TICK_S):
                 self._handle(executor, item)
                 if isinstance(item, HeartbeatAcked):
-                    self._guard.extend(self._core.lease_ends_s)
+                    self._guard.extend(self._core.member.lease_ends_s)
             if self._stopping.is_set() and not leaving:
                 leaving = True
                 self._handle(executor, Leave("the agent was asked to stop", grace_s))
@@ -285,7 +285,7 @@ class Agent:
 
     @property
     def _may_restart(self) -> bool:
-        return self._restarting.is_set() and self._core.state.standing.leaving is None
+        return self._restarting.is_set() and self._core.member.standing.leaving is None
 
     def _tick_helpers(self, launcher: Launcher) -> None:
         helpers = [part.pid for part in (self._stores, self._guard, self._checks) if part]
@@ -298,8 +298,10 @@ class Agent:
 
     def _tell_health(self) -> None:
         self._health.beat()
-        lease = self._core.joined and time.monotonic() < self._core.lease_ends_s
-        unfit_for = "; ".join(self._core.unfit_for)
+        lease = (
+            self._core.member.standing.joined and time.monotonic() < self._core.member.lease_ends_s
+        )
+        unfit_for = "; ".join(self._core.member.standing.unfit_for)
         self._health.set("check", ok=not unfit_for, detail=unfit_for)
         self._health.set("bus", ok=lease, detail="" if lease else "no heartbeat is taken")
 

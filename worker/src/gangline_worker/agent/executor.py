@@ -17,36 +17,8 @@ from gangline_storage.errors import StoreError
 from .checkpoints.integrity import CheckpointDamaged, WrongPath
 from .checkpoints.repair import Repairs
 from .checkpoints.transfer import Checkpoints
-from .decide.effects import (
-    CheckNode,
-    CheckShard,
-    CloseGang,
-    Effect,
-    KillRank,
-    Note,
-    OpenStore,
-    Prepare,
-    Publish,
-    SendControl,
-    SendHeartbeat,
-    Spawn,
-    TakeStacks,
-    TerminateRank,
-    Upload,
-)
+from .decide import effects, inputs
 from .decide.gang import Gang
-from .decide.inputs import (
-    Input,
-    PrepareFailed,
-    RankExited,
-    RankMessage,
-    RankSpawned,
-    ShardChecked,
-    SpawnFailed,
-    StacksTaken,
-    Uploaded,
-    UploadFailed,
-)
 from .decide.keys import GangKey, Moment, RankKey
 from .inbox import Inbox
 from .isolation.cold_start import Launch
@@ -124,7 +96,7 @@ class Executor:
         """After `pause`: what these gangs have, to be adopted. Half prepared work is undone."""
         for gang in gangs:
             if not gang.prepared:
-                self._close(CloseGang(gang.key, final=False))
+                self._close(effects.CloseGang(gang.key, final=False))
         workspaces = tuple(workspace.kept(gang) for gang, workspace in self._workspaces.items())
         return KeptEffects(workspaces, self.launcher.kept(), self._ranks.kept())
 
@@ -144,42 +116,42 @@ class Executor:
             self._ranks.adopt(listener)
 
     def execute(  # noqa: C901, PLR0912 -- one case for each effect
-        self, effect: Effect, at: Moment
-    ) -> list[Input]:
+        self, effect: effects.Effect, at: Moment
+    ) -> list[inputs.Input]:
         """Do it, or start to; what is known at once comes back, the rest by the inbox."""
         match effect:
-            case Publish(spooled=False):
+            case effects.Publish(spooled=False):
                 self._parts.outgoing.send_once(effect, at.utc)
-            case Publish():
+            case effects.Publish():
                 self._parts.outgoing.publish(effect, at.utc)
-            case SendHeartbeat():
+            case effects.SendHeartbeat():
                 self._parts.outgoing.heartbeat(effect.heartbeat, at.mono_s, self._inbox.put)
-            case Prepare():
+            case effects.Prepare():
                 self._submit(self._pool, lambda: self._prepare(effect))
-            case OpenStore():
+            case effects.OpenStore():
                 self._open_store(effect)
-            case Spawn():
+            case effects.Spawn():
                 return [self._spawn(effect)]
-            case TerminateRank():
+            case effects.TerminateRank():
                 self.launcher.terminate(effect.rank, effect.pid)
-            case KillRank():
+            case effects.KillRank():
                 self.launcher.kill(effect.rank)
-            case TakeStacks():
+            case effects.TakeStacks():
                 workspace = self._workspaces[effect.gang]
                 self._submit(self._dumps, lambda: self._take_stacks(effect, workspace))
-            case SendControl():
+            case effects.SendControl():
                 self._ranks.send(effect.rank, effect.control)
-            case CheckShard():
+            case effects.CheckShard():
                 workspace = self._workspaces[effect.rank.gang]
                 self._submit(self._checks, lambda: self._check(effect, workspace))
-            case Upload():
+            case effects.Upload():
                 workspace = self._workspaces[effect.rank.gang]
                 self._submit(self._uploads, lambda: self._upload(effect, workspace))
-            case CloseGang():
+            case effects.CloseGang():
                 self._close(effect)
-            case CheckNode():
+            case effects.CheckNode():
                 self._parts.check_node()
-            case Note():
+            case effects.Note():
                 job = effect.gang.job_id if effect.gang else None
                 attempt = effect.gang.attempt if effect.gang else None
                 log.warning(effect.event, job=job, attempt=attempt, detail=effect.detail)
@@ -193,7 +165,7 @@ class Executor:
         self._uploads.shutdown(wait=False, cancel_futures=True)
         self._dumps.shutdown(wait=False, cancel_futures=True)
         for key in list(self._workspaces):
-            self._close(CloseGang(key, final=False))
+            self._close(effects.CloseGang(key, final=False))
 
     def _submit(self, pool: ThreadPoolExecutor, work: Callable[[], None]) -> None:
         def ended(future: Future[None]) -> None:
@@ -205,7 +177,7 @@ class Executor:
         self._works.add(begun)
         begun.add_done_callback(ended)
 
-    def _prepare(self, effect: Prepare) -> None:
+    def _prepare(self, effect: effects.Prepare) -> None:
         workspace, outcome = self._parts.preparer.prepare(
             effect.gang, effect.allocation, effect.assignment
         )
@@ -217,13 +189,13 @@ class Executor:
                 self._enter(effect.gang, workspace)
             except OSError as error:
                 message = f"there is no place for its ranks here: {error}"
-                outcome = PrepareFailed(effect.gang, user_fault=False, message=message)
+                outcome = inputs.PrepareFailed(effect.gang, user_fault=False, message=message)
             else:
                 self._workspaces[effect.gang] = workspace
         self._inbox.put(outcome)
         self._parts.preparer.make_room({gang.job_id for gang in list(self._workspaces)})
 
-    def _open_store(self, effect: OpenStore) -> None:
+    def _open_store(self, effect: effects.OpenStore) -> None:
         workspace = self._workspaces[effect.gang]
         peers = [node.address for node in workspace.allocation.nodes]
         uid = workspace.owner.uid if workspace.owner is not None else None
@@ -247,7 +219,7 @@ class Executor:
         share = node.memory_gb / len(node.gpus)
         return int(max(share, workspace.allocation.spec.resources.memory_per_gpu_gb) * _GIB)
 
-    def _spawn(self, effect: Spawn) -> Input:
+    def _spawn(self, effect: effects.Spawn) -> inputs.Input:
         rank = effect.rank
         workspace = self._workspaces[rank.gang]
         allocation = workspace.allocation
@@ -273,9 +245,9 @@ class Executor:
         command = rank_command(allocation)
         launch = Launch(rank, command, environment, workspace.paths.code, confinement)
         try:
-            return RankSpawned(rank, self.launcher.spawn(launch, logs))
+            return inputs.RankSpawned(rank, self.launcher.spawn(launch, logs))
         except OSError as error:
-            return SpawnFailed(rank, f"the system refused to start it: {error.strerror}")
+            return inputs.SpawnFailed(rank, f"the system refused to start it: {error.strerror}")
 
     def _begin_logs(self, rank: RankKey, workspace: GangWorkspace) -> LogBatcher:
         self._logs[rank] = LogBatcher(
@@ -287,7 +259,7 @@ class Executor:
         )
         return self._logs[rank]
 
-    def _said(self, item: RankMessage) -> None:
+    def _said(self, item: inputs.RankMessage) -> None:
         workspace = self._workspaces.get(item.rank.gang)
         if isinstance(item.message, CopyDamaged):
             self._repair(item.rank, workspace, item.message)
@@ -312,27 +284,27 @@ class Executor:
         if (logs := self._logs.get(rank)) is not None:
             logs.note(text)
 
-    def _rank_exited(self, exited: RankExited) -> None:
+    def _rank_exited(self, exited: inputs.RankExited) -> None:
         self._ranks.drain(exited.rank, _DRAIN_S)
         self._inbox.put(exited)
 
-    def _check(self, effect: CheckShard, workspace: GangWorkspace) -> None:
+    def _check(self, effect: effects.CheckShard, workspace: GangWorkspace) -> None:
         rank, ready = effect.rank, effect.ready
         try:
             self._parts.checkpoints.check(rank, workspace.allocation, ready, workspace.owner)
         except (CheckpointDamaged, WrongPath, OSError) as error:
             self._not_stored(rank, workspace, ready.step, error)
         else:
-            self._inbox.put(ShardChecked(rank, ready))
+            self._inbox.put(inputs.ShardChecked(rank, ready))
 
-    def _upload(self, effect: Upload, workspace: GangWorkspace) -> None:
+    def _upload(self, effect: effects.Upload, workspace: GangWorkspace) -> None:
         rank, ready, checkpoints = effect.rank, effect.ready, self._parts.checkpoints
         try:
             written = checkpoints.upload(rank, workspace.allocation, ready, workspace.owner)
         except (WrongPath, OSError, StoreError) as error:
             self._not_stored(rank, workspace, ready.step, error)
         else:
-            self._inbox.put(Uploaded(rank, written))
+            self._inbox.put(inputs.Uploaded(rank, written))
             checkpoints.prune(workspace.allocation.job_id, owner=workspace.owner)
 
     def _not_stored(
@@ -340,19 +312,19 @@ class Executor:
     ) -> None:
         message = redact(f"{type(error).__name__}: {error}", workspace.redacted)
         self._note(rank, f"the checkpoint of step {step} could not be stored: {message}")
-        self._inbox.put(UploadFailed(rank, step, message))
+        self._inbox.put(inputs.UploadFailed(rank, step, message))
         self._parts.checkpoints.prune(workspace.allocation.job_id, owner=workspace.owner)
 
-    def _take_stacks(self, effect: TakeStacks, workspace: GangWorkspace) -> None:
+    def _take_stacks(self, effect: effects.TakeStacks, workspace: GangWorkspace) -> None:
         """Into the ranks' logs, too, before anything may end them."""
         found = take_stacks(self.launcher.beside, effect.pids, workspace.redacted)
         for item in found:
             self._note(item.rank, f"no rank gets on; this one is {item.state}, its stacks:")
             for line in [*item.text.splitlines(), *filter(None, [item.missing])]:
                 self._note(item.rank, line)
-        self._inbox.put(StacksTaken(effect.gang, found))
+        self._inbox.put(inputs.StacksTaken(effect.gang, found))
 
-    def _close(self, effect: CloseGang) -> None:
+    def _close(self, effect: effects.CloseGang) -> None:
         self._parts.stores.close(effect.gang)
         self._ranks.close(effect.gang)
         self._repairs.forget(effect.gang)

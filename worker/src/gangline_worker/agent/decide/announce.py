@@ -4,21 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from gangline_schemas.events import workers
 from gangline_schemas.events.heartbeats import WorkerHeartbeat
 from gangline_schemas.events.steps import WorkerStep
-from gangline_schemas.events.workers import (
-    CheckpointShardLost,
-    DataBlockDamaged,
-    ExitReason,
-    NodeInfo,
-    NodeJoined,
-    NodeLeaving,
-    NodeSaved,
-    NodeUnfit,
-    WorkerExited,
-    WorkerStacks,
-    WorkerStarted,
-)
+from gangline_schemas.events.workers import ExitReason, NodeInfo, WorkerExited
 from gangline_schemas.rank_protocol import DataDamaged, Report
 
 from .effects import Publish, SendHeartbeat
@@ -36,18 +25,20 @@ def identity(gang: Gang, rank: Rank) -> tuple[str | int, ...]:
 
 def joined(node: NodeInfo) -> Publish:
     """The node offers its GPUs as this incarnation."""
-    return Publish(node.node_id, NodeJoined(node=node), (node.incarnation, node.release or ""))
+    return Publish(
+        node.node_id, workers.NodeJoined(node=node), (node.incarnation, node.release or "")
+    )
 
 
 def unfit(node: NodeInfo, failures: tuple[str, ...], at: Moment) -> Publish:
     """The node does not join: this is wrong with it."""
-    event = NodeUnfit(node=node, reasons=failures, checked_at=at.utc)
+    event = workers.NodeUnfit(node=node, reasons=failures, checked_at=at.utc)
     return Publish(node.node_id, event, (node.incarnation, at.utc.isoformat()), spooled=False)
 
 
 def leaving(node: NodeInfo, reason: str) -> Publish:
     """The node takes nothing more, and will be gone."""
-    event = NodeLeaving(node_id=node.node_id, incarnation=node.incarnation, reason=reason)
+    event = workers.NodeLeaving(node_id=node.node_id, incarnation=node.incarnation, reason=reason)
     return Publish(node.node_id, event, (node.incarnation,))
 
 
@@ -69,7 +60,7 @@ def heartbeat(
 
 def started(node: NodeInfo, gang: Gang, rank: Rank) -> Publish:
     """The rank's process runs."""
-    event = WorkerStarted(
+    event = workers.WorkerStarted(
         job_id=gang.key.job_id,
         attempt=gang.key.attempt,
         rank=rank.key.rank,
@@ -96,7 +87,7 @@ def steps(gang: Gang, rank: Rank, report: Report, number: int) -> Publish:
 
 def saved(node: NodeInfo, gang: Gang, step: int) -> Publish:
     """All ranks here have their part of a checkpoint on this disk."""
-    event = NodeSaved(
+    event = workers.NodeSaved(
         job_id=gang.key.job_id,
         attempt=gang.key.attempt,
         step=step,
@@ -109,7 +100,7 @@ def saved(node: NodeInfo, gang: Gang, step: int) -> Publish:
 
 def lost(node: NodeInfo, gang: Gang, rank: Rank, step: int, reason: str) -> Publish:
     """The rank's part of a checkpoint is not in the store, and will not be."""
-    event = CheckpointShardLost(
+    event = workers.CheckpointShardLost(
         job_id=gang.key.job_id,
         attempt=gang.key.attempt,
         step=step,
@@ -122,7 +113,7 @@ def lost(node: NodeInfo, gang: Gang, rank: Rank, step: int, reason: str) -> Publ
 
 def damaged(node: NodeInfo, gang: Gang, rank: Rank, found: DataDamaged) -> Publish:
     """The rank leaves a block of its data out."""
-    event = DataBlockDamaged(
+    event = workers.DataBlockDamaged(
         job_id=gang.key.job_id,
         attempt=gang.key.attempt,
         rank=rank.key.rank,
@@ -138,7 +129,7 @@ def damaged(node: NodeInfo, gang: Gang, rank: Rank, found: DataDamaged) -> Publi
 
 def stacks(node: NodeInfo, key: GangKey, found: RankStacks, last_step: int | None) -> Publish:
     """The stacks of a hanging rank."""
-    event = WorkerStacks(
+    event = workers.WorkerStacks(
         job_id=key.job_id,
         attempt=key.attempt,
         rank=found.rank.rank,

@@ -29,30 +29,10 @@ from gangline_schemas.events.scheduling import (
 )
 from gangline_schemas.events.workers import ExitReason, NodeInfo
 
-from . import announce, exits, saves, stacks, stops
+from . import announce, exits, inputs, saves, stacks, stops
 from .core_state import CoreState, asked_again
 from .effects import CloseGang, Effect, OpenStore, Prepare, Spawn
 from .gang import Gang, Phase, Rank
-from .inputs import (
-    HeartbeatAcked,
-    Input,
-    Leave,
-    NodeChecked,
-    NoSoundCopy,
-    Prepared,
-    PrepareFailed,
-    RankExited,
-    RankInput,
-    RankMessage,
-    RankSpawned,
-    ShardChecked,
-    SpawnFailed,
-    StacksTaken,
-    StoreFailed,
-    StoreOpened,
-    Uploaded,
-    UploadFailed,
-)
 from .keys import GangKey, Moment, RankKey
 from .membership import AgentLimits, Membership
 from .rank_messages import on_message
@@ -69,7 +49,7 @@ class AgentCore:
     """
 
     def __init__(self, node: NodeInfo, limits: AgentLimits) -> None:
-        self._member = Membership(node, limits)
+        self.member = Membership(node, limits)  # to be read only
         self._gangs: dict[GangKey, Gang] = {}
         self._fences: dict[str, int] = {}  # by job: no attempt up to this one starts any more
         self._reports = 0
@@ -90,36 +70,21 @@ class AgentCore:
         return tuple(self._gangs[key] for key in sorted(self._gangs))
 
     @property
-    def joined(self) -> bool:
-        """Whether the node has offered its GPUs as this incarnation."""
-        return self._member.joined
-
-    @property
-    def unfit_for(self) -> tuple[str, ...]:
-        """Why the node does not join; () when it may."""
-        return self._member.unfit_for
-
-    @property
     def gone(self) -> bool:
         """Whether the agent is leaving and nothing is left to end or report."""
-        return self._member.leaving is not None and not any(
+        return self.member.standing.leaving is not None and not any(
             gang.alive or any(rank.held_exit for rank in gang.ranks.values())
             for gang in self._gangs.values()
         )
 
     @property
-    def lease_ends_s(self) -> float:
-        """When the lease ends unless another heartbeat is acknowledged (monotonic seconds)."""
-        return self._member.lease_ends_s
-
-    @property
     def state(self) -> CoreState:
         """All that it knows, to be written down at once: it shares what is in it."""
-        return CoreState(self._member.standing, self.gangs, self._fences, self._reports)
+        return CoreState(self.member.standing, self.gangs, self._fences, self._reports)
 
     @property
     def _node(self) -> NodeInfo:
-        return self._member.node
+        return self.member.node
 
     @property
     def _busy(self) -> bool:
@@ -131,48 +96,48 @@ class AgentCore:
         A node that is to be checked joins later: its first check was begun before.
         """
         self._ticked_s = at.mono_s
-        return self._member.start(at)
+        return self.member.start(at)
 
     def go_on(self, state: CoreState) -> list[Effect]:
         """Instead of `start`: be the core that had this state; ask again what it waits for.
 
         If this agent has another release, its node announces it.
         """
-        announced = self._member.go_on(state.standing)
+        announced = self.member.go_on(state.standing)
         self._fences = state.fences
         self._gangs = {gang.key: gang for gang in state.gangs}
         self._reports = state.reports
         return [*announced, *asked_again(state)]
 
-    def handle(self, item: Input, at: Moment) -> list[Effect]:
+    def handle(self, item: inputs.Input, at: Moment) -> list[Effect]:
         """The effects of an input. Inputs that come twice or too late have none."""
-        if isinstance(item, HeartbeatAcked):
-            self._member.acked(item)
-        out = self._without_lease(self._member.lose(at), at)
+        if isinstance(item, inputs.HeartbeatAcked):
+            self.member.acked(item)
+        out = self._without_lease(self.member.lose(at), at)
         out += self._react(item, at)
         out += self._advance()
         return out
 
     def _react(  # noqa: PLR0911 -- one case for each input
-        self, item: Input, at: Moment
+        self, item: inputs.Input, at: Moment
     ) -> list[Effect]:
         match item:
             case Received():
                 return self._on_event(item.envelope.data, item.envelope.id, at)
             case Tick():
                 return self._on_tick(at)
-            case HeartbeatAcked():
+            case inputs.HeartbeatAcked():
                 fresh = item.incarnation == self.incarnation
-                return self._member.offer(at, busy=self._busy) if fresh else []
-            case Prepared() | StoreOpened():
+                return self.member.offer(at, busy=self._busy) if fresh else []
+            case inputs.Prepared() | inputs.StoreOpened():
                 return self._on_ready(item)
-            case PrepareFailed() | StoreFailed():
+            case inputs.PrepareFailed() | inputs.StoreFailed():
                 return self._launch_failed(item)
-            case StacksTaken():
+            case inputs.StacksTaken():
                 return stacks.on_taken(self._node, self._gangs.get(item.gang), item, at)
-            case NodeChecked():
-                return self._member.checked(item, at, busy=self._busy)
-            case Leave():
+            case inputs.NodeChecked():
+                return self.member.checked(item, at, busy=self._busy)
+            case inputs.Leave():
                 return self._on_leave(item, at)
             case _:
                 gang = self._gangs.get(item.rank.gang)
@@ -180,27 +145,27 @@ class AgentCore:
                 return self._of_rank(gang, rank, item, at) if gang and rank else []
 
     def _of_rank(  # noqa: PLR0911 -- one case for each input
-        self, gang: Gang, rank: Rank, item: RankInput, at: Moment
+        self, gang: Gang, rank: Rank, item: inputs.RankInput, at: Moment
     ) -> list[Effect]:
         match item:
-            case RankSpawned() if rank.phase is Phase.STARTING:
+            case inputs.RankSpawned() if rank.phase is Phase.STARTING:
                 rank.phase, rank.pid = Phase.RUNNING, item.pid
                 killed = rank.killed_at_s is not None
                 rest = stops.kill(rank, at) if killed else stops.terminate(gang, at)
                 return [announce.started(self._node, gang, rank), *rest]
-            case SpawnFailed() if rank.phase is Phase.STARTING:
+            case inputs.SpawnFailed() if rank.phase is Phase.STARTING:
                 gang.failed = True
                 return exits.never_ran(self._node, gang, rank, item.message)
-            case RankMessage() if rank.alive and not gang.over:
+            case inputs.RankMessage() if rank.alive and not gang.over:
                 self._reports += 1
                 return on_message(self._node, gang, rank, item, at, self._reports)
-            case NoSoundCopy():
+            case inputs.NoSoundCopy():
                 rank.damaged_object = item.key
-            case ShardChecked():
+            case inputs.ShardChecked():
                 return saves.on_checked(self._node, gang, rank, item)
-            case Uploaded() | UploadFailed():
+            case inputs.Uploaded() | inputs.UploadFailed():
                 return saves.on_upload(self._node, gang, rank, item, at)
-            case RankExited() if rank.alive:
+            case inputs.RankExited() if rank.alive:
                 return exits.on_exited(self._node, gang, rank, item, at)
         return []
 
@@ -241,7 +206,7 @@ class AgentCore:
             for node in event.nodes
             if node.node_id == self._node.node_id and node.incarnation == self._node.incarnation
         ]
-        if not mine or key in self._gangs or self._member.leaving is not None or not self.joined:
+        if not mine or key in self._gangs or not self.member.takes_gangs:
             return out
         assignment = mine[0]
         ranks = {
@@ -282,11 +247,11 @@ class AgentCore:
 
     # Getting ready and starting.
 
-    def _on_ready(self, item: Prepared | StoreOpened) -> list[Effect]:
+    def _on_ready(self, item: inputs.Prepared | inputs.StoreOpened) -> list[Effect]:
         gang = self._gangs.get(item.gang)
         if gang is None:
             return [CloseGang(item.gang, final=False)]
-        if isinstance(item, Prepared):
+        if isinstance(item, inputs.Prepared):
             gang.prepared = True
             if gang.hosts_store and not gang.over and not gang.store_open:
                 rendezvous = gang.allocation.rendezvous
@@ -295,7 +260,7 @@ class AgentCore:
             gang.store_open = True
         return []
 
-    def _launch_failed(self, item: PrepareFailed | StoreFailed) -> list[Effect]:
+    def _launch_failed(self, item: inputs.PrepareFailed | inputs.StoreFailed) -> list[Effect]:
         gang = self._gangs.get(item.gang)
         if gang is None:
             return [CloseGang(item.gang, final=False)]
@@ -303,7 +268,7 @@ class AgentCore:
             return []
         gang.failed = True
         code, damaged = None, None
-        if isinstance(item, PrepareFailed):
+        if isinstance(item, inputs.PrepareFailed):
             code, damaged = exits.EXIT_CONFIG if item.user_fault else None, item.damaged_object
         out: list[Effect] = []
         for rank in gang.ranks.values():
@@ -327,7 +292,7 @@ class AgentCore:
     def _on_tick(self, at: Moment) -> list[Effect]:
         out: list[Effect] = []
         self._forgive_if_deaf(at)
-        out += self._member.beat(self.gangs, at)
+        out += self.member.beat(self.gangs, at)
         for gang in self.gangs:
             late = gang.stop_by_s is not None and at.mono_s >= gang.stop_by_s
             out += stops.terminate(gang, at)
@@ -346,9 +311,9 @@ class AgentCore:
         self._ticked_s = at.mono_s
 
     def _on_node_failed(self, event: NodeFailed, at: Moment) -> list[Effect]:
-        if event.reason != "forgotten" or event.node_id != self._member.node.node_id:
+        if event.reason != "forgotten" or event.node_id != self.member.node.node_id:
             return []
-        return self._without_lease(self._member.forgotten(event.incarnation), at)
+        return self._without_lease(self.member.forgotten(event.incarnation), at)
 
     def _without_lease(self, out: list[Effect], at: Moment) -> list[Effect]:
         """End all ranks, if the node has to join again."""
@@ -357,9 +322,9 @@ class AgentCore:
                 out += stops.end(gang, ExitReason.LEASE_LOST, at)
         return out
 
-    def _on_leave(self, item: Leave, at: Moment) -> list[Effect]:
+    def _on_leave(self, item: inputs.Leave, at: Moment) -> list[Effect]:
         """A second one can only shorten the time that ranks have."""
-        out = self._member.leave(item.reason)
+        out = self.member.leave(item.reason)
         for gang in self.gangs:
             out += stops.stop(self._node, gang, "drain", item.grace_s, at)
         return out

@@ -75,19 +75,9 @@ class Membership:
         return self.standing.node
 
     @property
-    def joined(self) -> bool:
-        """Whether it has offered its GPUs."""
-        return self.standing.joined
-
-    @property
-    def leaving(self) -> str | None:
-        """Why it will go; None while it stays."""
-        return self.standing.leaving
-
-    @property
-    def unfit_for(self) -> tuple[str, ...]:
-        """Clauses about why it does not join; () when it may."""
-        return self.standing.unfit_for
+    def takes_gangs(self) -> bool:
+        """Whether it has offered its GPUs, and stays."""
+        return self.standing.joined and self.standing.leaving is None
 
     @property
     def lease_ends_s(self) -> float:
@@ -105,7 +95,7 @@ class Membership:
         if release == standing.node.release:
             return []
         standing.node = standing.node.model_copy(update={"release": release})
-        return [announce.joined(self.node)] if self.joined and self.leaving is None else []
+        return [announce.joined(self.node)] if self.takes_gangs else []
 
     def beat(self, gangs: Iterable[Gang], at: Moment) -> list[Effect]:
         """A heartbeat, when it is due."""
@@ -113,7 +103,7 @@ class Membership:
             return []
         self.standing.heartbeat_due_s = at.mono_s + self._limits.heartbeat_interval_s
         self.standing.heartbeats += 1
-        number, joined = self.standing.heartbeats, self.joined
+        number, joined = self.standing.heartbeats, self.standing.joined
         return [announce.heartbeat(self.node, gangs, number, at, joined=joined)]
 
     def acked(self, item: HeartbeatAcked) -> None:
@@ -123,13 +113,13 @@ class Membership:
 
     def lose(self, at: Moment) -> list[Effect]:
         """The effects of a lease that is over: all that runs here must end; else []."""
-        if not self.joined or at.mono_s < self.lease_ends_s:
+        if not self.standing.joined or at.mono_s < self.lease_ends_s:
             return []
         return self._join_again("lease.lost")
 
     def forgotten(self, incarnation: str) -> list[Effect]:
         """The cluster does not know this incarnation any more: as a lost lease; else []."""
-        if not self.joined or incarnation != self.node.incarnation:
+        if not self.standing.joined or incarnation != self.node.incarnation:
             return []
         return self._join_again("node.forgotten")
 
@@ -147,7 +137,7 @@ class Membership:
         `busy`: ranks of an earlier incarnation are left. Call it when a heartbeat was acknowledged.
         """
         cut_off = at.mono_s >= self.lease_ends_s
-        if self.joined or busy or cut_off or self.leaving is not None:
+        if self.standing.joined or busy or cut_off or self.standing.leaving is not None:
             return []
         if self.standing.fit:
             self.standing.joined = True
@@ -159,7 +149,7 @@ class Membership:
 
     def checked(self, item: NodeChecked, at: Moment, *, busy: bool) -> list[Effect]:
         """Join, or say why not, after each check: what was said before may have been lost."""
-        logged, self.standing.unfit_for = self.unfit_for, item.failures
+        logged, self.standing.unfit_for = self.standing.unfit_for, item.failures
         self.standing.checking = False
         self.standing.fit = not item.failures
         self.standing.check_due_s = at.mono_s + self._limits.check_again_s
@@ -172,7 +162,7 @@ class Membership:
 
     def leave(self, reason: str) -> list[Effect]:
         """Say that the node will go, once."""
-        if self.leaving is not None:
+        if self.standing.leaving is not None:
             return []
         self.standing.leaving = reason
         return [announce.leaving(self.node, reason)]
