@@ -33,7 +33,7 @@ from gangline_storage.port import CHUNK_BYTES, ObjectInfo
 from gangline_worker.agent.checkpoints.transfer import Checkpoints
 from gangline_worker.agent.decide.keys import GangKey, RankKey
 from gangline_worker.agent.isolation.files import Owner
-from gangline_worker.agent.peers.tier import PeerSettings, open_peer_tier
+from gangline_worker.agent.peers.tier import open_peer_tier
 
 JOB, TEAM, STEP = "job", "nlp", 5
 START = datetime(2026, 11, 1, tzinfo=UTC)
@@ -73,7 +73,7 @@ class PeerNode:
         self.name = name
         self.data = folder / name
         self.data.mkdir(exist_ok=True)
-        tier = open_peer_tier(PeerSettings(name, "127.0.0.1", 0, timeout_s), self.data)
+        tier = open_peer_tier(name, "127.0.0.1", 0, timeout_s, self.data)
         assert tier is not None
         self.tier = tier
         self.store = store

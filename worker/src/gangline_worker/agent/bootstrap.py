@@ -23,7 +23,7 @@ from .health.node_check_host import NodeCheckHost
 from .health.source import HealthWatch, health_source
 from .host.folders import Folders
 from .host.inventory import Labels, take_inventory
-from .peers.tier import PeerSettings, PeerTier, open_peer_tier
+from .peers.tier import PeerTier, open_peer_tier
 from .warm.process import WarmStart
 from .warm.standby_host import StandbyPool
 from .warm.zygote_host import ZygoteHost
@@ -35,10 +35,9 @@ def peer_tier(settings: AgentSettings, data: Path) -> PeerTier | None:
     """None where the node gives no copies, or cannot listen for requests."""
     if not settings.peer_copies:
         return None
-    given = PeerSettings(
-        settings.node_id, settings.address, settings.peer_port, settings.peer_timeout_s
+    return open_peer_tier(
+        settings.node_id, settings.address, settings.peer_port, settings.peer_timeout_s, data
     )
-    return open_peer_tier(given, data)
 
 
 def inventory(

@@ -118,25 +118,6 @@ def load_weights(source: Path, into: Mapping[str, Tensor]) -> None:
             raise CorruptCheckpoint(file, f"cannot be read: {error}") from error
 
 
-def read_weights(source: Path) -> dict[str, Tensor]:
-    """All tensors of an export, whole, in CPU memory. Raises as `load_weights` does."""
-    index = _read_index(source)
-    if index is None:
-        files = {source / f"{WEIGHTS}.safetensors"}
-    else:
-        files = {_verified(source, file, index) for file in set(index.weight_map.values())}
-    found: dict[str, Tensor] = {}
-    for path in sorted(files):
-        try:
-            with safe_open(path, framework="pt") as weights:
-                found |= {name: weights.get_tensor(name) for name in weights.keys()}  # noqa: SIM118
-        except (SafetensorError, OSError) as error:
-            raise CorruptCheckpoint(path, f"cannot be read: {error}") from error
-    if index is not None and found.keys() != index.weight_map.keys():
-        raise CorruptCheckpoint(source / INDEX_FILE, "names other tensors than its files hold")
-    return found
-
-
 def _grouped(pieces: Iterable[TensorSlice], file_bytes: int) -> Iterator[list[TensorSlice]]:
     """Cut a sequence of tensors into files of up to `file_bytes`; a larger one lies alone."""
     group: list[TensorSlice] = []

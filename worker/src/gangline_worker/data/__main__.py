@@ -113,19 +113,29 @@ def _prepare(options: argparse.Namespace) -> int:
     return 0
 
 
+def _now_and_then() -> Callable[[str], None]:
+    """Notes a line, at most every TELL_EVERY_S; the others are dropped."""
+    told = time.monotonic()
+
+    def note(line: str) -> None:
+        nonlocal told
+        if time.monotonic() - told >= TELL_EVERY_S:
+            told = time.monotonic()
+            _note(line)
+
+    return note
+
+
 def _teller() -> Callable[[Progress], None]:
-    began = told = time.monotonic()
+    note, began = _now_and_then(), time.monotonic()
 
     def tell(progress: Progress) -> None:
-        nonlocal told
-        now = time.monotonic()
-        if now - told >= TELL_EVERY_S:
-            told = now
-            share = progress.bytes_done / max(1, progress.bytes_total)
-            _note(
-                f"{progress.inputs_done:,} of {progress.inputs:,} files, {share:.0%} of the bytes, "
-                f"{progress.tokens:,} tokens, {progress.shards:,} shards, {now - began:.0f} s"
-            )
+        share = progress.bytes_done / max(1, progress.bytes_total)
+        note(
+            f"{progress.inputs_done:,} of {progress.inputs:,} files, {share:.0%} of the bytes, "
+            f"{progress.tokens:,} tokens, {progress.shards:,} shards, "
+            f"{time.monotonic() - began:.0f} s"
+        )
 
     return tell
 
@@ -136,16 +146,14 @@ def _index(options: argparse.Namespace) -> int:
         raise DataError(f"{place}: no such folder")
     folder = place.partition("?")[0].rstrip("/") if "://" in place else str(Path(place).resolve())
     corpus = _corpus(options.name, folder.rpartition("/")[2])
-    told = time.monotonic()
-
-    def tell(name: str, done: int) -> None:
-        nonlocal told
-        if time.monotonic() - told >= TELL_EVERY_S:
-            told = time.monotonic()
-            _note(f"{name}: {done:,} bytes read")
-
+    note = _now_and_then()
     try:
-        made = index_tars(_store_at(place), corpus, block_bytes=BLOCK_BYTES, tell=tell)
+        made = index_tars(
+            _store_at(place),
+            corpus,
+            block_bytes=BLOCK_BYTES,
+            tell=lambda name, done: note(f"{name}: {done:,} bytes read"),
+        )
     except DataError as error:
         raise DataError(f"{place}: {error}") from None
     if made.passed_over:
@@ -157,15 +165,10 @@ def _index(options: argparse.Namespace) -> int:
 def _verify(options: argparse.Namespace) -> int:
     store, manifest = _open(options.snapshot)
     total = sum(shard.size_bytes for shard in manifest.shards)
-    told = time.monotonic()
-
-    def tell(done: int) -> None:
-        nonlocal told
-        if time.monotonic() - told >= TELL_EVERY_S:
-            told = time.monotonic()
-            _note(f"{done / total:.0%} of {total:,} bytes read")
-
-    damage = verify(store, manifest, tell)
+    note = _now_and_then()
+    damage = verify(
+        store, manifest, lambda done: note(f"{done / total:.0%} of {total:,} bytes read")
+    )
     if options.json:
         found = [{"file": d.file, "block": d.block, "reason": d.reason} for d in damage]
         _say(json.dumps({"name": manifest.name, "damage": found}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,6 +35,7 @@ class _Wanted(NamedTuple):
     damage: str
 
 
+@dataclass(frozen=True, slots=True)
 class Fetch:
     """Brings the files of one checkpoint, whose keys begin with `prefix`, to `folder`.
 
@@ -41,23 +43,14 @@ class Fetch:
     hears which folders beside it are needed, too. For one thread.
     """
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        prefix: str,
-        folder: Path,
-        incoming: Path,
-        owner: Owner | None,
-        peers: OtherCopies | None,
-        note: Callable[[Path, list[Path]], None],
-    ) -> None:
-        self.prefix, self.folder = prefix, folder
-        self.brought = Fetched()
-        self._store = store
-        self._incoming = incoming
-        self._owner = owner
-        self._peers = peers
-        self._note = note
+    store: ObjectStore
+    prefix: str
+    folder: Path
+    incoming: Path
+    owner: Owner | None
+    peers: OtherCopies | None
+    note: Callable[[Path, list[Path]], None]
+    brought: Fetched = field(default_factory=Fetched)
 
     def record(self, key: str) -> CommitRecord:
         """The commit record; the store's is always written over the one that lies here.
@@ -65,13 +58,13 @@ class Fetch:
         Raises CheckpointDamaged, OSError and StoreError.
         """
         try:
-            raw = self._store.get(key)
+            raw = self.store.get(key)
             record = CommitRecord.decode(raw)
         except NotFound:
             raise CheckpointDamaged(f"{key} is missing", key) from None
         except ValueError as error:
             raise CheckpointDamaged(f"{key} is no commit record", key) from error
-        with acting_as(self._owner):
+        with acting_as(self.owner):
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             replace_file(self.folder / COMMIT_FILE, [raw])
         return record
@@ -88,12 +81,12 @@ class Fetch:
         """
         wanted = self._wanted(digests, read=read)
         order = [item.digest for item in wanted.values()]
-        if self._peers is not None and order:
-            order = self._peers.find(order)
+        if self.peers is not None and order:
+            order = self.peers.find(order)
         origins = []
         for digest in order:
             item = wanted[digest.key]
-            with acting_as(self._owner):
+            with acting_as(self.owner):
                 was_here = item.path.is_symlink() or item.path.exists()
                 item.path.unlink(missing_ok=True)
             node = self._from_peer(item)
@@ -114,11 +107,11 @@ class Fetch:
             path = place_of(digest.key, self.prefix, self.folder)
             if path is None:
                 raise CheckpointDamaged(f"{digest.key} does not lie beside its commit record")
-            with acting_as(self._owner):
+            with acting_as(self.owner):
                 path.parent.mkdir(mode=0o700, exist_ok=True)
-            self._note(self.folder, [path.parent])
+            self.note(self.folder, [path.parent])
             every = read or digest.key.endswith(_MANIFEST)
-            if (damage := damage_of(path, digest, self._owner, read=every)) is None:
+            if (damage := damage_of(path, digest, self.owner, read=every)) is None:
                 self.brought.add(Tier.LOCAL, digest.size_bytes)
             else:
                 found[digest.key] = _Wanted(digest, path, damage)
@@ -126,14 +119,14 @@ class Fetch:
 
     def _from_peer(self, item: _Wanted) -> str | None:
         """Bring it from another node and say from which, if one gives a sound copy."""
-        if self._peers is None:
+        if self.peers is None:
             return None
 
         def put(chunks: Iterator[bytes]) -> None:
-            with acting_as(self._owner):
+            with acting_as(self.owner):
                 replace_file(item.path, chunks)
 
-        return self._peers.bring(item.digest, put)
+        return self.peers.bring(item.digest, put)
 
     def _from_store(self, item: _Wanted) -> None:
         key = item.digest.key
@@ -141,19 +134,19 @@ class Fetch:
             self._store_to(item.path, key)
         except NotFound:
             raise CheckpointDamaged(f"{key} is missing", key) from None
-        if (again := damage_of(item.path, item.digest, self._owner)) is not None:
-            with acting_as(self._owner):
+        if (again := damage_of(item.path, item.digest, self.owner)) is not None:
+            with acting_as(self.owner):
                 item.path.unlink(missing_ok=True)
             reason = f"{key} is not what was committed: the store's {again}"
             raise CheckpointDamaged(reason, key)
 
     def _store_to(self, path: Path, key: str) -> None:
-        if self._owner is None:
-            self._store.fetch(key, path)
+        if self.owner is None:
+            self.store.fetch(key, path)
             return
         try:
-            self._store.fetch(key, self._incoming)
-            with self._incoming.open("rb") as file, acting_as(self._owner):
+            self.store.fetch(key, self.incoming)
+            with self.incoming.open("rb") as file, acting_as(self.owner):
                 replace_file(path, iter(lambda: file.read(CHUNK_BYTES), b""))
         finally:
-            self._incoming.unlink(missing_ok=True)
+            self.incoming.unlink(missing_ok=True)

@@ -36,7 +36,6 @@ from .seal import PeerRequest, Secret, proof, same, token
 
 log = structlog.get_logger(__name__)
 
-AT_ONCE = 32
 NODE_HEADER, NONCE_HEADER, PROOF_HEADER = "Gangline-Node", "Gangline-Nonce", "Gangline-Proof"
 SCHEME = "Gangline"
 
@@ -132,32 +131,13 @@ def _refusals() -> Iterator[None]:
         raise Refused(HTTPStatus.NOT_FOUND, str(error)) from None
 
 
-class PeerServer:
-    """Answers from `start` to `close`. Bound once made. Raises OSError when it cannot be."""
+class PeerServer(ThreadServer):
+    """Answers by `answers` from `start` to `close`. Bound once made, which may raise OSError."""
 
-    def __init__(self, address: str, port: int) -> None:
-        self._server = _Server((address, port))
-
-    @property
-    def port(self) -> int:
-        """Where it listens."""
-        return self._server.port
-
-    def start(self, answers: PeerAnswers) -> None:
-        """Begin to answer."""
-        self._server.answers = answers
-        self._server.start()
-
-    def close(self) -> None:
-        """Stop answering."""
-        self._server.close()
-
-
-class _Server(ThreadServer):
     answers: PeerAnswers
 
-    def __init__(self, address: tuple[str, int]) -> None:
-        super().__init__(address, _Handler, name="peer-copies", close_within_s=0.2, at_once=AT_ONCE)
+    def __init__(self, address: str, port: int) -> None:
+        super().__init__((address, port), _Handler, name="peer-copies", close_within_s=0.2)
         self._lock = threading.Lock()
         self._refused = 0
         self._told_s: float | None = None
@@ -174,7 +154,7 @@ class _Server(ThreadServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: _Server
+    server: PeerServer
     timeout = _SEND_TIMEOUT_S
 
     def do_GET(self) -> None:

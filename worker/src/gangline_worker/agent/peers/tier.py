@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
@@ -28,21 +27,12 @@ log = structlog.get_logger(__name__)
 _ASK_S, _AGAIN_S = 5.0, 0.2  # an agent that reloads does not answer for a moment
 
 
-@dataclass(frozen=True, slots=True)
-class PeerSettings:
-    """This node's id and address; the port to listen at, 0 takes a free one; a peer's timeout."""
-
-    node_id: str
-    address: str
-    port: int
-    timeout_s: float
-
-
 class PeerTier:
     """Listens once made, answers from `start` to `stop`."""
 
-    def __init__(self, settings: PeerSettings, data: Path, server: PeerServer) -> None:
-        self._settings = settings
+    def __init__(self, node_id: str, timeout_s: float, data: Path, server: PeerServer) -> None:
+        """`timeout_s`: how long a peer may take to say something."""
+        self._node_id, self._timeout_s = node_id, timeout_s
         self._data = data
         self._gangs = Gangs()
         self._server = server
@@ -59,12 +49,12 @@ class PeerTier:
 
     def start(self, store: ObjectStore, owner: Callable[[str], Owner | None]) -> PeerCopies:
         """Begin to give what this node has; what the others have. `owner` is of a team's files."""
-        node_id, secret = self._settings.node_id, Secret(store)
+        node_id, secret = self._node_id, Secret(store)
         files = CopyFiles(self._data / "checkpoints", store)
-        self._server.start(PeerAnswers(node_id, secret, self._gangs, files, owner))
-        copies = PeerCopies(node_id, secret, self._gangs, self._settings.timeout_s)
-        self._copies = copies
-        return copies
+        self._server.answers = PeerAnswers(node_id, secret, self._gangs, files, owner)
+        self._server.start()
+        self._copies = PeerCopies(node_id, secret, self._gangs, self._timeout_s)
+        return self._copies
 
     def confirms(self, gang: GangKey, theirs: End, own: End) -> bool:
         """Whether a connection from another machine is of a gang's user, as an agent there says.
@@ -80,7 +70,7 @@ class PeerTier:
         ends_s = time.monotonic() + _ASK_S
         while True:
             reasons = []
-            for peer in self._gangs.at(known, address, self._settings.node_id):
+            for peer in self._gangs.at(known, address, self._node_id):
                 try:
                     if self._copies.confirms(peer, gang, theirs, own):
                         return True
@@ -103,27 +93,29 @@ class PeerTier:
         self._server.close()
 
 
-def open_peer_tier(settings: PeerSettings, data: Path) -> PeerTier | None:
-    """None where it cannot listen: then the store has to do."""
+def open_peer_tier(
+    node_id: str, address: str, port: int, timeout_s: float, data: Path
+) -> PeerTier | None:
+    """None where it cannot listen (`port` 0: at a free one): then the store has to do."""
     try:
-        server = _listen(settings, data / "copies.port")
+        server = _listen(address, port, data / "copies.port")
     except OSError as error:
-        log.warning("agent.gives_no_copies", address=settings.address, because=str(error))
+        log.warning("agent.gives_no_copies", address=address, because=str(error))
         return None
-    return PeerTier(settings, data, server)
+    return PeerTier(node_id, timeout_s, data, server)
 
 
-def _listen(settings: PeerSettings, kept: Path) -> PeerServer:
+def _listen(address: str, port: int, kept: Path) -> PeerServer:
     """At the port that was given, or that the last agent had: gangs that run know it by that one.
 
     Raises OSError.
     """
-    if settings.port:
-        return PeerServer(settings.address, settings.port)
+    if port:
+        return PeerServer(address, port)
     server = None
     with contextlib.suppress(OSError, ValueError, OverflowError):
-        server = PeerServer(settings.address, int(kept.read_text("ascii")))
+        server = PeerServer(address, int(kept.read_text("ascii")))
     if server is None:
-        server = PeerServer(settings.address, 0)
+        server = PeerServer(address, 0)
     write_private(kept, str(server.port).encode())
     return server
