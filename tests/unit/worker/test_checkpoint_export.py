@@ -20,6 +20,7 @@ from gangline_storage import LocalStore, digest_bytes
 from gangline_worker.checkpoint.commit import commit_local
 from gangline_worker.checkpoint.export import (
     INDEX_FILE,
+    bring,
     export_weights,
     load_weights,
     main,
@@ -28,7 +29,6 @@ from gangline_worker.checkpoint.files import CorruptCheckpoint
 from gangline_worker.checkpoint.loader import Checkpoint, WrongCheckpoint
 from gangline_worker.checkpoint.local import holdings
 from gangline_worker.checkpoint.saver import AsyncSaver, SaverIdentity
-from gangline_worker.checkpoint.stored import bring
 
 MADE = torch.Generator().manual_seed(3)
 WEIGHTS = {

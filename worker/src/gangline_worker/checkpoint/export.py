@@ -20,7 +20,7 @@ import math
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import torch
@@ -29,13 +29,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from gangline_schemas.checkpoint import ITEM_BYTES, TensorSlice
-from gangline_storage import StoreError, open_store
+from gangline_schemas.checkpoint import ITEM_BYTES, CommitRecord, TensorSlice
+from gangline_storage import NotFound, ObjectStore, StoreError, open_store
 from gangline_storage.digest import digest_file
 from gangline_worker.checkpoint.files import CorruptCheckpoint, sync, write_synced
-from gangline_worker.checkpoint.loader import Checkpoint, WrongCheckpoint
+from gangline_worker.checkpoint.loader import COMMIT_FILE, Checkpoint, WrongCheckpoint
 from gangline_worker.checkpoint.local import Held, holdings
-from gangline_worker.checkpoint.stored import bring
 
 WEIGHTS = "model"
 PREFIX = "model."
@@ -96,6 +95,39 @@ def export_weights(
     sync(output)
     write_synced(output / INDEX_FILE, memoryview(index.model_dump_json().encode()), INDEX_FILE)
     return index
+
+
+def bring(store: ObjectStore, place: str, below: Path) -> Checkpoint:
+    """Copy the checkpoint at `place`, `.../attempt-NNNN/step-NNNNNNNNNN`, to a folder in `below`.
+
+    Files that it refers to are copied too. Bytes are verified when they are read, not here.
+
+    Raises:
+        CorruptCheckpoint: the commit record is missing, it cannot be understood or names what lies
+            elsewhere, or an object is missing.
+        StoreError, InvalidKey, OSError: the store does not give it, or the disk does not take it.
+    """
+    where = PurePosixPath(place.strip("/"))
+    record = below / where.name / COMMIT_FILE
+    _copy(store, where / COMMIT_FILE, record)
+    try:
+        found = CommitRecord.decode(record.read_bytes())
+    except ValidationError as error:
+        raise CorruptCheckpoint(record, "is no CommitRecord") from error
+    for digest in (*found.manifests, *found.shards, *(found.referred or ())):
+        key = PurePosixPath(digest.key)
+        if key.parent.parent != where.parent or ".." in key.parts:
+            raise CorruptCheckpoint(record, f"names {digest.key!r}, which lies elsewhere")
+        _copy(store, key, below / key.parent.name / key.name)
+    return Checkpoint(record.parent)
+
+
+def _copy(store: ObjectStore, key: PurePosixPath, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        store.fetch(str(key), path)
+    except NotFound:
+        raise CorruptCheckpoint(path, f"the store has no {key}") from None
 
 
 def load_weights(source: Path, into: Mapping[str, Tensor]) -> None:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from io import FileIO
 from itertools import chain
 from mmap import PAGESIZE
 from pathlib import Path
 from queue import SimpleQueue
 
+import numpy as np
 import xxhash
 
 from gangline_schemas.events.workers import ObjectDigest
 from gangline_storage.durable import write_all
-from gangline_worker.checkpoint.direct import past_page_cache
 
 WRITE_BYTES = 32 << 20  # at once; the memory is filled further while the disk takes them
 READ_CHUNK_BYTES = 1 << 20  # hashed while the core's own cache has it; each call has its cost too
@@ -132,6 +134,32 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+WORTH_IT_BYTES = 1 << 20  # below, a plain write is as quick
+
+
+@contextmanager
+def past_page_cache(target: int, data: memoryview) -> Iterator[None]:
+    """Within it, writes of whole pages of `data` to a new file go past the page cache.
+
+    A plain write copies each byte once more, and the kernel's limits on dirty pages slow a large
+    one down. Both cost the training that runs beside it.
+
+    Not where that is impossible (memory that does not begin with a page or that the disk may not
+    read, a file system without direct writes) or not worth it: they are plain ones then.
+    """
+    flags = fcntl.fcntl(target, fcntl.F_GETFL)
+    if len(data) >= WORTH_IT_BYTES and not np.frombuffer(data, np.uint8).ctypes.data % PAGESIZE:
+        try:
+            fcntl.fcntl(target, fcntl.F_SETFL, flags | os.O_DIRECT)
+            os.pwrite(target, data[:PAGESIZE], 0)  # some say so only now; it is overwritten
+        except OSError:  # not here; if the disk is full, the next write will say so
+            fcntl.fcntl(target, fcntl.F_SETFL, flags)
+    try:
+        yield
+    finally:
+        fcntl.fcntl(target, fcntl.F_SETFL, flags)
 
 
 def read_verified(path: Path, expected: ObjectDigest) -> memoryview:

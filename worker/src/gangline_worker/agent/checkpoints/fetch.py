@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import structlog
+from opentelemetry import metrics
 
 from gangline_schemas.checkpoint import CommitRecord
 from gangline_schemas.events.workers import ObjectDigest
@@ -16,15 +19,62 @@ from gangline_storage.errors import NotFound
 from gangline_storage.port import CHUNK_BYTES, ObjectStore
 from gangline_worker.agent.isolation.files import Owner, acting_as
 
-from .fetched import Fetched, Tier
 from .integrity import CheckpointDamaged, damage_of
-from .other_copies import OtherCopies
 from .referred import place_of
 
 log = structlog.get_logger(__name__)
 
 COMMIT_FILE = "COMMIT.json"
 _MANIFEST = ".json"
+_METER = metrics.get_meter("gangline.agent")
+_FILES = _METER.create_counter(
+    "gangline.checkpoint.fetched.files", description="Files of checkpoints to start from, by tier."
+)
+_BYTES = _METER.create_counter(
+    "gangline.checkpoint.fetched", unit="By", description="The same files' bytes, by tier."
+)
+
+
+class Tier(StrEnum):
+    """Where a copy of a checkpoint's file is, the nearest first."""
+
+    LOCAL = "local"
+    PEER = "peer"
+    STORE = "store"
+
+
+class Fetched:
+    """The files that one fetch of a checkpoint brought, by tier; also in the process's metrics."""
+
+    def __init__(self) -> None:
+        self._files: Counter[Tier] = Counter()
+        self._bytes: Counter[Tier] = Counter()
+
+    def add(self, tier: Tier, size_bytes: int) -> None:
+        """A file is here, and its copy of that tier is what was committed."""
+        self._files[tier] += 1
+        self._bytes[tier] += size_bytes
+        _FILES.add(1, {"tier": tier.value})
+        _BYTES.add(size_bytes, {"tier": tier.value})
+
+    def counts(self) -> dict[str, int]:
+        """For a line of the log: files and bytes of each tier."""
+        return {f"{tier}_files": self._files[tier] for tier in Tier} | {
+            f"{tier}_bytes": self._bytes[tier] for tier in Tier
+        }
+
+
+class OtherCopies(Protocol):
+    """The copies of one checkpoint's files on other nodes. For one thread."""
+
+    def find(self, wanted: Sequence[ObjectDigest]) -> list[ObjectDigest]:
+        """Find out which nodes have these; they come in the order in which to `bring` them."""
+
+    def bring(self, digest: ObjectDigest, put: Callable[[Iterator[bytes]], object]) -> str | None:
+        """Let `put` write a file's bytes; the node that gave them, None: no other node has it.
+
+        `put` must keep nothing when the iterator raises. Raises what `put` does.
+        """
 
 
 class _Wanted(NamedTuple):

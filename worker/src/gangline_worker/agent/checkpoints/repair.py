@@ -20,8 +20,8 @@ from gangline_worker.agent.decide.inputs import NoSoundCopy
 from gangline_worker.agent.decide.keys import GangKey, RankKey
 from gangline_worker.agent.isolation.files import Owner
 
+from .fetch import OtherCopies
 from .integrity import CheckpointDamaged, WrongPath
-from .other_copies import OtherCopies
 from .transfer import Checkpoints
 
 log = structlog.get_logger(__name__)

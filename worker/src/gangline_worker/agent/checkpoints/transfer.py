@@ -37,9 +37,8 @@ from gangline_storage.port import ObjectStore
 from gangline_worker.agent.decide.keys import RankKey
 from gangline_worker.agent.isolation.files import Owner, acting_as, opened_as
 
-from .fetch import COMMIT_FILE, Fetch
+from .fetch import COMMIT_FILE, Fetch, OtherCopies
 from .integrity import CheckpointDamaged, WrongPath, damage_of, plain_file
-from .other_copies import OtherCopies
 from .referred import Referred, objects, objects_of
 from .share import Share
 
