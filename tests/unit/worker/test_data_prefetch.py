@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 
 import pytest
 
@@ -10,7 +11,7 @@ from gangline_worker.data.prefetch import Prefetcher
 
 
 def test_batches_come_in_order() -> None:
-    with Prefetcher(str, start=6, stride=3, ahead=2) as batches:
+    with closing(Prefetcher(str, start=6, stride=3, ahead=2)) as batches:
         assert [batches.take(position) for position in (6, 9, 12, 15)] == ["6", "9", "12", "15"]
         with pytest.raises(ValueError, match="position 18 comes next, not 24"):
             batches.take(24)
@@ -27,7 +28,7 @@ def test_no_more_is_read_than_may_wait() -> None:
             third.set()
         return position
 
-    with Prefetcher(reading, start=0, stride=1, ahead=2) as batches:
+    with closing(Prefetcher(reading, start=0, stride=1, ahead=2)) as batches:
         assert batches.take(0) == 0
         assert third.wait(30)
         assert batches.take(1) == 1
@@ -43,7 +44,7 @@ def test_who_takes_batches_can_ask_whether_there_is_one() -> None:
             raise OSError("gone")
         return position
 
-    with Prefetcher(read, start=0, stride=1, ahead=1) as batches:
+    with closing(Prefetcher(read, start=0, stride=1, ahead=1)) as batches:
         assert not batches.ready(within_s=0.01)
         go.set()
         assert batches.ready(within_s=10.0)
@@ -59,7 +60,7 @@ def test_an_error_comes_to_who_waits_after_what_was_good() -> None:
             raise OSError("the disk is gone")
         return position
 
-    with Prefetcher(reading, start=0, stride=1, ahead=4) as batches:
+    with closing(Prefetcher(reading, start=0, stride=1, ahead=4)) as batches:
         assert [batches.take(0), batches.take(1)] == [0, 1]
         for _ in range(2):
             with pytest.raises(OSError, match="the disk is gone"):

@@ -11,7 +11,7 @@ from gangline_schemas.rank_protocol import Report
 from gangline_worker.agent.decide.effects import KillRank, TakeStacks
 from gangline_worker.agent.decide.inputs import RankExited, RankMessage, RankStacks, StacksTaken
 from gangline_worker.agent.decide.keys import GangKey, RankKey
-from gangline_worker.agent.decide.stacks import STACKS_WAIT_S
+from gangline_worker.agent.decide.stops import STACKS_WAIT_S
 from support.builders.agent_core import (
     LEASE_S,
     START,

@@ -266,6 +266,7 @@ class Agent:
         tick_due_s = at.mono_s
         grace_s = _grace_s(self._settings.stop_grace_s)
         leaving = False
+        standing = self._core.member.standing
         while not self._core.gone:
             for item in self._inbox.take(TICK_S):
                 self._handle(executor, item)
@@ -274,7 +275,7 @@ class Agent:
             if self._stopping.is_set() and not leaving:
                 leaving = True
                 self._handle(executor, Leave("the agent was asked to stop", grace_s))
-            elif self._may_restart and renewal.is_due(idle=executor.idle):
+            elif standing.leaving is None and renewal.is_due(idle=executor.idle):
                 return True
             if time.monotonic() >= tick_due_s:
                 tick_due_s = time.monotonic() + TICK_S
@@ -282,10 +283,6 @@ class Agent:
                 self._tick_helpers(executor.launcher)
                 self._tell_health()
         return False
-
-    @property
-    def _may_restart(self) -> bool:
-        return self._restarting.is_set() and self._core.member.standing.leaving is None
 
     def _tick_helpers(self, launcher: Launcher) -> None:
         helpers = [part.pid for part in (self._stores, self._guard, self._checks) if part]
@@ -298,10 +295,9 @@ class Agent:
 
     def _tell_health(self) -> None:
         self._health.beat()
-        lease = (
-            self._core.member.standing.joined and time.monotonic() < self._core.member.lease_ends_s
-        )
-        unfit_for = "; ".join(self._core.member.standing.unfit_for)
+        member = self._core.member
+        lease = member.standing.joined and time.monotonic() < member.lease_ends_s
+        unfit_for = "; ".join(member.standing.unfit_for)
         self._health.set("check", ok=not unfit_for, detail=unfit_for)
         self._health.set("bus", ok=lease, detail="" if lease else "no heartbeat is taken")
 

@@ -20,6 +20,7 @@ from gangline_schemas.events.workers import ObjectDigest
 from gangline_storage.durable import write_all
 
 WRITE_BYTES = 32 << 20  # at once; the memory is filled further while the disk takes them
+WORTH_IT_BYTES = 1 << 20  # below, a plain write is as quick as one past the page cache
 READ_CHUNK_BYTES = 1 << 20  # hashed while the core's own cache has it; each call has its cost too
 
 
@@ -134,9 +135,6 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-WORTH_IT_BYTES = 1 << 20  # below, a plain write is as quick
 
 
 @contextmanager

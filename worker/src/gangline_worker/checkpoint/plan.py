@@ -60,7 +60,10 @@ class Planner:
         alone = all(one.block == block for one, (block, _) in zip(held, parts, strict=True))
         slices, size = lay_out(block for block, _ in parts)
         sources = [data for block, data in parts if block.size_bytes]
-        region = self._region_for(size, pinned=bool(on_gpus(sources)))
+        pinned = bool(on_gpus(sources))
+        if self._region.numel() < size or (pinned and not self._region.is_pinned()):
+            self._region = staging(size, pinned=pinned)
+        region = self._region
         staged = [
             region[s.byte_offset : s.byte_offset + s.size_bytes]
             .view(source.dtype)
@@ -81,11 +84,6 @@ class Planner:
             self._plan.sources.clear()
             self._plan.alike.clear()
             self._plan = None
-
-    def _region_for(self, size_bytes: int, *, pinned: bool) -> torch.Tensor:
-        if self._region.numel() < size_bytes or (pinned and not self._region.is_pinned()):
-            self._region = staging(size_bytes, pinned=pinned)
-        return self._region
 
 
 def _groups(slices: Sequence[TensorSlice]) -> Iterator[tuple[slice, int]]:

@@ -36,7 +36,6 @@ class Resumed:
     position: int
     left_out: LeftOut
     evaluation: Evaluation | None
-    differences: tuple[str, ...]  # between now and the save, in words
 
 
 def resume(
@@ -57,7 +56,13 @@ def resume(
     error: Exception | None = None
     try:
         checkpoint = Checkpoint(folder, another_copy, rank=world.rank, world_size=world.size)
-        found = _load(checkpoint, config, world, tensors, data_digest, left_out)
+        checkpoint.fill(holdings(tensors, world.rank, world.size))
+        state = _state_of(checkpoint)
+        if state.data_digest != data_digest:
+            raise DataError(
+                f"data: {config.data!r} has changed since step {state.step}; give back what "
+                "the run began with, or start a new run"
+            )
     except (CorruptCheckpoint, WrongCheckpoint, DataError) as raised:
         error = raised
     # Damage is tried elsewhere, and a start that does not fit is not: all ranks end alike.
@@ -66,45 +71,26 @@ def resume(
         raise misfit or WrongCheckpoint(f"{folder} does not fit another rank's model or data")
     if not all_agree(world.control, ok=error is None):
         raise error or CorruptCheckpoint(folder, "another rank could not load its part")
-    if world.rank == 0:
-        others = found.differences
-        saved = f", saved with other {' and other '.join(others)}" if others else ""
-        say(f"resumed from {folder.parent.name}/{folder.name}{saved}")
-    return found
-
-
-def _load(
-    checkpoint: Checkpoint,
-    config: TrainConfig,
-    world: World,
-    tensors: Mapping[str, Tensor],
-    data_digest: str,
-    left_out: LeftOut,
-) -> Resumed:
-    checkpoint.fill(holdings(tensors, world.rank, world.size))
-    try:
-        state = TrainState.model_validate(checkpoint.own_manifest.state)
-    except ValidationError as error:
-        raise WrongCheckpoint(f"{checkpoint.folder} is not of this trainer") from error
-    if state.data_digest != data_digest:
-        raise DataError(
-            f"data: {config.data!r} has changed since step {state.step}; give back what "
-            "the run began with, or start a new run"
-        )
-    known = LeftOut().join(state.left_out)
-    joined = known.join(left_out.ranges)
     if checkpoint.record.world_size == world.size:
         restore_rng(state.rng, world.device)
     else:  # not every new rank has a state: draw other numbers than before
         seed_everything(config.seed + state.step, world.rank)
-    same = {
-        "settings": state.config_digest == config.digest(),
-        "code": state.code_ref == code_ref(),
-    }
-    return Resumed(
-        state.step,
-        joined.position(known.place(state.position)),
-        joined,
-        state.evaluation,
-        tuple(name for name, is_same in same.items() if not is_same),
-    )
+    if world.rank == 0:
+        same = {
+            "settings": state.config_digest == config.digest(),
+            "code": state.code_ref == code_ref(),
+        }
+        others = [name for name, is_same in same.items() if not is_same]
+        saved = f", saved with other {' and other '.join(others)}" if others else ""
+        say(f"resumed from {folder.parent.name}/{folder.name}{saved}")
+    known = LeftOut().join(state.left_out)
+    joined = known.join(left_out.ranges)
+    place = joined.position(known.place(state.position))
+    return Resumed(state.step, place, joined, state.evaluation)
+
+
+def _state_of(checkpoint: Checkpoint) -> TrainState:
+    try:
+        return TrainState.model_validate(checkpoint.own_manifest.state)
+    except ValidationError as error:
+        raise WrongCheckpoint(f"{checkpoint.folder} is not of this trainer") from error

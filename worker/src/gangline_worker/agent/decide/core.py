@@ -29,7 +29,7 @@ from gangline_schemas.events.scheduling import (
 )
 from gangline_schemas.events.workers import ExitReason, NodeInfo
 
-from . import announce, exits, inputs, saves, stacks, stops
+from . import announce, exits, inputs, saves, stops
 from .core_state import CoreState, asked_again
 from .effects import CloseGang, Effect, OpenStore, Prepare, Spawn
 from .gang import Gang, Phase, Rank
@@ -54,8 +54,6 @@ class AgentCore:
         self._fences: dict[str, int] = {}  # by job: no attempt up to this one starts any more
         self._reports = 0
         self._ticked_s = 0.0
-
-    # For the shell and the tests.
 
     @property
     def incarnation(self) -> str:
@@ -134,7 +132,7 @@ class AgentCore:
             case inputs.PrepareFailed() | inputs.StoreFailed():
                 return self._launch_failed(item)
             case inputs.StacksTaken():
-                return stacks.on_taken(self._node, self._gangs.get(item.gang), item, at)
+                return stops.on_stacks(self._node, self._gangs.get(item.gang), item, at)
             case inputs.NodeChecked():
                 return self.member.checked(item, at, busy=self._busy)
             case inputs.Leave():
@@ -169,8 +167,6 @@ class AgentCore:
                 return exits.on_exited(self._node, gang, rank, item, at)
         return []
 
-    # Events of the scheduler and the fault manager.
-
     def _on_event(  # noqa: PLR0911 -- one case for each event
         self, event: Event, event_id: str, at: Moment
     ) -> list[Effect]:
@@ -192,7 +188,7 @@ class AgentCore:
                 return self._on_node_failed(event, at)
             case GangFailed(cause=FailureCause.HANG):
                 gang = self._gangs.get(GangKey(event.job_id, event.attempt))
-                return stacks.take(gang, at) if gang else []
+                return stops.take_stacks(gang, at) if gang else []
             case _:
                 return []
 
@@ -245,8 +241,6 @@ class AgentCore:
                 out += exits.report_held(gang, at)
         return out
 
-    # Getting ready and starting.
-
     def _on_ready(self, item: inputs.Prepared | inputs.StoreOpened) -> list[Effect]:
         gang = self._gangs.get(item.gang)
         if gang is None:
@@ -286,8 +280,6 @@ class AgentCore:
             for other in self._gangs.values()
             if other is not gang
         )
-
-    # Time, lease, leaving.
 
     def _on_tick(self, at: Moment) -> list[Effect]:
         out: list[Effect] = []

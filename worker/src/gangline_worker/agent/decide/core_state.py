@@ -26,24 +26,18 @@ def asked_again(state: CoreState) -> list[Effect]:
     """The effects whose answers this state waits for, in the order in which they were asked."""
     out: list[Effect] = [CheckNode()] if state.standing.checking else []
     for gang in state.gangs:
-        out += _of_gang(gang)
-    return out
-
-
-def _of_gang(gang: Gang) -> list[Effect]:
-    out: list[Effect] = []
-    if not (gang.over or gang.failed):
-        if not gang.prepared:
-            out.append(Prepare(gang.key, gang.allocation, gang.assignment))
-        elif gang.hosts_store and not gang.store_open:
-            rendezvous = gang.allocation.rendezvous
-            out.append(OpenStore(gang.key, rendezvous.address, rendezvous.port))
-    out += [
-        CheckShard(rank.key, ready)
-        for rank in gang.ranks.values()
-        for ready in rank.uploads.values()
-    ]
-    if gang.stacks_by_s is not None:
-        running = [rank for rank in gang.ranks.values() if rank.phase is Phase.RUNNING]
-        out.append(TakeStacks(gang.key, {rank.key: rank.pid for rank in running}))
+        if not (gang.over or gang.failed):
+            if not gang.prepared:
+                out.append(Prepare(gang.key, gang.allocation, gang.assignment))
+            elif gang.hosts_store and not gang.store_open:
+                rendezvous = gang.allocation.rendezvous
+                out.append(OpenStore(gang.key, rendezvous.address, rendezvous.port))
+        out += [
+            CheckShard(rank.key, ready)
+            for rank in gang.ranks.values()
+            for ready in rank.uploads.values()
+        ]
+        if gang.stacks_by_s is not None:
+            running = [rank for rank in gang.ranks.values() if rank.phase is Phase.RUNNING]
+            out.append(TakeStacks(gang.key, {rank.key: rank.pid for rank in running}))
     return out

@@ -1,15 +1,22 @@
-"""How a gang is stopped: its ranks are asked to, get SIGTERM, and then SIGKILL."""
+"""How a gang is stopped: its ranks are asked to, get SIGTERM, and then SIGKILL.
+
+The stacks of a hanging gang are taken once, before anything kills its ranks.
+"""
 
 from __future__ import annotations
 
 from gangline_schemas.events.scheduling import GangStopping, StopReason
 from gangline_schemas.events.workers import ExitReason, NodeInfo
 
-from .effects import Effect, KillRank, TerminateRank
+from . import announce
+from .effects import Effect, KillRank, TakeStacks, TerminateRank
 from .exits import never_ran
 from .gang import Gang, Phase, Rank
+from .inputs import StacksTaken
 from .keys import Moment
 
+STACKS_WAIT_S = 3.0
+"""For so long at most a hanging gang is kept from being killed while its stacks are taken."""
 _KILL_AGAIN_S = 1.0
 _LAST_CALL_S, _LAST_CALL_SHARE = 5.0, 0.25  # before the end of a stop's time, whichever is less
 
@@ -97,3 +104,31 @@ def kill(rank: Rank, at: Moment) -> list[Effect]:
     """Kill a rank, or note that it is to be killed when it runs."""
     rank.killed_at_s = at.mono_s
     return [KillRank(rank.key)] if rank.phase is Phase.RUNNING else []
+
+
+def take_stacks(gang: Gang, at: Moment) -> list[Effect]:
+    """Once, of the ranks that nothing has killed yet."""
+    pids = {
+        rank.key: rank.pid
+        for rank in gang.ranks.values()
+        if rank.phase is Phase.RUNNING and rank.killed_at_s is None
+    }
+    if gang.hung or not pids:
+        return []
+    gang.hung = True
+    gang.stacks_by_s = at.mono_s + STACKS_WAIT_S
+    return [TakeStacks(gang.key, pids)]
+
+
+def on_stacks(node: NodeInfo, gang: Gang | None, item: StacksTaken, at: Moment) -> list[Effect]:
+    """Publish them, also when they come too late for their gang."""
+    ranks = {} if gang is None else gang.ranks
+    out: list[Effect] = []
+    for found in item.found:
+        rank = ranks.get(found.rank.rank)
+        out.append(announce.stacks(node, item.gang, found, None if rank is None else rank.step))
+    if gang is not None:
+        gang.stacks_by_s = None
+        if gang.over:
+            out += kill_rest(gang, at)
+    return out
