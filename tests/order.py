@@ -22,7 +22,7 @@ COMPUTING = ("simulation", "stateful", "extremes", "replay", "golden", "scenario
 
 OWN_PLATFORM = {
     f"tests/e2e/test_{name}.py"
-    for name in ("bad_days", "chaos", "checkpoint_upkeep", "demo", "kills", "own_parts")
+    for name in ("bad_days", "checkpoint_upkeep", "demo", "kills", "own_parts")
 }
 SHARED_PLATFORM = "tests/e2e: the session's platform"
 

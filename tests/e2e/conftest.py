@@ -20,6 +20,15 @@ from support.harnesses.up_process import wait_until
 DRAINED = {"draining", "cordoned"}
 UNENDED = [state.value for state in JobState if not state.terminal]
 
+_UNUSABLE = pytest.StashKey[str]()
+
+
+def pytest_runtest_setup(item: pytest.Function) -> None:
+    """No test waits in vain for a platform that could not be made idle."""
+    after = item.config.stash.get(_UNUSABLE, None)
+    if after is not None and "platform" in item.fixturenames:
+        pytest.fail(f"the shared platform could not be made idle after {after}")
+
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Function) -> Generator[None]:
@@ -29,7 +38,9 @@ def pytest_runtest_teardown(item: pytest.Function) -> Generator[None]:
     finally:
         running = shared_platform(item.config)
         if running is not None and "platform" in item.fixturenames:
+            item.config.stash[_UNUSABLE] = item.nodeid
             make_idle(running.client)
+            del item.config.stash[_UNUSABLE]
 
 
 def make_idle(client: Client) -> None:

@@ -1,4 +1,8 @@
-"""Parts are killed or frozen while a job runs: it finishes, nothing is lost or doubled."""
+"""Parts are killed or frozen while a job runs: it finishes, nothing is lost or doubled.
+
+One test is a cell of the fault matrix of one machine, drawn by GANGLINE_CHAOS_SEED; `make chaos`
+runs all of it.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,13 @@ import signal
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 
+from chaos.catalog import FAULTS, STRATEGIES
+from chaos.matrix import ENDS_S, Matrix
+from chaos.places import NODES, BreakablePlatform
 from gangline.sdk import connect
 from gangline_schemas.api.incidents import Incident
 from support.builders.held_job import training
@@ -31,6 +39,11 @@ SERVICES = [
 INCIDENT_TIMES = ("failed_at", "allocated_at", "running_at", "first_step_at", "closed_at")
 CLOSED = {"outcome", "failure_class", "first_rank", "recover_s", "lost_gpu_s"}
 
+CELLS = [
+    (fault, strategy) for fault in FAULTS for strategy in STRATEGIES if fault.place == "one machine"
+]
+DRAWN = int(os.environ.get("GANGLINE_CHAOS_SEED", "7"))
+
 
 @pytest.fixture(scope="module")
 def own_platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningPlatform]:
@@ -38,6 +51,7 @@ def own_platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningPl
     data_dir = tmp_path_factory.mktemp("kills")
     running, _ = start_platform(
         data_dir,
+        nodes=NODES,
         heartbeat_timeout_s=30.0,
         heartbeat_interval_s=0.5,
         hang_min_s=6.0,
@@ -238,4 +252,16 @@ def test_a_node_agent_that_dies_takes_its_ranks_along_and_the_job_moves_on(
         )
         assert again.data.resume is not None
         assert watch.wait_state(job, "succeeded", "failed").data.state == "succeeded"
+        watch.assert_sound()
+
+
+@pytest.mark.timeout(2 * ENDS_S)
+def test_a_job_with_a_drawn_fault_ends_as_if_nothing_had_happened(
+    own_platform: RunningPlatform,
+) -> None:
+    (cell,) = Random(DRAWN).sample(CELLS, 1)
+    own, folder = own_platform, own_platform.data_dir
+    platform = BreakablePlatform(own.platform, own.client, folder, folder / "store")
+    with LogWatch(own.client.bootstrap_servers) as watch:
+        assert Matrix(platform, watch).cell(*cell).problem == "", cell
         watch.assert_sound()

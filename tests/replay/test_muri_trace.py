@@ -24,6 +24,7 @@ def figures(policy: str) -> Measures:
     return found
 
 
+@pytest.mark.nightly
 def test_srsf_gives_the_published_average() -> None:
     found = figures("muri-srsf")
     assert found.jobs == JOBS

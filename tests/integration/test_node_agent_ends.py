@@ -1,0 +1,386 @@
+"""How ranks of a node agent end: stopped, killed, hanging, and with their agent."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from textwrap import dedent
+
+import psutil
+import pytest
+
+from gangline.local.kafka import EmbeddedKafka
+from gangline_schemas.events.heartbeats import WorkerHeartbeat
+from gangline_schemas.events.scheduling import (
+    CheckpointRef,
+    GangStopping,
+    ReleaseReason,
+    ResumePointChanged,
+    StopReason,
+)
+from gangline_schemas.events.workers import (
+    CheckpointShardWritten,
+    ExitReason,
+    NodeJoined,
+    NodeLeaving,
+    WorkerExited,
+    WorkerStacks,
+    WorkerStarted,
+)
+from support.fakes.metadata_server import MetadataServer
+from support.harnesses.node import TEAM, NodeHarness, alive, until
+
+NIGHTLY = pytest.mark.nightly
+
+
+@pytest.fixture
+def scene(tmp_path: Path, kafka_bootstrap: str) -> Iterator[NodeHarness]:
+    with NodeHarness(tmp_path, kafka_bootstrap) as made:
+        yield made
+
+
+def python(script: str) -> list[str]:
+    return ["python", "-c", dedent(script)]
+
+
+def test_preempted_ranks_are_asked_and_the_deaf_one_is_killed(scene: NodeHarness):
+    node = scene.start_agent()
+    gang = scene.allocate(
+        node,
+        stop_grace_seconds=30,
+        command=python("""
+            import os, signal, time
+            from gangline_worker import report, should_stop
+            if os.environ["RANK"] == "1":
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                print("deaf", flush=True)
+                time.sleep(600)
+            report({"x": 1}, 1)
+            print("hears", flush=True)
+            while not (reason := should_stop()):
+                time.sleep(0.01)
+            print("asked to stop:", reason)
+        """),
+    )
+    scene.wait(lambda: scene.lines(0) == ["hears"] and scene.lines(1) == ["deaf"])
+
+    scene.publish(
+        gang.job_id,
+        GangStopping(
+            job_id=gang.job_id,
+            attempt=1,
+            reason=StopReason.PREEMPTED,
+            deadline=datetime.now(UTC) + timedelta(seconds=1.5),
+        ),
+    )
+
+    exits = scene.exits(2)
+    assert (exits[1, 0].reason, exits[1, 0].exit_code) == (ExitReason.STOPPED, 0)
+    assert (exits[1, 1].reason, exits[1, 1].signal) == (ExitReason.STOPPED, signal.SIGKILL)
+    scene.wait(lambda: scene.lines(0)[-1] == "asked to stop: preempted")
+
+
+def test_sigterm_comes_shortly_before_the_end_and_to_the_process_that_asks_alone(
+    scene: NodeHarness,
+):
+    script = scene.folder / "asks.py"
+    script.write_text(
+        dedent("""
+            import signal, sys, threading
+            from gangline_worker import flush, should_stop
+            signalled = threading.Event()
+            signal.signal(signal.SIGTERM, lambda *_: signalled.set())
+            should_stop()
+            flush()
+            print("asks", flush=True)
+            while not (signalled.wait(0.01) or should_stop()):
+                pass
+            print("told", should_stop(), signalled.is_set(), flush=True)
+            signalled.wait()
+            print("signalled", flush=True)
+        """)
+    )
+    gang = scene.allocate(scene.start_agent(), gpus=[0], run=f"python {script}; echo the shell too")
+    scene.wait(lambda: scene.lines(0) == ["asks"])
+    scene.publish(
+        gang.job_id,
+        GangStopping(
+            job_id=gang.job_id,
+            attempt=1,
+            reason=StopReason.PREEMPTED,
+            deadline=datetime.now(UTC) + timedelta(seconds=4),
+        ),
+    )
+    assert scene.exits(1)[1, 0].exit_code == 0
+    said = ["asks", "told preempted False", "signalled", "the shell too"]
+    scene.wait(lambda: scene.lines(0) == said, f"it said {scene.lines(0)}")
+
+
+GRANDCHILDREN = """
+    import os, subprocess, sys, time
+    child = subprocess.Popen(["sleep", "600"])
+    away = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    print(os.getpid(), child.pid, away.pid, flush=True)
+    time.sleep(600)
+"""
+
+
+FORKED_GRANDCHILDREN = """
+    import os, sys, time
+    assert "torch" in sys.modules, "not warm"
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        os.setsid()
+        daemon = os.fork()
+        if daemon:
+            os.write(writing, str(daemon).encode())
+        time.sleep(600)
+    child = os.fork()
+    if child == 0:
+        time.sleep(600)
+    print(os.getpid(), child, os.read(reading, 20).decode(), flush=True)
+    time.sleep(600)
+"""
+
+
+def grandchildren(scene: NodeHarness, *, warm: str) -> list[str]:
+    """A command whose ranks leave processes behind, by exec or, where they start warm, by fork."""
+    if warm == "off":
+        return python(GRANDCHILDREN)
+    script = scene.folder / "grandchildren.py"
+    script.write_text(dedent(FORKED_GRANDCHILDREN))
+    return ["python", str(script)]
+
+
+def pids(scene: NodeHarness, attempt: int = 1) -> list[int]:
+    scene.wait(lambda: all(len(scene.lines(rank, attempt)) == 1 for rank in (0, 1)))
+    found = [int(pid) for rank in (0, 1) for pid in scene.lines(rank, attempt)[0].split()]
+    assert len(found) == 6
+    assert all(alive(pid) for pid in found)
+    return found
+
+
+# As for ranks that are forks, see the test of a dead guard.
+@pytest.mark.parametrize("warm", ["off", pytest.param("fork", marks=NIGHTLY), "standby"])
+def test_nothing_outlives_a_killed_agent_and_the_next_one_joins_anew(scene: NodeHarness, warm: str):
+    first = scene.start_agent(warm=warm)
+    scene.allocate(first, command=grandchildren(scene, warm=warm))
+    started = pids(scene)
+    assert scene.agent is not None
+    until(lambda: "store_server.started" in (scene.folder / "agent.log").read_text())
+    started += [child.pid for child in psutil.Process(scene.agent.pid).children(recursive=True)]
+
+    scene.kill_agent()
+
+    until(lambda: not any(alive(pid) for pid in started), "a process outlived its agent")
+    second = scene.start_agent()
+    assert second.incarnation != first.incarnation
+    scene.allocate(second, job_id="job-2", run="echo again")
+    assert scene.exits(2)[1, 0].reason is ExitReason.FINISHED
+
+
+def guards(agent: int) -> list[int]:
+    children = Path(f"/proc/{agent}/task/{agent}/children").read_text().split()
+    return [
+        int(pid)
+        for pid in children
+        if b"gangline_worker.agent.runtime.guard" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+
+
+@pytest.mark.parametrize("warm", [pytest.param("off", marks=NIGHTLY), "fork"])
+def test_a_dead_guard_is_replaced_and_one_killed_with_its_agent_is_made_up_for(
+    scene: NodeHarness, warm: str
+):
+    node = scene.start_agent(warm=warm)
+    scene.allocate(node, command=grandchildren(scene, warm=warm))
+    started, agent = pids(scene), scene.agent
+    assert agent is not None
+    [first] = guards(agent.pid)
+    os.kill(first, signal.SIGKILL)
+    until(lambda: guards(agent.pid) not in ([], [first]), "nobody guards the ranks")
+    assert all(alive(pid) for pid in started), "its death harms none"
+
+    [second] = guards(agent.pid)
+    os.kill(second, signal.SIGKILL)
+    scene.kill_agent()
+    scene.start_agent()
+
+    until(lambda: not any(alive(pid) for pid in started), "a process outlived its agent")
+
+
+def test_a_higher_attempt_ends_the_older_one_first(scene: NodeHarness):
+    node = scene.start_agent()
+    scene.allocate(node, attempt=1, command=python(GRANDCHILDREN))
+    older = pids(scene)
+
+    scene.allocate(node, attempt=2, command=python(GRANDCHILDREN))
+
+    pids(scene, attempt=2)
+    assert not any(alive(pid) for pid in older)
+    exits = scene.exits(2)
+    assert {item.reason for item in exits.values()} == {ExitReason.FENCED}
+    order = [item for item in scene.of(WorkerExited) if item.attempt == 1]
+    assert len(order) == 2
+
+
+def test_a_released_gang_is_killed(scene: NodeHarness):
+    node = scene.start_agent()
+    gang = scene.allocate(node, command=python(GRANDCHILDREN))
+    started = pids(scene)
+
+    scene.release(gang, ReleaseReason.CANCELLED)
+
+    exits = scene.exits(2)
+    assert {item.reason for item in exits.values()} == {ExitReason.FENCED}
+    assert not any(alive(pid) for pid in started)
+
+
+HANGING = """
+    import os, signal, sys
+    def freezes():
+        os.kill(os.getpid(), signal.SIGSTOP)
+    def never_returns():
+        while True:
+            pass
+    named = {}
+    exec(f"def {os.environ['PASSWORD']}(f): f()", named)
+    print("hangs", "torch" in sys.modules, flush=True)
+    named[os.environ["PASSWORD"]](freezes if os.environ["RANK"] == "1" else never_returns)
+"""
+
+
+@pytest.mark.parametrize("warm", [pytest.param("off", marks=NIGHTLY), "fork"])
+def test_what_hanging_ranks_did_is_known_before_they_are_killed(scene: NodeHarness, warm: str):
+    value = "a_value_of_this_test"
+    (scene.secrets / TEAM).mkdir(parents=True)
+    (scene.secrets / TEAM / "PASSWORD").write_text(value)
+    (scene.secrets / TEAM / "PASSWORD").chmod(0o600)
+    node = scene.start_agent(warm=warm)
+    script = scene.folder / "program" / "hanging.py"
+    script.parent.mkdir()
+    script.write_text(dedent(HANGING))
+    warmly = warm == "fork"
+    command = ["python", str(script)] if warmly else python(HANGING)
+    gang = scene.allocate(node, secrets=["PASSWORD"], command=command)
+    scene.wait(lambda: all(scene.lines(rank) == [f"hangs {warmly}"] for rank in (0, 1)))
+    processes = {item.rank: item.pid for item in scene.of(WorkerStarted)}
+    until(lambda: psutil.Process(processes[1]).status() == psutil.STATUS_STOPPED)
+
+    scene.fail_as_hung(gang)
+
+    exits = scene.exits(2)
+    assert {item.reason for item in exits.values()} == {ExitReason.FENCED}
+    assert not any(alive(pid) for pid in processes.values())
+    scene.wait(lambda: len(scene.of(WorkerStacks)) == 2)
+    stacks = {item.rank: item for item in scene.of(WorkerStacks)}
+    assert {rank: item.pid for rank, item in stacks.items()} == processes
+    assert {item.missing for item in stacks.values()} == {None}
+    assert stacks[1].state == "stopped"
+    for rank, function in ((0, "never_returns"), (1, "freezes")):
+        frames = stacks[rank].stacks.splitlines()
+        inner = frames.index(next(line for line in frames if line.startswith(f"  {function} (")))
+        assert frames[inner + 1].startswith("  [redacted] (<string>:")
+        scene.wait(lambda at=rank, frame=frames[inner]: f"gangline: {frame}" in scene.lines(at))
+    assert value.encode() not in b"".join(item.data.encode() for item in scene.events)
+
+
+def test_an_agent_that_is_told_to_stop_lets_its_ranks_end(scene: NodeHarness):
+    node = scene.start_agent()
+    scene.allocate(node, command=python(GRANDCHILDREN))
+    started = pids(scene)
+
+    assert scene.stop_agent() == 0
+
+    exits = scene.exits(2)
+    assert {item.reason for item in exits.values()} == {ExitReason.STOPPED}
+    assert not any(alive(pid) for pid in started)
+    scene.wait(lambda: len(scene.of(NodeLeaving)) == 1)
+
+
+def test_a_machine_that_is_to_go_saves_leaves_and_joins_no_more(
+    tmp_path: Path, kafka_bootstrap: str
+):
+    with (
+        MetadataServer() as cloud,
+        NodeHarness(
+            tmp_path,
+            kafka_bootstrap,
+            GANGLINE_NOTICE_PROVIDER="aws",
+            GANGLINE_NOTICE_URL=cloud.url,
+            GANGLINE_NOTICE_INTERVAL_S="0.1",
+        ) as scene,
+    ):
+        node = scene.start_agent()
+        scene.allocate(
+            node,
+            stop_grace_seconds=60,
+            command=python("""
+                import signal, time, torch
+                import torch.distributed as dist
+                from gangline_worker import save, should_stop
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                dist.init_process_group("gloo")
+                print("trains", flush=True)
+                while not (reason := should_stop()):
+                    time.sleep(0.01)
+                save({"weights": torch.zeros(4)}, step=7)
+                dist.destroy_process_group()
+            """),
+        )
+        scene.wait(lambda: all(scene.lines(rank) == ["trains"] for rank in (0, 1)))
+
+        goes_at = datetime.now(UTC) + timedelta(seconds=120)
+        cloud.spot_action = {"action": "terminate", "time": f"{goes_at:%Y-%m-%dT%H:%M:%SZ}"}
+
+        scene.wait(lambda: len(scene.of(CheckpointShardWritten)) == 2)
+        saved = CheckpointRef(job_id="job-1", attempt=1, step=7, world_size=2, commit_key="k")
+        scene.publish("job-1", ResumePointChanged(job_id="job-1", checkpoint=saved))
+        exits = scene.exits(2)  # they are reported once the save is known to count
+        assert scene.agent is not None
+        assert scene.agent.wait(60) == 0
+        assert {(item.reason, item.exit_code) for item in exits.values()} == {
+            (ExitReason.STOPPED, 0)
+        }
+        (leaving,) = scene.of(NodeLeaving)
+        assert leaving.incarnation == node.incarnation
+        assert leaving.reason == "aws will terminate this spot instance"
+
+        # What starts it again does not bring it back, unless the notice is withdrawn.
+        scene.launch_agent()
+        scene.wait(lambda: "agent.does_not_join" in (tmp_path / "agent.log").read_text())
+        assert len(scene.of(NodeJoined)) == 1
+        cloud.spot_action = None
+        scene.wait(lambda: len(scene.of(NodeJoined)) == 2)
+
+
+def test_a_node_that_is_cut_off_kills_its_ranks_and_joins_again(tmp_path: Path):
+    with (
+        EmbeddedKafka(tmp_path / "kafka") as broker,
+        NodeHarness(tmp_path, broker.bootstrap, GANGLINE_LEASE_S="2") as scene,
+    ):
+        node = scene.start_agent()
+        scene.allocate(node, command=python(GRANDCHILDREN))
+        started = pids(scene)
+        assert broker.pid is not None
+
+        os.kill(broker.pid, signal.SIGSTOP)
+        try:
+            until(lambda: not any(alive(pid) for pid in started), "ranks outlived the lease")
+        finally:
+            os.kill(broker.pid, signal.SIGCONT)
+
+        exits = scene.exits(2)
+        assert {item.reason for item in exits.values()} == {ExitReason.LEASE_LOST}
+        assert {item.incarnation for item in exits.values()} == {node.incarnation}
+        scene.wait(lambda: len(scene.of(NodeJoined)) == 2, "the node never joined again")
+        again = scene.of(NodeJoined)[-1].node
+        assert again.incarnation != node.incarnation
+        scene.wait(
+            lambda: any(item.incarnation == again.incarnation for item in scene.of(WorkerHeartbeat))
+        )
+        scene.allocate(again, job_id="job-2", run="echo again")
+        assert scene.exits(4)[1, 0].reason is ExitReason.FINISHED
