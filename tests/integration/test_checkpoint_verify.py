@@ -232,12 +232,12 @@ class StuckStore(LocalStore):
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
-        self.asked, self.let_go = threading.Event(), threading.Event()
+        self.asked, self.released = threading.Event(), threading.Event()
 
     def stream(self, key: str, chunk_bytes: int = 1 << 20):  # type: ignore[no-untyped-def]
         if key.startswith(STEP) and key.endswith(".bin"):
             self.asked.set()
-            self.let_go.wait(60.0)
+            self.released.wait(60.0)
         return super().stream(key, chunk_bytes)
 
 
@@ -251,7 +251,7 @@ def test_a_save_that_is_long_in_reading_holds_up_no_other(scene: Scene) -> None:
         assert store.asked.wait(60.0)
         assert isinstance(scene.execute("verify", other), Verified)
         assert not long.done()
-        store.let_go.set()
+        store.released.set()
         assert isinstance(long.result(), Verified)
 
 

@@ -141,7 +141,7 @@ def test_what_is_deleted_meanwhile_is_not_called_corrupted() -> None:
     commit(run, 20)  # and so 10 goes
     assert key(10) not in run.effects()
     assert run.done(key(10), Corrupt("the/key", "is missing")) == []
-    assert set(run.state.right) == {(JOB, 1, 20)}
+    assert set(run.state.verified_at) == {(JOB, 1, 20)}
 
 
 def test_an_ended_jobs_checkpoints_are_read_too() -> None:

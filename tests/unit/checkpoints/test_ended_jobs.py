@@ -69,7 +69,7 @@ def test_a_line_of_less_than_100_bytes_stays_of_a_job_with_kept_checkpoints() ->
     assert JOB not in run.state.jobs
     assert list(run.state.archive) == [JOB]
     assert len(run.state.archive[JOB]) <= LINE_BYTES
-    assert run.state.right == {}
+    assert run.state.verified_at == {}
     found = run.state.find(JOB)
     assert found is not None
     assert [kept.step for kept in found.kept] == [100, 200, 300]
@@ -214,10 +214,10 @@ keeps = st.sampled_from(
 def test_a_line_says_all_that_retention_looks_at(
     kept: list[Kept], keep: Retention, known: StepId | None
 ) -> None:
-    right_at = datetime(2026, 1, 1, 8, 30, tzinfo=UTC)
+    verified_at = datetime(2026, 1, 1, 8, 30, tzinfo=UTC)
     job = Job(attempt=7, prefix="teams/nlp/x/job-1", keep=keep, known=known, kept=kept, final=True)
-    found, found_at = archive.read(JOB, archive.written(JOB, job, right_at))
-    assert found_at == right_at
+    found, found_at = archive.read(JOB, archive.written(JOB, job, verified_at))
+    assert found_at == verified_at
     assert (found.attempt, found.prefix, found.keep, found.known, found.final) == (
         7,
         job.prefix,

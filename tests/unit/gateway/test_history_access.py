@@ -16,11 +16,11 @@ from support.builders.gateway import DEADLINE_S, no_history
 
 
 def ask_as(
-    user: str, history: HistoryAccess, asked: threading.Event, let_go: threading.Event
+    user: str, history: HistoryAccess, asked: threading.Event, released: threading.Event
 ) -> bool:
     def question(_: object) -> bool:
         asked.set()
-        return let_go.wait(DEADLINE_S)
+        return released.wait(DEADLINE_S)
 
     current_user.set(user)
     return history.query(question)
@@ -35,14 +35,14 @@ def test_questions_beyond_the_bound_are_refused_at_once(
     monkeypatch.setattr(history_access, "WAITING", 0)
     monkeypatch.setattr(history_access, "QUERIES_AT_ONCE", 1)
     monkeypatch.setattr(history_access, "QUERIES_PER_USER", 1)
-    history, asked, let_go = HistoryAccess(no_history), threading.Event(), threading.Event()
+    history, asked, released = HistoryAccess(no_history), threading.Event(), threading.Event()
     with ThreadPoolExecutor(1) as threads:
-        first = threads.submit(copy_context().run, ask_as, "ada", history, asked, let_go)
+        first = threads.submit(copy_context().run, ask_as, "ada", history, asked, released)
         assert asked.wait(DEADLINE_S)
         with pytest.raises(ProblemError) as refused:
-            copy_context().run(ask_as, others, history, asked, let_go)
-        let_go.set()
+            copy_context().run(ask_as, others, history, asked, released)
+        released.set()
         assert first.result(DEADLINE_S)
     assert (refused.value.status, refused.value.code) == (status, code)
     assert refused.value.headers["Retry-After"]
-    assert copy_context().run(ask_as, "bob", history, asked, let_go)
+    assert copy_context().run(ask_as, "bob", history, asked, released)

@@ -23,7 +23,7 @@ class Waits(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.server.arrived(self.connection)
         self.server.asked.set()
-        assert self.server.let_go.wait(DEADLINE_S)
+        assert self.server.released.wait(DEADLINE_S)
         self.send_response_only(200)
         self.end_headers()
 
@@ -35,7 +35,7 @@ class Door(ThreadServer):
             ("127.0.0.1", port), Waits, name="door", close_within_s=0.05, at_once=at_once,
             arrive_s=5, clock=lambda: self.now_s,
         )  # fmt: skip
-        self.asked, self.let_go = threading.Event(), threading.Event()
+        self.asked, self.released = threading.Event(), threading.Event()
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def door() -> Iterator[Door]:
     made = Door()
     made.start()
     yield made
-    made.let_go.set()
+    made.released.set()
     made.close()
 
 
@@ -71,7 +71,7 @@ def test_a_connection_beyond_the_bound_may_come_again(door: Door) -> None:
     assert door.asked.wait(DEADLINE_S)
     beyond = socket.create_connection(("127.0.0.1", door.port), DEADLINE_S)
     assert answer(beyond).startswith(b"HTTP/1.0 503 Service Unavailable\r\nRetry-After: 1\r\n")
-    door.let_go.set()
+    door.released.set()
     assert answer(first).startswith(b"HTTP/1.0 200")
     assert answered(door).startswith(b"HTTP/1.0 200")
 
@@ -82,7 +82,7 @@ def test_a_thread_that_could_not_be_started_takes_no_place(
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    door.let_go.set()
+    door.released.set()
     with monkeypatch.context() as full:
         full.setattr(threading.Thread, "start", refuse)
         assert answer(socket.create_connection(("127.0.0.1", door.port), DEADLINE_S)) == b""
@@ -90,7 +90,7 @@ def test_a_thread_that_could_not_be_started_takes_no_place(
 
 
 def test_the_next_one_listens_at_the_same_port_at_once(door: Door) -> None:
-    door.let_go.set()
+    door.released.set()
     connection = ask(door)
     assert answer(connection).startswith(b"HTTP/1.0 200")  # it hung up first: its end lingers
     door.close()
@@ -120,7 +120,7 @@ def test_a_request_that_trickles_in_is_cut_in_its_time(door: Door) -> None:
 
 def test_slow_connections_make_room_for_one_that_asks() -> None:
     door = Door(at_once=4)
-    door.let_go.set()
+    door.released.set()
     door.start()
     try:
         waiting = [slow(door) for _ in range(20)]
@@ -138,5 +138,5 @@ def test_a_request_that_has_arrived_makes_no_room(door: Door) -> None:
     assert door.asked.wait(DEADLINE_S)
     door.now_s = 100.0
     assert answer(slow(door)).startswith(b"HTTP/1.0 503")
-    door.let_go.set()
+    door.released.set()
     assert answer(first).startswith(b"HTTP/1.0 200")

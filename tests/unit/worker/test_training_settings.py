@@ -90,7 +90,7 @@ def test_a_save_is_due_by_time_on_rank_0_alone(monkeypatch: pytest.MonkeyPatch) 
     assert not schedule.wanted(2, rank=1)
     schedule.saved()
     assert not schedule.wanted(3, rank=0)
-    schedule.ask()
+    schedule.request()
     assert schedule.wanted(3, rank=1), "what was asked for holds on every rank"
     assert schedule.wanted(4, rank=1), "and until it is met"
     schedule.saved()

@@ -49,15 +49,15 @@ def apart(work: Callable[[], bytes], within_s: float) -> bytes:
         _work(work, writing, within_s)
     os.close(writing)
     try:
-        said = read_answer(reading, until_s)
+        answer = read_answer(reading, until_s)
     finally:
         os.close(reading)
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-    if said[:1] == _DONE:
-        return said[1:]
-    raise WorkFailed(said[1:].decode(errors="replace"))
+    if answer[:1] == _DONE:
+        return answer[1:]
+    raise WorkFailed(answer[1:].decode(errors="replace"))
 
 
 def _work(work: Callable[[], bytes], writing: int, within_s: float) -> NoReturn:
@@ -70,10 +70,10 @@ def _work(work: Callable[[], bytes], writing: int, within_s: float) -> NoReturn:
         gc.disable()  # a collection would touch, and by that copy, every page
         os.nice(_NICE)
         try:
-            said = _DONE + work()
+            answer = _DONE + work()
         except BaseException as error:  # noqa: BLE001 - the parent raises it
-            said = _FAILED + type(error).__name__.encode()
-        left = memoryview(len(said).to_bytes(_LENGTH) + said)
+            answer = _FAILED + type(error).__name__.encode()
+        left = memoryview(len(answer).to_bytes(_LENGTH) + answer)
         while left:
             left = left[os.write(writing, left) :]
     finally:
@@ -85,7 +85,7 @@ def read_answer(reading: int, until_s: float) -> bytes:
 
     It reads the length, not until the end of the pipe: other children may hold the pipe open.
     """
-    said = bytearray()
+    answer = bytearray()
     poll = select.poll()
     poll.register(reading, select.POLLIN)
     while True:
@@ -93,8 +93,8 @@ def read_answer(reading: int, until_s: float) -> bytes:
         if left_s <= 0 or not poll.poll(left_s * 1000):
             raise TookTooLong("it took too long and was ended")
         part = os.read(reading, _CHUNK)
-        said += part
-        if len(said) >= _LENGTH and len(said) == _LENGTH + int.from_bytes(said[:_LENGTH]):
-            return bytes(said[_LENGTH:])
+        answer += part
+        if len(answer) >= _LENGTH and len(answer) == _LENGTH + int.from_bytes(answer[:_LENGTH]):
+            return bytes(answer[_LENGTH:])
         if not part:
             raise WorkFailed("the process ended")

@@ -71,7 +71,7 @@ class Followers:
                     at = batch.positions
                     yield batch
         loop = asyncio.get_running_loop()
-        said = loop.time()
+        sent_s = loop.time()
         while True:
             news = self.tail.news()
             try:
@@ -80,8 +80,8 @@ class Followers:
                 raise TooSlow from None
             matched = [record for record in records if matches(record)]
             current = len(records) < _BATCH
-            if matched or (current and loop.time() - said >= beat_s):
-                said = loop.time()
+            if matched or (current and loop.time() - sent_s >= beat_s):
+                sent_s = loop.time()
                 yield Batch(matched, at, current)
             if current:
                 await asyncio.wait([news], timeout=beat_s)

@@ -52,8 +52,8 @@ class SchedulerQuestions:
             answer = questions.explain(shard.state, job_id, now, shard.policy)
             return b"" if answer is None else answer.encode()
 
-        said = self._apart(work)
-        return JobExplained.decode(said) if said else None
+        answer = self._apart(work)
+        return JobExplained.decode(answer) if answer else None
 
     def what_if(self, spec: JobSpec, now: datetime) -> WhatIfAnswer:
         """When the job would start, in the shard where it starts first. Raises NoAnswerError."""

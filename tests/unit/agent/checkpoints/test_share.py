@@ -50,11 +50,11 @@ def test_it_needs_the_ranks_that_held_a_row_of_its_own(
 ) -> None:
     first = node[0] % world_size
     share = Share(range(first, min(world_size, first + node[1])), world_size)
-    told_by = share.told_by(saved)
-    assert set(told_by) <= set(range(saved))
-    needed = share.needs([manifest(rank, saved, tensors) for rank in told_by], saved)
+    sources = share.manifests_of(saved)
+    assert set(sources) <= set(range(saved))
+    needed = share.needs([manifest(rank, saved, tensors) for rank in sources], saved)
     if saved == world_size:
-        assert needed == set(told_by) == set(share.ranks)
+        assert needed == set(sources) == set(share.ranks)
         return
     held = {
         rank
@@ -67,15 +67,15 @@ def test_it_needs_the_ranks_that_held_a_row_of_its_own(
         assert needed == held
     else:  # of its few tensors it has no row, but scalars
         assert needed
-        assert needed <= set(told_by)
+        assert needed <= set(sources)
 
 
 def test_at_another_size_a_few_manifests_tell() -> None:
     share = Share(range(496, 504), 1016)
-    told_by = share.told_by(1024)
-    assert told_by == [0, *range(496, 504), *range(504, 508)]
+    sources = share.manifests_of(1024)
+    assert sources == [0, *range(496, 504), *range(504, 508)]
     wide, narrow = 1 << 20, 4096  # the wide one's rows lie where they lay, the narrow one's do not
-    needed = share.needs([manifest(rank, 1024, {wide, narrow}) for rank in told_by], 1024)
+    needed = share.needs([manifest(rank, 1024, {wide, narrow}) for rank in sources], 1024)
     assert needed == {*range(500, 509), *range(620, 630)}
 
 

@@ -12,7 +12,7 @@ from gangline_worker.agent.decide.pace import BUSY_WINDOW, ENOUGH, WINDOW, Pace
 def stepping(*times_s: float) -> Pace:
     """A rank that trains, with these times between its steps."""
     pace, ended_ms = Pace(), 0
-    pace.said(RankActivity.TRAINING, 0.0)
+    pace.change_activity(RankActivity.TRAINING, 0.0)
     pace.stepped([0], 0.0)
     for time_s in times_s:
         ended_ms += round(time_s * 1000)
@@ -27,7 +27,7 @@ def test_who_never_said_anything_is_not_quiet() -> None:
 def test_it_is_quiet_since_its_last_step() -> None:
     pace = stepping(1.0, 1.0)
     assert pace.quiet_s(5.0) == 3.0
-    pace.said(RankActivity.EVALUATING, 6.0)
+    pace.change_activity(RankActivity.EVALUATING, 6.0)
     assert pace.quiet_s(7.0) == 1.0
 
 
@@ -47,8 +47,8 @@ def test_old_steps_are_forgotten() -> None:
 
 def test_what_lies_between_is_no_step() -> None:
     pace = stepping(*[0.5] * ENOUGH)
-    pace.said(RankActivity.EVALUATING, 10.0)
-    pace.said(RankActivity.TRAINING, 70.0)
+    pace.change_activity(RankActivity.EVALUATING, 10.0)
+    pace.change_activity(RankActivity.TRAINING, 70.0)
     pace.stepped([70_500, 71_000], 71.0)
     assert pace.step_p99_s() == 0.5
 

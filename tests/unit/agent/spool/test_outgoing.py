@@ -114,9 +114,9 @@ def test_control_events_pass_a_full_disk_and_it_is_said_once(
         clock[0] += 31.0
         beat(outgoing)
 
-    assert held["gangline.agent.spool.held"] > 0
+    assert held["gangline.agent.spool.memory"] > 0
     assert held["gangline.agent.spool.lost"] == 3
-    assert metrics()["gangline.agent.spool.held"] == 0
+    assert metrics()["gangline.agent.spool.memory"] == 0
     assert [item["event"] for item in said[2:]] == ["spool.on_disk_again", "spool.written_again"]
     assert said[-1]["lost"] == 3
 

@@ -40,7 +40,7 @@ def _arguments() -> dict[str, object]:
 
 def _main(context: Context[AgentSettings]) -> Restart | None:
     settings = context.settings
-    log.info("agent.limits", has=raise_limits().said)
+    log.info("agent.limits", has=raise_limits().summary)
 
     def connect(purpose: str) -> Bus:
         kafka = dict(settings.kafka)

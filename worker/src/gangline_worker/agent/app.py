@@ -281,7 +281,7 @@ class Agent:
                 tick_due_s = time.monotonic() + TICK_S
                 self._handle(executor, Tick())
                 self._tick_helpers(executor.launcher)
-                self._tell_health()
+                self._update_health()
         return False
 
     def _tick_helpers(self, launcher: Launcher) -> None:
@@ -293,7 +293,7 @@ class Agent:
         if self._warm is not None:
             self._warm.tick()
 
-    def _tell_health(self) -> None:
+    def _update_health(self) -> None:
         self._health.beat()
         member = self._core.member
         lease = member.standing.joined and time.monotonic() < member.lease_ends_s

@@ -330,7 +330,7 @@ class Executor:
         self._repairs.forget(effect.gang)
         first = self._parts.isolator.leave(effect.gang)
         if first is not None:
-            self.launcher.let_go(first)
+            self.launcher.disown(first)
         workspace = self._workspaces.pop(effect.gang, None)
         for rank in [rank for rank in self._logs if rank.gang == effect.gang]:
             del self._logs[rank]

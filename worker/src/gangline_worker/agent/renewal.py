@@ -73,5 +73,5 @@ class Renewal:
         if trial is not None:
             trial.kill()
             trial.wait()
-            self._launcher.let_go(trial.pid)
+            self._launcher.disown(trial.pid)
         self._asked.clear()

@@ -26,7 +26,7 @@ from gangline_worker.checkpoint.chunked import read_chunks
 from gangline_worker.checkpoint.files import CorruptCheckpoint, read_pieces, read_verified
 from gangline_worker.checkpoint.layout import Block, Overlap, overlap
 from gangline_worker.checkpoint.local import Held, holdings
-from gangline_worker.checkpoint.nearest import goes_on_from, holders, nearest
+from gangline_worker.checkpoint.nearest import holders, nearest, resumes_from
 
 COMMIT_FILE = "COMMIT.json"
 _NO_NUMPY_DTYPE = {  # and one of the same size that is
@@ -100,7 +100,7 @@ class Checkpoint:
     @property
     def own_manifest(self) -> RankManifest:
         """The manifest whose state this rank resumes from: its own, or that of rank 0."""
-        return self._manifest(goes_on_from(self._rank, self.record.world_size))
+        return self._manifest(resumes_from(self._rank, self.record.world_size))
 
     def tensors(self, names: Collection[str] | None = None) -> dict[str, TensorSlice]:
         """One slice of each tensor in it, or of those named: its dtype and whole shape, by name.

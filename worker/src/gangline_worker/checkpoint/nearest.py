@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 
-def goes_on_from(rank: int, saved: int) -> int:
+def resumes_from(rank: int, saved: int) -> int:
     """Of the `saved` ranks that saved, the one whose state a rank takes: its own, or rank 0."""
     return rank if rank < saved else 0
 

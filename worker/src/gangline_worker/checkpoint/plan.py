@@ -78,7 +78,7 @@ class Planner:
         )
         return self._plan
 
-    def let_go(self) -> None:
+    def release_tensors(self) -> None:
         """Keep no tensor of the last plan."""
         if self._plan is not None:
             self._plan.sources.clear()

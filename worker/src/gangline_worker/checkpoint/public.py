@@ -117,7 +117,7 @@ def prepare(state: Mapping[str, Any], per_rank: Mapping[str, Any] | None = None)
     with _checkpointing():
         saver = _saver(Path(directory))
         saver.prepare(tensors)
-        saver.let_go()
+        saver.release_tensors()
 
 
 def save(
@@ -163,7 +163,7 @@ def save(
             warnings.warn(f"the save of step {result.step} failed: {result.error}", stacklevel=2)
         saver.begin(step, tensors, kept, figures)
         reporter().save_begins()
-        saver.let_go()
+        saver.release_tensors()
     return not failed
 
 

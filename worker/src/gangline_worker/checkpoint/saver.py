@@ -189,13 +189,13 @@ class AsyncSaver:
         job.blocked_s += waited
         return waited
 
-    def let_go(self) -> None:
+    def release_tensors(self) -> None:
         """Keep no tensor once it is copied, for states that are made for one save.
 
         They would hold a GPU's memory until the next save, which is planned again instead.
         """
         self.wait_copied()
-        self._planner.let_go()
+        self._planner.release_tensors()
 
     def wait(self) -> None:
         """Wait until nothing is being written."""

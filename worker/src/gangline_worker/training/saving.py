@@ -37,17 +37,17 @@ class CheckpointSchedule:
         interval_s = named_interval_s() or config.checkpoint_interval_s
         self._interval = SaveInterval(interval_s, changed_s, clock)
         self._every_steps = config.checkpoint_every_steps
-        self._asked = False
+        self._requested = False
         self._put_off = False
 
-    def ask(self) -> None:
+    def request(self) -> None:
         """Save a checkpoint as soon as possible."""
-        self._asked = True
+        self._requested = True
 
     def wanted(self, step: int, rank: int) -> bool:
         """Whether this rank wants to save after `step`; the clock counts on rank 0 alone."""
         by_steps = self._every_steps > 0 and step % self._every_steps == 0
-        return self._asked or by_steps or (rank == 0 and self._interval.passed())
+        return self._requested or by_steps or (rank == 0 and self._interval.passed())
 
     def put_off(self) -> bool:
         """One is wanted and cannot begin yet; whether that is news since the last."""
@@ -56,7 +56,7 @@ class CheckpointSchedule:
 
     def saved(self) -> None:
         """A save has begun."""
-        self._asked = self._put_off = False
+        self._requested = self._put_off = False
         self._interval.begin()
 
 

@@ -274,7 +274,7 @@ class Trainer:
 
     def _news(self, result: StepResult | None) -> StepNews:
         if reporter().asked_to_save():
-            self.schedule.ask()
+            self.schedule.request()
         reason = should_stop()
         loss = None if result is None else result.loss
         return StepNews(

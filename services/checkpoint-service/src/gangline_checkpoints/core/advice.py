@@ -49,20 +49,20 @@ def of_save(plan: CheckpointPlan, job_id: str) -> None:
         plan.add(job_id, _advised(job_id, job.attempt, found, job.failures, suspected_at))
 
 
-def of_sign(plan: CheckpointPlan, asked: CheckpointRequested) -> None:
+def of_sign(plan: CheckpointPlan, request: CheckpointRequested) -> None:
     """A node reported a sign of a failure: advise its gangs to save more often for a while.
 
     Not when the sign is too old, and not when too few saves were measured.
     """
     state, now = plan.state, plan.now
-    job = state.jobs.get(asked.job_id)
-    if job is None or not job.live or job.attempt != asked.attempt or asked.node_id is None:
+    job = state.jobs.get(request.job_id)
+    if job is None or not job.live or job.attempt != request.attempt or request.node_id is None:
         return
-    if len(job.saves) < ENOUGH_SAVES or not _recent(asked.requested_at, now):
+    if len(job.saves) < ENOUGH_SAVES or not _recent(request.requested_at, now):
         return
     found = _while_it_runs(state, job, now, suspected=True)
-    advised = _advised(asked.job_id, asked.attempt, found, job.failures, asked.requested_at)
-    plan.add(asked.job_id, advised)
+    advised = _advised(request.job_id, request.attempt, found, job.failures, request.requested_at)
+    plan.add(request.job_id, advised)
 
 
 def _while_it_runs(state: CheckpointState, job: Job, now: datetime, *, suspected: bool) -> Advice:

@@ -19,12 +19,12 @@ _DAMAGED, _PROMOTED, _PINNED = 1, 2, 4
 _KEEP = Retention()
 
 
-def written(job_id: str, job: Job, right_at: datetime) -> bytes:
+def written(job_id: str, job: Job, verified_at: datetime) -> bytes:
     """The line of an ended job whose healthy checkpoints were all verified at this time."""
     metric = None if job.keep.best is None else job.keep.best.metric
     line = [
         job.prefix.removesuffix(f"/{job_id}"),
-        int(right_at.timestamp()),
+        int(verified_at.timestamp()),
         job.attempt,
         job.known,
         [_item(item, metric) for item in job.kept],
@@ -36,8 +36,8 @@ def written(job_id: str, job: Job, right_at: datetime) -> bytes:
 
 
 def read(job_id: str, line: bytes) -> tuple[Job, datetime]:
-    """The job of a line, and when its healthy checkpoints were all right."""
-    head, right_s, attempt, known, items, *keep = json.loads(line)
+    """The job of a line, and when its healthy checkpoints were verified."""
+    head, verified_s, attempt, known, items, *keep = json.loads(line)
     kept = [_kept(item) for item in items]
     job = Job(
         attempt=attempt,
@@ -49,7 +49,7 @@ def read(job_id: str, line: bytes) -> tuple[Job, datetime]:
         ended_at=LONG_AGO,
         kept=kept,
     )
-    return job, LONG_AGO + timedelta(seconds=right_s)
+    return job, LONG_AGO + timedelta(seconds=verified_s)
 
 
 def _item(item: Kept, metric: str | None) -> list[Any]:

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from gangline_checkpoints.core import advice, promotions, references
 from gangline_checkpoints.core.closing import abandon, write
-from gangline_checkpoints.core.deleting import delete_surplus, no_longer_held
+from gangline_checkpoints.core.deleting import delete_surplus, delete_unused
 from gangline_checkpoints.core.model import Job, StepId
 from gangline_checkpoints.core.policy.acceptance import refusal
 from gangline_checkpoints.core.state import CheckpointPlan
@@ -59,7 +59,7 @@ def note(plan: CheckpointPlan, event: GangAllocated, at: datetime) -> None:
     plan.add(job_id, noted)
     if advised is not None:
         plan.add(job_id, advised)
-    no_longer_held(plan, job_id, job.resume)
+    delete_unused(plan, job_id, job.resume)
     for step_id in sorted(job.open):
         reason = None
         if step_id.attempt < event.attempt and step_id != job.verifying:
@@ -101,7 +101,7 @@ def follow(plan: CheckpointPlan, event: ResumePointChanged) -> None:
     elif step_id != job.known:
         plan.add(job_id, ResumeNoted(job_id=job_id, checkpoint=point))
         last = job.succeeded and step_id == job.newest
-        promotions.ask(plan, job_id, job, step_id, last=last)
+        promotions.request(plan, job_id, job, step_id, last=last)
         delete_surplus(plan, job_id)
 
 
@@ -182,6 +182,6 @@ def _end(
         return
     delete_surplus(plan, job_id, over=True)
     if succeeded and job.known is not None and job.known == job.newest and job.verifying is None:
-        promotions.ask(plan, job_id, job, job.known, last=True)
+        promotions.request(plan, job_id, job, job.known, last=True)
     if job.validates is None:  # what it validates is held until promotions.judge
-        no_longer_held(plan, job_id, job.resume)
+        delete_unused(plan, job_id, job.resume)

@@ -17,10 +17,10 @@ def delete_surplus(plan: CheckpointPlan, job_id: str, *, over: bool = False) -> 
     """Delete those of a job's checkpoints that retention gives up. `over`: the job ends."""
     state = plan.state
     job = state.find(job_id) or Job()
-    held = state.held().get(job_id, set())
+    in_use = state.in_use().get(job_id, set())
     damaged = {item.id for item in job.kept if not item.healthy}
     for step_id in references.removable(
-        job, surplus(job.kept, job.keep, held, known=job.known), over=over
+        job, surplus(job.kept, job.keep, in_use, known=job.known), over=over
     ):
         deleted = CheckpointDeleted(
             job_id=job_id,
@@ -31,7 +31,7 @@ def delete_surplus(plan: CheckpointPlan, job_id: str, *, over: bool = False) -> 
         plan.add(job_id, deleted)
 
 
-def no_longer_held(plan: CheckpointPlan, job_id: str, resume: CheckpointRef | None) -> None:
+def delete_unused(plan: CheckpointPlan, job_id: str, resume: CheckpointRef | None) -> None:
     """Delete what another job retained only because this one had started from it."""
     if resume is not None and resume.job_id != job_id:
         delete_surplus(plan, resume.job_id)

@@ -93,11 +93,11 @@ def _take_up(state: CheckpointState, job_id: str) -> None:
         return
     if state.round[0] == job_id:
         state.round = ("", 0)
-    job, right_at = archive.read(job_id, line)
+    job, verified_at = archive.read(job_id, line)
     state.jobs[job_id] = job
     for kept in job.kept:
         if kept.healthy:
-            state.right[(job_id, *kept.id)] = right_at
+            state.verified_at[(job_id, *kept.id)] = verified_at
 
 
 def _put_away(state: CheckpointState, job_id: str, at: datetime) -> None:
@@ -115,14 +115,14 @@ def _put_away(state: CheckpointState, job_id: str, at: datetime) -> None:
             del state.jobs[job_id]
             state.ended[job_id] = at
         elif healthy:
-            right_at = min(state.right.pop(place) for place in healthy)
-            state.archive[job_id] = archive.written(job_id, job, right_at)
+            verified_at = min(state.verified_at.pop(place) for place in healthy)
+            state.archive[job_id] = archive.written(job_id, job, verified_at)
             del state.jobs[job_id]
 
 
 def _may_be_promoted(job: Job) -> bool:
     """Whether its last checkpoint will be asked to be validated, once the scheduler names it."""
-    return job.succeeded and job.spec is not None and job.asked != job.newest
+    return job.succeeded and job.spec is not None and job.requested != job.newest
 
 
 @fold.on(AttemptNoted)
@@ -191,10 +191,10 @@ def _(state: CheckpointState, event: CheckpointCommitted, at: datetime) -> None:
     job.kept.append(Kept(step_id, point.world_size, event.metrics, refers=event.refers))
     save = Save(event.blocked_s, event.write_s, event.verify_s)
     job.saves = (*job.saves, save)[-SAVES:]
-    job.unasked += 1
+    job.commits_since_request += 1
     if step_id.attempt == job.attempt:
         job.resume = None
-    _found_right(state, (point.job_id, *step_id), at)
+    _set_verified(state, (point.job_id, *step_id), at)
 
 
 @fold.on(CheckpointAbandoned)
@@ -251,10 +251,10 @@ def _(state: CheckpointState, event: CheckpointPinChanged, _at: datetime) -> Non
 @fold.on(PromotionRequested)
 def _(state: CheckpointState, event: PromotionRequested, _at: datetime) -> None:
     step_id = _step_id(event)
-    state.trying[event.run] = (event.job_id, *step_id)
+    state.validating[event.run] = (event.job_id, *step_id)
     job = state.jobs.get(event.job_id)
     if job is not None:
-        job.asked, job.unasked = step_id, 0
+        job.requested, job.commits_since_request = step_id, 0
 
 
 @fold.on(CheckpointPromoted)
@@ -271,7 +271,7 @@ def _(state: CheckpointState, event: PromotionRefused, _at: datetime) -> None:
 
 
 def _end_trial(state: CheckpointState, run_id: str) -> None:
-    state.trying.pop(run_id, None)
+    state.validating.pop(run_id, None)
     run = state.jobs.get(run_id)
     if run is not None:
         state.jobs[run_id] = replace(run, validates=None)
@@ -306,21 +306,21 @@ def _end_read(
     if event.job_id == next(iter(state.archive), None):
         _change_round(state, event.job_id, at, away=away)
     elif not away:
-        _found_right(state, place, at)
-    elif place in state.right:  # it alone may be what the store does not give: others come first
-        state.right[place] = state.right.pop(place)
+        _set_verified(state, place, at)
+    elif place in state.verified_at:  # perhaps it alone is unreadable: others come first
+        state.verified_at[place] = state.verified_at.pop(place)
     _end_scrub(state, at, away=away)
 
 
 def _change_round(state: CheckpointState, job_id: str, at: datetime, *, away: bool) -> None:
     """One more checkpoint of the ended job was read; after the last one others come first."""
-    job, right_at = archive.read(job_id, state.archive[job_id])
+    job, verified_at = archive.read(job_id, state.archive[job_id])
     done = state.round[1] + 1 if state.round[0] == job_id else 1
     if not away and done < sum(kept.healthy for kept in job.kept):
         state.round = (job_id, done)
         return
     del state.archive[job_id]
-    state.archive[job_id] = archive.written(job_id, job, right_at if away else at)
+    state.archive[job_id] = archive.written(job_id, job, verified_at if away else at)
     state.round = ("", 0)
 
 
@@ -331,17 +331,17 @@ def _size_of(job: Job, step_id: StepId) -> int:
 def _read_no_more(
     state: CheckpointState, event: CheckpointCorrupted | CheckpointDeleted, at: datetime
 ) -> None:
-    """Limit `right` to committed and healthy checkpoints, and end the scrub of any other."""
+    """Limit `verified_at` to committed and healthy checkpoints, and end the scrub of any other."""
     place = (event.job_id, *_step_id(event))
-    state.right.pop(place, None)
+    state.verified_at.pop(place, None)
     read = state.scrubbing
     if read is not None and (read.job_id, *read.id) == place:
         _end_scrub(state, at)
 
 
-def _found_right(state: CheckpointState, place: Stored, at: datetime) -> None:
-    state.right.pop(place, None)
-    state.right[place] = at
+def _set_verified(state: CheckpointState, place: Stored, at: datetime) -> None:
+    state.verified_at.pop(place, None)
+    state.verified_at[place] = at
 
 
 def _end_scrub(state: CheckpointState, at: datetime, *, away: bool = False) -> None:

@@ -20,7 +20,7 @@ def violations(state: CheckpointState) -> list[str]:
         found += [
             f"{job_id}: {kept.id} is healthy or is to be read again, and not both"
             for kept in job.kept
-            if kept.healthy != ((job_id, *kept.id) in state.right)
+            if kept.healthy != ((job_id, *kept.id) in state.verified_at)
         ]
     read = state.scrubbing
     if read is not None and not _is_healthy(state, read):

@@ -81,8 +81,8 @@ class Job:
     - `saves`: the costs of the newest saves at this world size. `failures`: the ends of its
       attempts. `advised_s`: this attempt's advised interval, None: none yet. `suspected_at`: the
       time of the sign that makes it shorter.
-    - `spec` is set if checkpoints are to be promoted. `asked` is the last one that was sent to
-      validation, `unasked` counts the commits since.
+    - `spec` is set if checkpoints are to be promoted. `requested`: the last one whose
+      validation was requested; `commits_since_request` counts the commits since.
     - `validates`: the checkpoint that this run validates, until it is decided.
     """
 
@@ -110,8 +110,8 @@ class Job:
     suspected_at: datetime | None = None
     spec: JobSpec | None = None
     succeeded: bool = False
-    unasked: int = 0
-    asked: StepId | None = None
+    commits_since_request: int = 0
+    requested: StepId | None = None
     validates: CheckpointRef | None = None
 
     def copied(self) -> Job:

@@ -7,7 +7,7 @@ from typing import Literal
 from gangline_bus.decision import EffectDone
 from gangline_checkpoints.core import advice, effects, references
 from gangline_checkpoints.core.closing import abandon
-from gangline_checkpoints.core.deleting import delete_surplus, no_longer_held
+from gangline_checkpoints.core.deleting import delete_surplus, delete_unused
 from gangline_checkpoints.core.model import (
     Away,
     Corrupt,
@@ -128,7 +128,7 @@ def _commit(plan: CheckpointPlan, effect: Verify, verified: Verified) -> None:
         if other < step_id:
             abandon(plan, job_id, other, f"step {step_id.step} is committed already")
     delete_surplus(plan, job_id)
-    no_longer_held(plan, job_id, job.resume)
+    delete_unused(plan, job_id, job.resume)
 
 
 def _commit_problem(job: Job, step_id: StepId, verified: Verified) -> str | None:

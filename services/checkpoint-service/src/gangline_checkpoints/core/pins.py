@@ -8,25 +8,25 @@ from gangline_schemas.events.checkpoints import CheckpointPinChanged
 from gangline_schemas.events.quota import PinAdmitted
 
 
-def change(plan: CheckpointPlan, asked: PinAdmitted) -> None:
+def change(plan: CheckpointPlan, request: PinAdmitted) -> None:
     """Pin the newest sound checkpoint of this step, or unpin all of it, unless it is so already.
 
     A damaged or deleted checkpoint is not pinned: the gateway answered the user so.
     """
-    job_id, job = asked.job_id, plan.state.find(asked.job_id)
+    job_id, job = request.job_id, plan.state.find(request.job_id)
     if job is None:
         return
-    of_step = [item for item in job.kept if item.step == asked.step]
-    wanted = [item for item in of_step if item.healthy][-1:] if asked.pinned else of_step
-    changing = [item.id for item in wanted if item.pinned != asked.pinned]
+    of_step = [item for item in job.kept if item.step == request.step]
+    wanted = [item for item in of_step if item.healthy][-1:] if request.pinned else of_step
+    changing = [item.id for item in wanted if item.pinned != request.pinned]
     for step_id in changing:
         changed = CheckpointPinChanged(
             job_id=job_id,
             attempt=step_id.attempt,
             step=step_id.step,
-            pinned=asked.pinned,
-            user=asked.user,
+            pinned=request.pinned,
+            user=request.user,
         )
         plan.add(job_id, changed)
-    if changing and not asked.pinned:
+    if changing and not request.pinned:
         delete_surplus(plan, job_id)

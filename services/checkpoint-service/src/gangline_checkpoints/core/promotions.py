@@ -22,16 +22,18 @@ from gangline_schemas.job import JobState
 from gangline_schemas.validation import validation_of
 
 
-def ask(plan: CheckpointPlan, job_id: str, job: Job, known: StepId, *, last: bool = False) -> None:
+def request(
+    plan: CheckpointPlan, job_id: str, job: Job, known: StepId, *, last: bool = False
+) -> None:
     """A run for `known`, which the scheduler knows, if the job wants it validated.
 
     Earlier the scheduler could not start from it. `last`: the job has ended well, and saves no
     more.
     """
-    if job.spec is None or (job.asked is not None and known <= job.asked):
+    if job.spec is None or (job.requested is not None and known <= job.requested):
         return
     every = job.spec.checkpoint.promote
-    if not (last or (isinstance(every, int) and job.unasked >= every)):
+    if not (last or (isinstance(every, int) and job.commits_since_request >= every)):
         return
     event = PromotionRequested(
         job_id=job_id,
@@ -47,7 +49,7 @@ def judge(plan: CheckpointPlan, run_id: str, end: JobStateChanged | JobRejected)
     """Decide upon a checkpoint when its validating run ends; nothing for all other runs."""
     state = plan.state
     run = state.jobs.get(run_id)
-    place = state.trying.get(run_id)
+    place = state.validating.get(run_id)
     if run is not None and run.validates is not None:
         place = (run.validates.job_id, run.validates.attempt, run.validates.step)
     if place is None:

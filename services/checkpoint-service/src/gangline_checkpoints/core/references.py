@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from gangline_checkpoints.core.model import Job, Kept, StepId
 from gangline_schemas.events.checkpoints import CheckpointCorrupted
 
-HELD = 3
+REFERABLE = 3
 """So many of the newest healthy ones of an attempt may be what its ranks refer to next."""
 
 
@@ -29,11 +29,11 @@ def removable(job: Job, surplus: Sequence[StepId], *, over: bool) -> list[StepId
     of an open checkpoint is known.
     """
     kept = job.kept
-    held: set[StepId] = set()
+    referable: set[StepId] = set()
     if job.full_every > 1 and (job.open or not (over or job.final)):
         own = [item.id for item in kept if item.healthy and item.attempt == job.attempt]
-        held.update(own[-HELD:])
-    going = set(surplus) - held
+        referable.update(own[-REFERABLE:])
+    going = set(surplus) - referable
     while stays := going & needed(item for item in kept if item.id not in going):
         going -= stays
     return [step_id for step_id in surplus if step_id in going]

@@ -18,11 +18,11 @@ def begin(plan: CheckpointPlan, rules: Scrubbing) -> None:
         return
     if rules.rests(state.scrubbed_at, away=state.scrub_away, now=plan.now):
         return
-    firsts = [*islice(state.right.items(), 1), *_first_archived(state)]
+    firsts = [*islice(state.verified_at.items(), 1), *_first_archived(state)]
     if not firsts:
         return
-    (job_id, attempt, step), right_at = min(firsts, key=lambda first: first[1])
-    if rules.due(right_at, plan.now):
+    (job_id, attempt, step), verified_at = min(firsts, key=lambda first: first[1])
+    if rules.due(verified_at, plan.now):
         plan.add(job_id, ScrubBegun(job_id=job_id, attempt=attempt, step=step))
 
 
@@ -31,7 +31,7 @@ def _first_archived(state: CheckpointState) -> list[tuple[Stored, datetime]]:
     job_id = next(iter(state.archive), None)
     if job_id is None:
         return []
-    job, right_at = archive.read(job_id, state.archive[job_id])
+    job, verified_at = archive.read(job_id, state.archive[job_id])
     healthy = [kept.id for kept in job.kept if kept.healthy]
     done = state.round[1] if state.round[0] == job_id else 0
-    return [((job_id, *healthy[done]), right_at)]
+    return [((job_id, *healthy[done]), verified_at)]

@@ -29,13 +29,13 @@ class CheckpointState:
     - `archive`: a line for each ended job that still has checkpoints (archive.py).
     - `ended`: ended jobs without any, and since when; forgotten by the rule of
       gangline_schemas.memory.
-    - `right`: when each healthy committed checkpoint was last verified, oldest first; unreadable
-      ones last. The archive is in the same order, by job; `round` counts the checkpoints of its
-      first job that were read again by now.
+    - `verified_at`: when each healthy committed checkpoint was last verified, oldest first;
+      unreadable ones last. The archive is in the same order, by job; `round` counts the checkpoints
+      of its first job that were read again by now.
     - `scrubbing`: the one that is read again now. `scrubbed_at`: the end of the last such reading,
       `scrub_away`: whether it ended because the store was away.
     - `failures`: of all jobs.
-    - `trying`: the checkpoints that wait for validation, by the run that will do it.
+    - `validating`: the checkpoints that wait for validation, by the run that will do it.
     - `working`: the jobs with something to verify or to delete.
     """
 
@@ -45,20 +45,20 @@ class CheckpointState:
     archive: dict[str, bytes] = field(default_factory=dict)
     ended: dict[str, datetime] = field(default_factory=dict)
     working: dict[str, None] = field(default_factory=dict)
-    right: dict[Stored, datetime] = field(default_factory=dict)
+    verified_at: dict[Stored, datetime] = field(default_factory=dict)
     scrubbing: Scrub | None = None
     scrubbed_at: datetime | None = None
     scrub_away: bool = False
     round: tuple[str, int] = ("", 0)
     failures: Failures = field(default_factory=Failures)
-    trying: dict[str, Stored] = field(default_factory=dict)
+    validating: dict[str, Stored] = field(default_factory=dict)
 
     def find(self, job_id: str) -> Job | None:
         """A job, also an ended one of which checkpoints are kept. Not to be changed."""
         line = self.archive.get(job_id)
         return self.jobs.get(job_id) if line is None else archive.read(job_id, line)[0]
 
-    def held(self) -> dict[str, set[StepId]]:
+    def in_use(self) -> dict[str, set[StepId]]:
         """Checkpoints that unfinished jobs start from or validate, by the job that owns them."""
         found: dict[str, set[StepId]] = {}
         for job_id in self.active:
@@ -66,7 +66,7 @@ class CheckpointState:
             for start in (job.resume, job.restored, job.validates):
                 if start is not None:
                     found.setdefault(start.job_id, set()).add(StepId(start.attempt, start.step))
-        for owner, attempt, step in self.trying.values():
+        for owner, attempt, step in self.validating.values():
             found.setdefault(owner, set()).add(StepId(attempt, step))
         return found
 

@@ -93,7 +93,7 @@ def _sentence(signs: Iterable[Sign]) -> str:
 
 def _may_ask(plan: FaultPlan, job_id: str, trends: TrendLimits) -> bool:
     every_s = trends.save_every_s
-    return bool(every_s) and _longer_ago(plan.state.asked.get(job_id), plan.now, every_s)
+    return bool(every_s) and _longer_ago(plan.state.save_requested.get(job_id), plan.now, every_s)
 
 
 def _longer_ago(last: datetime | None, now: datetime, seconds: float) -> bool:

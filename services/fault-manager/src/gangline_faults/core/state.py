@@ -57,7 +57,7 @@ class FaultState:
     - `early`: failed exits of attempts that this service does not know yet.
     - `histories`: of jobs that failed or committed. `incidents`: of jobs that have not recovered.
     - `blames`: the newest failures of each node. `distrusted`: when a node was last distrusted.
-    - `asked`: when each job was last asked to save for a sign.
+    - `save_requested`: when each job was last asked to save because of a sign.
     - `flags`: the blocks of data that each of the newest flagged jobs leaves out.
     - `gone`: nodes that failed or left, and when, oldest first; forgotten by the rule of
       gangline_schemas.memory.
@@ -71,7 +71,7 @@ class FaultState:
     incidents: dict[str, OpenIncident] = field(default_factory=dict)
     blames: dict[str, tuple[Blame, ...]] = field(default_factory=dict)
     distrusted: dict[str, datetime] = field(default_factory=dict)
-    asked: dict[str, datetime] = field(default_factory=dict)
+    save_requested: dict[str, datetime] = field(default_factory=dict)
     flags: dict[str, tuple[str, ...]] = field(default_factory=dict)
     early: dict[tuple[str, int], tuple[NotedExit, ...]] = field(default_factory=dict)
     settling: dict[str, None] = field(default_factory=dict)
@@ -197,7 +197,7 @@ def _(state: FaultState, event: GangUnwatched, at: datetime) -> None:
     if not event.final:
         return
     state.attempts.pop(event.job_id, None)
-    state.asked.pop(event.job_id, None)
+    state.save_requested.pop(event.job_id, None)
     state.histories.pop(event.job_id, None)
     state.incidents.pop(event.job_id, None)
     for key in [key for key in state.early if key[0] == event.job_id]:
@@ -263,7 +263,7 @@ def _(state: FaultState, event: CheckpointRequested, _at: datetime) -> None:
         gang = state.gangs[event.job_id]
         state.gangs[event.job_id] = replace(gang, drained=event.requested_at)
     elif event.requested_at is not None:
-        state.asked[event.job_id] = event.requested_at
+        state.save_requested[event.job_id] = event.requested_at
 
 
 @fold.on(WorkerStraggling)

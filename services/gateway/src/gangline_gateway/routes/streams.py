@@ -61,7 +61,7 @@ async def live_part(
     Only the last event of a record has a cursor, so that no part of a record is lost.
     """
     loop = asyncio.get_running_loop()
-    at, said, quiet_since = dict(positions), loop.time(), None
+    at, sent_s, quiet_since = dict(positions), loop.time(), None
     try:
         async with aclosing(app.followers.follow(positions, matches, BEAT_S)) as batches:
             async for batch in batches:
@@ -71,10 +71,10 @@ async def live_part(
                     for index, (kind, data) in enumerate(rendered, 1):
                         last = index == len(rendered)
                         yield sse.event(kind, data, _id(app, at) if last else None)
-                        said = loop.time()
+                        sent_s = loop.time()
                 now = loop.time()
-                if now - said >= app.followers.heartbeat_s:
-                    said = now
+                if now - sent_s >= app.followers.heartbeat_s:
+                    sent_s = now
                     yield sse.COMMENT
                 if job_id is None or batch.records or not batch.current:
                     quiet_since = None

@@ -37,10 +37,10 @@ def reindex(state: State) -> None:
 
     An order that this version does not know changes nothing: its scheduler says another one next.
     """
-    said, order = state.policy, None
-    if said is not None:
-        state.levels, state.mix_from = said.levels, said.mix_from
-        order = ORDERS.get(said.order)
+    policy, order = state.policy, None
+    if policy is not None:
+        state.levels, state.mix_from = policy.levels, policy.mix_from
+        order = ORDERS.get(policy.order)
     state.queue = PendingIndex(state.queue.slot_of if order is None else order.slot)
     state.free, state.empty, state.unreservable = FreeIndex(), FreeIndex(), Searches()
     for job_id in state.pending:

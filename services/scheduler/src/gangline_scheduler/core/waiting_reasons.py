@@ -94,8 +94,8 @@ def _estimate_start(plan: Plan, policy: Policy, first: list[str]) -> None:
     )
     waiting = plan.state.jobs[first[number]].waiting
     if found.start is not None and found.exact and waiting is not None:
-        said = {"code": waiting.code, "message": waiting.message, "eta": found.start}
-        plan.add(first[number], JobWaiting.model_validate({"job_id": first[number], **said}))
+        fields = {"code": waiting.code, "message": waiting.message, "eta": found.start}
+        plan.add(first[number], JobWaiting.model_validate({"job_id": first[number], **fields}))
 
 
 def _explainer(plan: Plan, policy: Policy, made: list[Reservation] | None = None) -> Explainer:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gangline_schemas.checkpoint import RankManifest
-from gangline_worker.checkpoint.nearest import goes_on_from, holders, rows_of, whose
+from gangline_worker.checkpoint.nearest import holders, resumes_from, rows_of, whose
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,12 +16,12 @@ class Share:
     ranks: range
     world_size: int
 
-    def told_by(self, saved: int) -> list[int]:
-        """Of the `saved` ranks that saved, those whose manifests tell what this share needs.
+    def manifests_of(self, saved: int) -> list[int]:
+        """Of the `saved` ranks that saved, those whose manifests name what this share needs.
 
         At another size also rank 0, which held a row of each tensor.
         """
-        own = {goes_on_from(rank, saved) for rank in self.ranks}
+        own = {resumes_from(rank, saved) for rank in self.ranks}
         if saved == self.world_size:
             return sorted(own)
         return sorted({0, *own, *whose(self.ranks, self.world_size, saved)})

@@ -107,8 +107,8 @@ class Checkpoints:
                     raise WrongPath(f"rank {rank.rank} named {digest.key}; its file is {expected}")
                 path = plain_file(root, expected)
                 if (damage := damage_of(path, digest, owner)) is not None:
-                    said = f"what rank {rank.rank} announced"
-                    raise CheckpointDamaged(f"{expected} is not {said}: it {damage}")
+                    announced = f"what rank {rank.rank} announced"
+                    raise CheckpointDamaged(f"{expected} is not {announced}: it {damage}")
 
     def upload(
         self,
@@ -190,12 +190,14 @@ class Checkpoints:
             record = self._record(fetch, ref.commit_key)
             found = objects(record)
             if share is not None:
-                told_by = [record.manifests[rank] for rank in share.told_by(record.world_size)]
-                fetch.bring(told_by)
-                places = [fetch.folder / Path(digest.key).name for digest in told_by]
+                manifests = [
+                    record.manifests[rank] for rank in share.manifests_of(record.world_size)
+                ]
+                fetch.bring(manifests)
+                places = [fetch.folder / Path(digest.key).name for digest in manifests]
                 if (needed := _needed(share, places, record.world_size, owner)) is not None:
                     found = objects_of(record, needed)
-                found = tuple(digest for digest in found if digest not in told_by)
+                found = tuple(digest for digest in found if digest not in manifests)
             fetch.bring(found)
         log.info(
             "checkpoint.fetched",

@@ -30,7 +30,7 @@ from gangline_schemas.events.scheduling import (
 from gangline_schemas.events.workers import ExitReason, NodeInfo
 
 from . import announce, exits, inputs, saves, stops
-from .core_state import CoreState, asked_again
+from .core_state import CoreState, awaited_effects
 from .effects import CloseGang, Effect, OpenStore, Prepare, Spawn
 from .gang import Gang, Phase, Rank
 from .keys import GangKey, Moment, RankKey
@@ -105,7 +105,7 @@ class AgentCore:
         self._fences = state.fences
         self._gangs = {gang.key: gang for gang in state.gangs}
         self._reports = state.reports
-        return [*announced, *asked_again(state)]
+        return [*announced, *awaited_effects(state)]
 
     def handle(self, item: inputs.Input, at: Moment) -> list[Effect]:
         """The effects of an input. Inputs that come twice or too late have none."""

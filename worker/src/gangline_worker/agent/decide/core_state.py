@@ -22,8 +22,8 @@ class CoreState:
     reports: int
 
 
-def asked_again(state: CoreState) -> list[Effect]:
-    """The effects whose answers this state waits for, in the order in which they were asked."""
+def awaited_effects(state: CoreState) -> list[Effect]:
+    """The effects whose answers this state waits for, in the order of their requests."""
     out: list[Effect] = [CheckNode()] if state.standing.checking else []
     for gang in state.gangs:
         if not (gang.over or gang.failed):

@@ -180,7 +180,7 @@ class Gang:
         return any(len(rank.uploads) >= SAVES_ON_THEIR_WAY for rank in self.ranks.values())
 
     @property
-    def asks(self) -> bool:
+    def has_requests(self) -> bool:
         """Whether any request to its ranks stands."""
         return self.control != Control()
 

@@ -50,7 +50,7 @@ class Pace:
             value for value in busy_s if value is not None and 0 <= value <= SECONDS_MAX
         )
 
-    def said(self, activity: RankActivity, at_s: float) -> None:
+    def change_activity(self, activity: RankActivity, at_s: float) -> None:
         """It does something else from now on: the time between counts for no step."""
         self.activity = activity
         self._last_ms = None

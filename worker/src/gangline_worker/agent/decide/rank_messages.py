@@ -26,22 +26,22 @@ DAMAGE_LIMIT = 64
 
 
 def on_message(
-    node: NodeInfo, gang: Gang, rank: Rank, said: RankMessage, at: Moment, number: int
+    node: NodeInfo, gang: Gang, rank: Rank, received: RankMessage, at: Moment, number: int
 ) -> list[Effect]:
     """Take a message of a rank that lives, the agent's `number`th; [] for what says nothing new."""
-    match said.message:
+    match received.message:
         case Hello():
             rank.connected = True
-            return [SendControl(rank.key, gang.control)] if gang.asks else []
+            return [SendControl(rank.key, gang.control)] if gang.has_requests else []
         case Report() as report if report.step:
             rank.step = max(report.step[-1], rank.step or 0)
             rank.pace.stepped(report.time_ms, at.mono_s)
             rank.pace.worked(report.metrics.get("busy_s", ()))
             return [announce.steps(gang, rank, report, number)]
         case Doing() as doing:
-            rank.pace.said(doing.activity, at.mono_s)
+            rank.pace.change_activity(doing.activity, at.mono_s)
         case HandlesStop():
-            rank.stopper = said.pid
+            rank.stopper = received.pid
         case Troubled() as troubled:
             rank.trouble = troubled.trouble
         case LeaveOutSamples() as told:

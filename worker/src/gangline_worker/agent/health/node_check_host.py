@@ -101,8 +101,8 @@ class NodeCheckHost:
         if process.returncode == UNFIT:
             return tuple(output.decode(errors="replace").splitlines())
         if process.returncode:
-            said = errors.decode(errors="replace").splitlines()[-1:] or ["it said nothing"]
-            return (f"its check ended with status {process.returncode}: {said[0]}",)
+            last = errors.decode(errors="replace").splitlines()[-1:] or ["it said nothing"]
+            return (f"its check ended with status {process.returncode}: {last[0]}",)
         return ()
 
     def _unhealthy(self) -> tuple[str, ...]:

@@ -77,7 +77,7 @@ class _Service:
         self._url = url.rstrip("/")
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
-    def ask(
+    def request(
         self, path: str, headers: Mapping[str, str], method: str = "GET"
     ) -> tuple[int, Message, str]:
         """Status, headers and body of the answer."""
@@ -95,7 +95,7 @@ class _Service:
 
     def text(self, path: str, headers: Mapping[str, str]) -> str:
         """The body of an answer that is 200."""
-        status, _, body = self.ask(path, headers)
+        status, _, body = self.request(path, headers)
         if status != http.client.OK:
             raise NoticesUnavailableError(f"{self._url}{path}: status {status}")
         return body
@@ -133,11 +133,11 @@ class AwsNotices:
     def _ask(self) -> tuple[int, str]:
         if self._token is None:
             ttl = {"X-aws-ec2-metadata-token-ttl-seconds": str(_AWS_TOKEN_TTL_S)}
-            status, _, token = self._service.ask("/latest/api/token", ttl, "PUT")
+            status, _, token = self._service.request("/latest/api/token", ttl, "PUT")
             if status != http.client.OK:
                 raise NoticesUnavailableError(f"api/token: status {status}")
             self._token = token
-        status, _, body = self._service.ask(
+        status, _, body = self._service.request(
             "/latest/meta-data/spot/instance-action", {"X-aws-ec2-metadata-token": self._token}
         )
         return status, body
@@ -159,7 +159,7 @@ class GcpNotices:
 
     def _ask(self, name: str) -> str:
         path = f"/computeMetadata/v1/instance/{name}"
-        status, headers, body = self._service.ask(path, {"Metadata-Flavor": "Google"})
+        status, headers, body = self._service.request(path, {"Metadata-Flavor": "Google"})
         if status != http.client.OK or headers.get("Metadata-Flavor") != "Google":
             raise NoticesUnavailableError(f"{name}: status {status}")
         return body.strip()

@@ -23,7 +23,7 @@ class ResourceLimits:
     locked_bytes: int | None
 
     @property
-    def said(self) -> str:
+    def summary(self) -> str:
         """One clause."""
         locked = "all" if self.locked_bytes is None else f"{self.locked_bytes / _MIB:.4g} MB"
         return f"{self.descriptors} descriptors a process, and {locked} memory to lock"

@@ -313,12 +313,12 @@ def _run(place: Path, confinement: Confinement, program: str) -> str | None:
     launch = Launch(RankKey(_TRIAL, 0), command, {}, place, confinement)
     with start_cold(launch) as process:
         try:
-            _, said = process.communicate(timeout=_TRIAL_S)
+            _, output = process.communicate(timeout=_TRIAL_S)
         except subprocess.TimeoutExpired:
             process.kill()
             return "a process took too long"
     if process.returncode == 0:
         return None
-    lines = said.decode(errors="replace").strip().splitlines()
+    lines = output.decode(errors="replace").strip().splitlines()
     last = lines[-1] if lines else f"code {process.returncode}"
     return f"a process ended with {last} (may other users read {place} and {sys.base_prefix}?)"

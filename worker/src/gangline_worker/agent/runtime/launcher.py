@@ -282,16 +282,16 @@ class Launcher:
                 finally:
                     process.kill()
         finally:
-            self.let_go(process.pid)
+            self.disown(process.pid)
 
     def keep(self, start: Callable[[], StartedT]) -> StartedT:
-        """A process of the agent's own, which `reap` does not collect until `let_go`."""
+        """A process of the agent's own, which `reap` does not collect until `disown`."""
         with self._lock:
             process = start()
             self.not_orphans.add(process.pid)
         return process
 
-    def let_go(self, pid: int) -> None:
+    def disown(self, pid: int) -> None:
         """Collect it like an orphan once it has ended."""
         with self._lock:
             self.not_orphans.discard(pid)

@@ -110,10 +110,10 @@ class Outgoing:
 
     def _measure(self, meter: Meter) -> None:
         meter.create_observable_gauge(
-            "gangline.agent.spool.held",
+            "gangline.agent.spool.memory",
             [lambda _: [Observation(self._control.held_bytes)]],
             unit="By",
-            description="Control events in memory alone: the disk does not take them",
+            description="Bytes of control events in memory alone, because the disk takes no writes",
         )
         meter.create_observable_counter(
             "gangline.agent.spool.lost",

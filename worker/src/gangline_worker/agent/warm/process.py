@@ -177,7 +177,7 @@ class WarmProcess:
             os.close(gate_read)
         return pid, gate_write
 
-    def let_go(self) -> None:
+    def close(self) -> None:
         """Ask for no more: it is a rank now, or has forked the only one that it was for."""
         self._control.close()
 

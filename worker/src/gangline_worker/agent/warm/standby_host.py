@@ -77,7 +77,7 @@ class StandbyPool:
                 log.warning("standby.lost", pid=standby.pid, error=str(error))
                 self._lose(standby)
                 continue
-            standby.let_go()
+            standby.close()
             self._standbys.remove(standby)
             if rank.pid != standby.pid:  # it forked the rank, and ends
                 self._spent.append(standby)

@@ -19,9 +19,9 @@ class Scrubbing:
     period_s: float = 24 * 3600.0
     gap_s: float = 10.0
 
-    def due(self, right_at: datetime, now: datetime) -> bool:
-        """Whether what was right then is to be read again."""
-        return self.period_s > 0 and (now - right_at).total_seconds() >= self.period_s
+    def due(self, verified_at: datetime, now: datetime) -> bool:
+        """Whether a checkpoint that was verified then is to be read again."""
+        return self.period_s > 0 and (now - verified_at).total_seconds() >= self.period_s
 
     def rests(self, ended_at: datetime | None, *, away: bool, now: datetime) -> bool:
         """Whether nothing begins yet, so soon after the last one ended."""

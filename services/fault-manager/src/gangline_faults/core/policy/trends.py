@@ -2,7 +2,7 @@
 
 1. Uncorrectable errors are ECC of GPUs and of main memory, writes to the disk and Xids of the
    device. Each rise of their counter is a sign. Corrected errors (ECC, replays of NVLink) are a
-   sign when they rise by `mended_rise` within `window_s`.
+   sign when they rise by `corrected_rise` within `window_s`.
 2. A state is a sign when it begins: too hot, slowed down by the hardware, rows that wait for a
    reset, a disk or memory that is nearly full, a clock that is off. Heat must last `hot_readings`.
 3. Counts from before the first reading of an incarnation are no news; states are.
@@ -33,7 +33,7 @@ class TrendLimits:
     save_every_s: float = 600.0
     hot_c: float = 90.0
     hot_readings: int = 3
-    mended_rise: int = 100
+    corrected_rise: int = 100
     window_s: float = 3600.0
     disk_free_gb: float = 1.0
     memory_free_gb: float = 0.5
@@ -80,8 +80,8 @@ def note_reading(
     elif reading.read_at == known.newest.read_at:
         return known
     base, base_at = known.base, known.base_at
-    mended = list(_mended(base, reading, limits))
-    if mended or not 0 <= (now - base_at).total_seconds() < limits.window_s:
+    corrected = list(_corrected(base, reading, limits))
+    if corrected or not 0 <= (now - base_at).total_seconds() < limits.window_s:
         base, base_at = reading, now
     hot = {
         gpu.index: known.hot.get(gpu.index, 0) + 1 for gpu in reading.gpus if _is_hot(gpu, limits)
@@ -93,7 +93,7 @@ def note_reading(
         for key, message in states.items()
         if key not in known.states
     ]
-    failing = [Sign(message, now) for message in (*_failing(known.newest, reading), *mended)]
+    failing = [Sign(message, now) for message in (*_failing(known.newest, reading), *corrected)]
     signs = (*broken, *begun, *failing)
     return HealthReadings(incarnation, reading, base, base_at, hot, frozenset(states), signs)
 
@@ -129,14 +129,14 @@ def _failing(before: NodeHealth, after: NodeHealth) -> Iterator[str]:
         yield f"its disk refused {rise} write(s)"
 
 
-def _mended(base: NodeHealth, after: NodeHealth, limits: TrendLimits) -> Iterator[str]:
+def _corrected(base: NodeHealth, after: NodeHealth, limits: TrendLimits) -> Iterator[str]:
     within = f"within {limits.window_s / 60:.0f} minutes"
     for old, gpu in _pairs(base, after):
         corrected = _rise(old.ecc_corrected, gpu.ecc_corrected)
-        if corrected >= limits.mended_rise:
+        if corrected >= limits.corrected_rise:
             yield f"GPU {gpu.index} had {corrected} corrected ECC errors {within}"
         replays = _rise(old.nvlink_errors, gpu.nvlink_errors)
-        if replays >= limits.mended_rise:
+        if replays >= limits.corrected_rise:
             yield f"GPU {gpu.index} had {replays} NVLink errors {within}"
 
 

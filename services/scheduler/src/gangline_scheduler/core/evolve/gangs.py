@@ -168,10 +168,10 @@ def _unreserve(state: State, job_id: str) -> ReservedGpus | None:
 
 def _compare_estimate(state: State, job: Job, at: datetime) -> Job:
     """Keep the estimated and the actual wait; the job itself forgets the estimate."""
-    said = job.start_estimate
-    if said is None:
+    estimate = job.start_estimate
+    if estimate is None:
         return job
-    wait = Wait((said.start - said.at).total_seconds(), (at - said.at).total_seconds())
+    wait = Wait((estimate.start - estimate.at).total_seconds(), (at - estimate.at).total_seconds())
     state.waits = (*state.waits, wait)[-WAITS_KEPT:]
     return replace(job, start_estimate=None)
 

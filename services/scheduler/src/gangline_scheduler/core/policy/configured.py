@@ -1,7 +1,7 @@
 """A policy as the log has it (`policy.configured`), and back.
 
 The names are those of `Policy`, `Preemption` and `Limits`; a time has `_s` behind its name and
-counts seconds. The placer is not said: a scheduler that writes a log has one only.
+counts seconds. The placer is not in it: a scheduler that writes a log has one only.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ def configured(policy: Policy, limits: Limits) -> PolicyConfigured:
 
 def policy_of(event: PolicyConfigured) -> Policy:
     """The policy that it names. Raises ValueError for an order or action of a later version."""
-    said = _values(event, event.__class__.model_fields.keys() - _LIMITS - _OTHERS)
+    values = _values(event, event.__class__.model_fields.keys() - _LIMITS - _OTHERS)
     preemption = Preemption(**_values(event.preemption, PreemptionSettings.model_fields.keys()))
-    said["actions"] = actions_named(said["actions"])
-    return Policy(order=order_named(event.order), preemption=preemption, **said)
+    values["actions"] = actions_named(values["actions"])
+    return Policy(order=order_named(event.order), preemption=preemption, **values)
 
 
 def policy_in(state: State) -> Policy:
@@ -86,7 +86,7 @@ def _plain(value: object, names: Any) -> dict[str, object]:
 def _values(event: Model, names: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in names:
-        said = getattr(event, name)
-        is_time = name.endswith("_s") and said is not None
-        found[name.removesuffix("_s")] = timedelta(seconds=said) if is_time else said
+        value = getattr(event, name)
+        is_time = name.endswith("_s") and value is not None
+        found[name.removesuffix("_s")] = timedelta(seconds=value) if is_time else value
     return found

@@ -34,9 +34,9 @@ class Estimates:
     def runtime_s(self, job: Job) -> float:
         """Seconds for which the job will have had GPUs when it ends."""
         ratio, typical_s = self._past(job.team)
-        said, limit = job.spec.expected_runtime_hours, job.spec.max_runtime_hours
-        if said is not None:
-            expected_s = said * 3600 * ratio
+        expected_h, limit = job.spec.expected_runtime_hours, job.spec.max_runtime_hours
+        if expected_h is not None:
+            expected_s = expected_h * 3600 * ratio
         elif limit is not None:
             expected_s = limit * 3600
         else:

@@ -39,8 +39,8 @@ class Claim:
 
 def gives_back(state: State, team: str) -> bool:
     """Whether what the team has above its part may be taken: the nearest team that says so."""
-    said = (state.teams[name].config.surplus for name in line_of(state.teams, team))
-    return next((one for one in said if one is not None), None) == RECLAIM
+    settings = (state.teams[name].config.surplus for name in line_of(state.teams, team))
+    return next((one for one in settings if one is not None), None) == RECLAIM
 
 
 def parts(state: State) -> dict[str, int]:

@@ -32,7 +32,7 @@ def urgent(job: Job, settings: Preemption) -> bool:
 
 def preempt(session: Session, job: Job) -> PreemptionPlan | None:
     """The gangs to stop for this job; None when none need be, or it is not worth it."""
-    stands = session.stands(job, job.fewest)
+    stands = session.standing_against(job, job.fewest)
     if _out_of_reach(session, job, stands):
         return None
     worse = [victim for victim in session.steps if victim.standing > stands(victim.job)]

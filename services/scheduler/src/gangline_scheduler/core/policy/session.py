@@ -32,12 +32,12 @@ from gangline_scheduler.core.policy.victim_sets import VictimSet, victim_sets
 from gangline_scheduler.core.policy.victims import (
     Guarantees,
     Victim,
-    gone,
     leaving,
     owed,
     promised,
     steady,
     stoppable,
+    without,
 )
 from gangline_scheduler.core.state import State
 
@@ -133,7 +133,7 @@ class Session:
         """The nearest team of the job's line into whose guarantee it fits; None: there is none."""
         return owed(self.state, self.promised, job)
 
-    def stands(self, job: Job, gpus: int) -> Callable[[Job], float]:
+    def standing_against(self, job: Job, gpus: int) -> Callable[[Job], float]:
         """How a job that waits will stand with so many GPUs, compared with a gang.
 
         Within one team the share is that of both, whichever has the GPUs.
@@ -199,7 +199,7 @@ class Session:
 
     def enough(self, question: Question, victims: Sequence[Victim]) -> bool:
         """Whether its team may have the GPUs once these are gone."""
-        after = gone(self.later, victims)
+        after = without(self.later, victims)
         return self.ceilings.within(after, question.job, question.demand) is not None
 
     def without(self, job: Job) -> Snapshot:
@@ -210,7 +210,7 @@ class Session:
 
     def may_have(self, job: Job, demand: Demand) -> bool:
         """Whether its team may have this gang in the place of the one that runs."""
-        after = gone(self.later, [Victim(job, job.allocated_gpus, 0.0)])
+        after = without(self.later, [Victim(job, job.allocated_gpus, 0.0)])
         return self.ceilings.within(after, job, demand) is not None
 
     def sooner_s(self, question: Question) -> float:
@@ -281,7 +281,7 @@ class Session:
         short = wanted.gpus - self.ceilings.room(self.later, job.team, wanted.gpus)
         own: list[Victim] = []
         missing = short
-        stands, checks = self.stands(job, wanted.gpus), 0
+        stands, checks = self.standing_against(job, wanted.gpus), 0
         seen: set[str] = set()
         for victim in self.steps:
             if victim.standing <= stands(victim.job) or tightest not in victim.line:
@@ -293,7 +293,7 @@ class Session:
             missing -= victim.gpus
             if missing > 0:
                 continue
-            demand = self.ceilings.within(gone(self.later, own), job, wanted)
+            demand = self.ceilings.within(without(self.later, own), job, wanted)
             if demand is not None:
                 return Question(job, demand, snapshot, tuple(own), short, tightest)
             checks += 1

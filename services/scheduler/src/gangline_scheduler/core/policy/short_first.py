@@ -143,9 +143,9 @@ def stretch(state: State) -> float:
 
 def left_s(job: Job, ran_s: float) -> float:
     """Seconds that the job is taken to need after it has run for `ran_s`."""
-    said = job.spec.expected_runtime_hours
-    if said is not None:
-        return max(SHORTEST_S, said * 3600 - ran_s)
+    expected_h = job.spec.expected_runtime_hours
+    if expected_h is not None:
+        return max(SHORTEST_S, expected_h * 3600 - ran_s)
     return SHORT_S if ran_s * job.gpus <= SPLIT_GPU_S else LONG_S
 
 

@@ -206,7 +206,7 @@ class Guarantees:
             if team.config.gpu_guarantee and name not in self._inside
         }
 
-    def asked(self, team: str) -> tuple[str, ...]:
+    def guarantors(self, team: str) -> tuple[str, ...]:
         """The teams with a guarantee from which GPUs of this team would be taken."""
         if team not in self._lines:
             line = usage.line_of(self._state.teams, team)
@@ -215,7 +215,7 @@ class Guarantees:
 
     def most(self, job: Job, taken: Mapping[str, int]) -> int:
         """GPUs of its gang that it may lose, after so many GPUs of teams were taken."""
-        spare = (self._spare[name] - taken.get(name, 0) for name in self.asked(job.team))
+        spare = (self._spare[name] - taken.get(name, 0) for name in self.guarantors(job.team))
         return max(0, min(spare, default=job.allocated_gpus))
 
     def allow(self, victim: Victim, taken: Mapping[str, int]) -> bool:
@@ -225,7 +225,7 @@ class Guarantees:
 
     def take(self, job: Job, gpus: int, taken: dict[str, int]) -> None:
         """Count so many GPUs of its gang into `taken`; below 0: count them no longer."""
-        for name in self.asked(job.team):
+        for name in self.guarantors(job.team):
             taken[name] = taken.get(name, 0) + gpus
 
 
@@ -267,7 +267,7 @@ def promised(state: State, *, but: str = "") -> dict[str, int]:
     return found
 
 
-def gone(state: State, victims: Iterable[Victim]) -> State:
+def without(state: State, victims: Iterable[Victim]) -> State:
     """The same state without the GPUs of these. For questions about ceilings."""
     used, models = dict(state.used), dict(state.used_models)
     for victim in victims:
