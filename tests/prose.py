@@ -37,6 +37,7 @@ FOLDERS = (
     "cli/src",
     "libs",
     "schemas/src",
+    "services/alerts/src",
     "services/checkpoint-service/src",
     "services/fault-manager/src",
     "services/gateway/src",

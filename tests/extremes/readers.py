@@ -11,24 +11,17 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from gangline_alerts.core.model import Deliver, Delivered
 from gangline_bus.codec import Received, encode, receive
 from gangline_bus.decision import Decider, Decision, EffectDone, Input, Observed, Recalling, Tick
 from gangline_bus.ports import Record
 from gangline_bus.state_json import DataclassCodec
-from gangline_checkpoints.core import snapshot as checkpoints_snapshot
-from gangline_checkpoints.core.decide import CheckpointDecider
 from gangline_checkpoints.core.model import Delete, Removed, Scrub, Scrubbed, Verified
-from gangline_faults.core import snapshot as faults_snapshot
-from gangline_faults.core.decide import FaultDecider
 from gangline_gateway import gang_heartbeats, present
 from gangline_gateway.followed import Copies
 from gangline_gateway.live import Live
 from gangline_gateway.live_view import LiveView
 from gangline_gateway.view_snapshot import View
-from gangline_quota.core import snapshot as quota_snapshot
-from gangline_quota.core.decide import Quota
-from gangline_scheduler.core import snapshot as scheduler_snapshot
-from gangline_scheduler.core.decide import Scheduler
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic, topic_of
 from gangline_schemas.envelope import Envelope
@@ -39,8 +32,8 @@ from gangline_tracker.batches import HeartbeatBatch, LogBatch, StepBatch
 from gangline_tracker.event_batch import EventBatch
 from gangline_tracker.runs import Run
 from gangline_tracker.views.runs import Runs
+from support.deciders import DECIDERS
 
-DECIDERS = ("quota", "scheduler", "faults", "checkpoints")
 LATER_S = (0.5, 10.0, 10.0, 10.0, 10.0, 1900.0, 90_000.0)
 """Ticks after an event: at once, past a straggler's spell, half an hour, a day."""
 MOST_EVENTS = 400
@@ -52,31 +45,13 @@ CPU_S = 1.0
 @cache
 def deciders() -> dict[str, Decider[Any, Any]]:
     """One of each, as production makes them."""
-    return {
-        "quota": Quota(),
-        "scheduler": Scheduler(),
-        "faults": FaultDecider(),
-        "checkpoints": CheckpointDecider(),
-    }
-
-
-FINGERPRINTS = {
-    "quota": quota_snapshot.fingerprint,
-    "scheduler": scheduler_snapshot.fingerprint,
-    "faults": faults_snapshot.fingerprint,
-    "checkpoints": checkpoints_snapshot.fingerprint,
-}
+    return {name: known.make() for name, known in DECIDERS.items()}
 
 
 @cache
 def codecs() -> dict[str, DataclassCodec[Any]]:
     """How the states are kept in snapshots."""
-    return {
-        "quota": quota_snapshot.codec(),
-        "scheduler": scheduler_snapshot.codec(deciders()["scheduler"].initial),
-        "faults": faults_snapshot.codec(),
-        "checkpoints": checkpoints_snapshot.codec(),
-    }
+    return {name: known.codec() for name, known in DECIDERS.items()}
 
 
 class Cost(AssertionError):
@@ -174,6 +149,8 @@ class Services:
 def _done(effect: object) -> object:
     if isinstance(effect, Delete):
         return Removed(0)
+    if isinstance(effect, Deliver):
+        return Delivered(0.1, "HTTP 200")
     return Scrubbed(1, 0.1) if isinstance(effect, Scrub) else Verified(2, 3, 0.1)
 
 
@@ -181,7 +158,7 @@ def check_replay(
     name: str, before: Any, after: Any, log: Iterable[tuple[Decision, datetime]]
 ) -> None:
     """The log that was written folds to the state that lived, and so does its snapshot."""
-    decider, codec, fingerprint = deciders()[name], codecs()[name], FINGERPRINTS[name]
+    decider, codec, fingerprint = deciders()[name], codecs()[name], DECIDERS[name].fingerprint
     for decision, at in log:
         event = type(decision.event).decode(decision.event.encode())
         before = decider.evolve(before, Decision(decision.subject, event), at)

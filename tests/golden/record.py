@@ -25,8 +25,6 @@ from gangline_bus.memory import Broker
 from gangline_bus.ports import Bus, OutRecord, TopicPartition, TopicSettings
 from gangline_bus.snapshot import SnapshotHeader, Snapshots
 from gangline_bus.state_json import DataclassCodec
-from gangline_checkpoints.core import snapshot as checkpoints_snapshot
-from gangline_faults.core import snapshot as faults_snapshot
 from gangline_gateway import view_snapshot
 from gangline_quota.core import snapshot as quota_snapshot
 from gangline_quota.core.decide import Quota
@@ -35,6 +33,7 @@ from gangline_scheduler.core.decide import Scheduler
 from gangline_schemas.catalog import event_types
 from gangline_schemas.envelope import Envelope, LogPosition
 from golden.scenario import Logged, Scenario
+from support.deciders import DECIDERS
 
 SNAPSHOT_AT = 0.75
 FOLDER = Path(__file__).parent
@@ -61,10 +60,7 @@ KINDS = {
 
 
 CODECS: dict[str, Callable[[], DataclassCodec[Any]]] = {
-    "quota": quota_snapshot.codec,
-    "scheduler": lambda: scheduler_snapshot.codec(Scheduler().initial),
-    "fault-manager": faults_snapshot.codec,
-    "checkpoint-service": checkpoints_snapshot.codec,
+    **{name: known.codec for name, known in DECIDERS.items()},
     "gateway": view_snapshot.codec,
 }
 """How each service that keeps snapshots keeps its state."""

@@ -236,9 +236,9 @@ def test_a_dry_run_submits_nothing(http_client: httpx.Client, scene: GatewayHarn
     )
     assert answer.status_code == 200
     assert "would exceed quota: 100/" in answer.json()["notes"][0]
-    told = job(notify=[{"on": ["failed"], "webhook": "chat"}])
+    told = job(image="nvcr.io/pytorch:26.01")
     answer = http_client.post("/v1/training-jobs", params={"dry_run": True}, json=told, headers=NLP)
-    assert "notify: Gangline sends no notifications yet" in answer.json()["notes"][0]
+    assert "image: Gangline runs no container images yet" in answer.json()["notes"][0]
     assert answer.json()["rejected"]
     assert len(scene.broker.dump(scene.names.name(Topic.REQUESTS))) == before
 

@@ -6,7 +6,7 @@ once its feature is enabled.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import permutations
@@ -21,9 +21,6 @@ from gangline_bus.decision import Decision, Input
 from gangline_bus.fold import LogBroken
 from gangline_bus.memory import Broker
 from gangline_bus.topics import TopicNames, create_topics
-from gangline_checkpoints.core.decide import CheckpointDecider
-from gangline_faults.core.decide import FaultDecider
-from gangline_quota.core.decide import Quota
 from gangline_scheduler.core.decide import Scheduler
 from gangline_scheduler.core.rollout import PARTS
 from gangline_scheduler.core.state import State
@@ -39,6 +36,7 @@ from gangline_schemas.job import JobSpec
 from gangline_service.announcing import announcement
 from golden.scenario import Scenario
 from support.builders.deciding import team
+from support.deciders import DECIDERS
 
 THIS, NEXT = "0.1.0", "0.2.0"
 PAUSE = Feature("pause", since=NEXT)
@@ -99,11 +97,9 @@ class NextScheduler(Scheduler):
         return super().evolve(state, decision, at)
 
 
-MAKE: dict[str, tuple[type[Any], type[Any]]] = {
-    "quota": (Quota, Quota),
+MAKE: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+    **{name: (known.make, known.make) for name, known in DECIDERS.items()},
     "scheduler": (Scheduler, NextScheduler),
-    "fault-manager": (FaultDecider, FaultDecider),
-    "checkpoint-service": (CheckpointDecider, CheckpointDecider),
 }
 
 
@@ -125,7 +121,7 @@ def version(release: str) -> Iterator[None]:
 
 
 class World:
-    """One cluster: users that submit, nodes that join, four services, and who else announces."""
+    """One cluster: users that submit, nodes that join, all deciders, and who else announces."""
 
     def __init__(self) -> None:
         self.broker = Broker()

@@ -20,14 +20,10 @@ from gangline_bus.decision import Decider
 from gangline_bus.memory import Broker
 from gangline_bus.ports import BusError
 from gangline_bus.topics import TopicNames, create_topics
-from gangline_checkpoints.core.decide import CheckpointDecider
-from gangline_faults.core.decide import FaultDecider
-from gangline_faults.core.policy.timing import Timing
 from gangline_gateway.events import answer_of
 from gangline_gateway.live import Live
 from gangline_gateway.tail import Tail
 from gangline_quota.core.decide import Quota
-from gangline_scheduler.core.decide import Scheduler
 from gangline_schemas.catalog import Topic, catalog, topic_of
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.admin import TeamConfigureRequested
@@ -37,16 +33,11 @@ from gangline_tracker.ingest import GROUPS, STREAM_BATCHES, Group, Pipeline
 from gangline_tracker.runs import Run
 from support.attacks.record_fuzz import records
 from support.builders.deciding import START, spec, team
+from support.deciders import DECIDERS
 
 RECORDS = int(os.environ.get("GANGLINE_FUZZ_RECORDS", "300"))
 SEED = int(os.environ.get("GANGLINE_SOAK_SEED", "23"))
 NAMES = TopicNames("fuzz.")
-DECIDERS: tuple[Callable[[], Decider[Any, Any]], ...] = (
-    Quota,
-    Scheduler,
-    lambda: FaultDecider(Timing()),
-    CheckpointDecider,
-)
 
 
 def broker_with(topics: Iterable[Topic]) -> Broker:
@@ -103,17 +94,19 @@ def streams_of(decider: Decider[Any, Any]) -> list[Topic]:
     return [at for at in (*decider.inputs, *decider.signals) if catalog()[at].kind == "stream"]
 
 
-@pytest.mark.parametrize("make", DECIDERS, ids=lambda make: make().name)
-def test_no_record_of_a_stream_ends_a_decider(make: Callable[[], Decider[Any, Any]]) -> None:
+@pytest.mark.parametrize("name", DECIDERS)
+def test_no_record_of_a_stream_ends_a_decider(name: str) -> None:
+    make = DECIDERS[name].make
     streams = streams_of(make())
     loop = Lives(broker_with(streams), make).live(most=0)
     read = {place.topic for place, offset in loop.positions().items() if offset}
     assert {NAMES.name(topic) for topic in streams} <= read
 
 
-@pytest.mark.parametrize("make", DECIDERS, ids=lambda make: make().name)
-def test_a_decider_outlives_what_another_s_log_says(make: Callable[[], Decider[Any, Any]]) -> None:
+@pytest.mark.parametrize("name", DECIDERS)
+def test_a_decider_outlives_what_another_s_log_says(name: str) -> None:
     """There each deadly record costs two processes, and no more."""
+    make = DECIDERS[name].make
     decider = make()
     logs = [at for at in decider.inputs if catalog()[at].kind == "log" and at is not decider.log]
     broker = broker_with(logs)

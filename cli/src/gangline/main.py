@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from gangline.commands import (
+    alerts,
     approvals,
     checkpoints,
     cluster,
@@ -44,6 +45,7 @@ app = typer.Typer(
 )
 teams = typer.Typer(invoke_without_command=True, help="Teams, their limits and what they use.")
 snapshots = typer.Typer(no_args_is_help=True, help="Token snapshots, from which gangs train.")
+watched = typer.Typer(invoke_without_command=True, help="Alerts, and silences of them.")
 reports = typer.Typer(no_args_is_help=True, help="Use of the GPUs over a period.")
 
 
@@ -89,6 +91,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "drain": cluster.drain,
         "queue": cluster.queue,
         "incidents": incidents.incidents,
+        "notifications": alerts.notifications,
         "events": events.events,
     },
 }
@@ -104,6 +107,11 @@ app.command(rich_help_panel="Cluster")(ettr.ettr)
 teams.callback()(asks_platform(cluster.teams))
 teams.command("set")(asks_platform(cluster.teams_set))
 app.add_typer(teams, name="teams", rich_help_panel="Cluster")
+watched.callback()(asks_platform(alerts.alerts))
+watched.command("silence")(asks_platform(alerts.silence))
+watched.command("silences")(asks_platform(alerts.silences))
+watched.command("unsilence")(asks_platform(alerts.unsilence))
+app.add_typer(watched, name="alerts", rich_help_panel="Cluster")
 snapshots.command("prepare")(data.prepare)
 snapshots.command("index")(data.index)
 snapshots.command("verify")(data.verify)

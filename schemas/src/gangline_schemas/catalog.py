@@ -23,6 +23,7 @@ class Topic(StrEnum):
     SCHEDULING = "gangline.scheduling"
     FAULTS = "gangline.faults"
     CHECKPOINTS = "gangline.checkpoints"
+    ALERTS = "gangline.alerts"
     WORKERS = "gangline.workers"
     HEARTBEATS = "gangline.heartbeats"
     STEPS = "gangline.steps"

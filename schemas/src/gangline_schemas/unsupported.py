@@ -44,11 +44,6 @@ def cannot_do(spec: JobSpec) -> str | None:
             "strategy: Gangline starts no DeepSpeed engine; leave strategy out (custom) and call "
             "deepspeed.initialize in your script"
         )
-    if spec.notify:
-        return (
-            "notify: Gangline sends no notifications yet; leave notify out and follow "
-            "job.state.changed on Kafka or the event stream"
-        )
     launcher = launcher_of(spec)
     if launcher is not None:
         field = "command" if spec.command else "run"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -13,32 +12,20 @@ from gangline_bus.state_json import DataclassCodec
 from gangline_checkpoints.core import snapshot as checkpoints
 from gangline_checkpoints.core.model import Job
 from gangline_checkpoints.core.state import CheckpointState
-from gangline_faults.core import snapshot as faults
-from gangline_faults.core.state import FaultState
-from gangline_quota.core import snapshot as quota
-from gangline_quota.core.state import State as QuotaState
 from gangline_scheduler.core import snapshot as scheduler
 from gangline_scheduler.core.state import State as SchedulerState
+from support.deciders import DECIDERS
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 NO_FACTS = {"unreservable", "queue", "levels", "mix_from"}
 """Memories, the policy's order of facts, and the configuration's."""
 
 
-@pytest.mark.parametrize(
-    ("state", "fingerprint"),
-    [
-        (CheckpointState, checkpoints.fingerprint),
-        (FaultState, faults.fingerprint),
-        (QuotaState, quota.fingerprint),
-        (SchedulerState, scheduler.fingerprint),
-    ],
-    ids=["checkpoints", "faults", "quota", "scheduler"],
-)
-def test_every_field_of_a_state_is_in_its_fingerprint(
-    state: Callable[[], Any], fingerprint: Callable[[Any], str]
-) -> None:
-    class Watched(type(state())):  # type: ignore[misc]
+@pytest.mark.parametrize("name", DECIDERS)
+def test_every_field_of_a_state_is_in_its_fingerprint(name: str) -> None:
+    state = type(DECIDERS[name].make().initial())
+
+    class Watched(state):  # type: ignore[misc,valid-type]
         __slots__ = ("seen",)
 
         def __getattribute__(self, name: str) -> Any:
@@ -48,7 +35,7 @@ def test_every_field_of_a_state_is_in_its_fingerprint(
     watched = object.__new__(Watched)
     object.__setattr__(watched, "seen", set())
     Watched.__init__(watched)
-    fingerprint(watched)
+    DECIDERS[name].fingerprint(watched)
     read = object.__getattribute__(watched, "seen")
     assert {item.name for item in fields(state)} - read == NO_FACTS & {
         f.name for f in fields(state)

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 
-from gangline_bus.decision import BaseDecider, Fold, UnfoldedEvent
-from gangline_checkpoints.core.decide import CheckpointDecider
-from gangline_faults.core.decide import FaultDecider
-from gangline_quota.core.decide import Quota
-from gangline_scheduler.core.decide import Scheduler
-from gangline_schemas.catalog import Topic
+from gangline_bus.decision import Fold, UnfoldedEvent
+from gangline_schemas.catalog import Topic, catalog
 from gangline_schemas.events.faults import NodeRecovered, NodeSuspected
+from support.deciders import DECIDERS
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-@pytest.mark.parametrize("decider", [CheckpointDecider(), FaultDecider(), Quota(), Scheduler()])
-def test_every_type_of_the_own_log_is_folded(decider: BaseDecider[Any, Any]) -> None:
-    assert decider.fold.missing() == frozenset()
+@pytest.mark.parametrize("name", DECIDERS)
+def test_every_type_of_the_own_log_is_folded(name: str) -> None:
+    assert DECIDERS[name].make().fold.missing() == frozenset()
+
+
+def test_every_decision_log_is_of_a_decider() -> None:
+    logs = {topic: entry.owner for topic, entry in catalog().items() if entry.kind == "log"}
+    assert {known.make().log: name for name, known in DECIDERS.items()} == logs
+    assert all(known.make().name == name for name, known in DECIDERS.items())
 
 
 def test_an_event_without_a_function_ends_the_fold() -> None:

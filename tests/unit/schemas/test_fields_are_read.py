@@ -11,7 +11,7 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel
 
-from gangline_schemas.job import JobSpec, Notification
+from gangline_schemas.job import JobSpec
 
 ROOT = Path(__file__).parents[3]
 READERS = ("services/*/src", "worker/src")
@@ -22,7 +22,6 @@ PREPARED = {
     "code_diff": "recorded in job.submitted; its digest goes on",
     "code_diff_digest": "recorded: comparisons show that code differs",
     "image": "refused by unsupported.cannot_do",
-    "notify": "refused by unsupported.cannot_do",
 }
 """Fields that no service and no worker reads, each with the reason why that is right."""
 
@@ -43,12 +42,7 @@ def inner_models(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 FIELDS = sorted(
-    {
-        (model.__name__, name)
-        for model in models(JobSpec)
-        if model is not Notification
-        for name in model.model_fields
-    }
+    {(model.__name__, name) for model in models(JobSpec) for name in model.model_fields}
 )
 
 

@@ -20,7 +20,6 @@ def job(**fields: Any) -> JobSpec:
     [
         ({"image": "nvcr.io/pytorch:26.01"}, "image", "leave image out"),
         ({"strategy": "deepspeed"}, "strategy", "leave strategy out"),
-        ({"notify": [{"on": ["failed"], "webhook": "x"}]}, "notify", "job.state.changed"),
     ],
 )
 def test_a_field_that_does_nothing_is_refused(

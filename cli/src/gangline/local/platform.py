@@ -2,7 +2,7 @@
 
 ```
 kafka, s3 (or the user's own) -> topics -> quota, scheduler, fault-manager, checkpoint-service,
-tracker, mlflow -> gateway -> node agents
+alerts, tracker, mlflow -> gateway -> node agents
 ```
 Everything binds 127.0.0.1. State is kept in one data directory; ports stay the same over restarts.
 """
@@ -37,6 +37,7 @@ SERVICES: Mapping[str, str] = {
     "scheduler": "gangline_scheduler",
     "fault-manager": "gangline_faults",
     "checkpoint-service": "gangline_checkpoints",
+    "alerts": "gangline_alerts",
     "tracker": "gangline_tracker",
     "gateway": "gangline_gateway",
 }

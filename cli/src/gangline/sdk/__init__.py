@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gangline.connection import find_gateway
+from gangline.sdk.alerts import Alerts
 from gangline.sdk.cluster import Cluster
 from gangline.sdk.jobs import Jobs
 from gangline.sdk.results import Results
@@ -33,5 +34,5 @@ def connect(
     return Gangline(find_gateway(url, token, folder, notice=notice))
 
 
-class Gangline(Jobs, Results, Runs, Cluster):
+class Gangline(Jobs, Results, Runs, Alerts, Cluster):
     """A client of one gateway. Use it as a context manager, or call `close`."""

@@ -1,4 +1,4 @@
-"""gangline.admin: what administrators ask of teams, nodes and data."""
+"""gangline.admin: what administrators ask of teams, nodes, data and alerts."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from gangline_schemas.base import Event, Identifier
+from gangline_schemas.alerts import SilenceScope
+from gangline_schemas.base import Event, Identifier, Timestamp
 from gangline_schemas.data_use import SnapshotName
-from gangline_schemas.limits import ShortText, User
+from gangline_schemas.limits import Few, Label, ShortText, User
 from gangline_schemas.team_limits import TeamConfig
 
 
@@ -50,4 +51,22 @@ class NodeDrainRequested(Event):
         description="Gangs there move to other nodes after their next checkpoint; else they "
         "keep running.",
     )
+    user: User = "unknown"
+
+
+class SilenceRequested(Event):
+    """Send no notifications of these alerts until then. They are still raised and listed."""
+
+    type: ClassVar[str] = "alert.silence.requested"
+    scope: SilenceScope
+    until: Timestamp
+    comment: Label = ""
+    user: User = "unknown"
+
+
+class UnsilenceRequested(Event):
+    """End a silence early. Its alerts that still hold are notified then."""
+
+    type: ClassVar[str] = "alert.unsilence.requested"
+    silence: Few = Field(description="Its number, as `silence.begun` names it.")
     user: User = "unknown"

@@ -14,6 +14,7 @@ from gangline_gateway import openapi, problems
 from gangline_gateway.app_context import AppContext
 from gangline_gateway.mlflow_door import is_mlflow
 from gangline_gateway.request_checks import Names, RequestChecks
+from gangline_gateway.routes.alerts import alerts
 from gangline_gateway.routes.approvals import approvals
 from gangline_gateway.routes.bundles import bundles
 from gangline_gateway.routes.checkpoints import checkpoints
@@ -32,6 +33,7 @@ _TAGS = [
     {"name": "Jobs", "description": "Submit jobs, look at them, change them."},
     {"name": "Runs", "description": "Metrics, history and comparison."},
     {"name": "Logs and events", "description": "Lines of the ranks, and the platform's decisions."},
+    {"name": "Alerts", "description": "Alerts, silences, and notifications with deliveries."},
     {"name": "Cluster", "description": "Teams, nodes, the queue."},
     {"name": "Data", "description": "Approved uses of data snapshots."},
     {"name": "Reports", "description": "Use of the GPUs over a period."},
@@ -54,7 +56,8 @@ def routes(context: AppContext) -> FastAPI:
     app.state.context = context
     problems.install(app)
     for router in (
-        jobs, checkpoints, bundles, logs, runs, incidents, cluster, approvals, reports, topics, who,
+        jobs, checkpoints, bundles, logs, runs, incidents, alerts, cluster, approvals,
+        reports, topics, who,
     ):  # fmt: skip
         app.include_router(router)
 

@@ -1,9 +1,9 @@
 """Reads all topics but metrics in one thread: folds the live model and wakes waiting requests.
 
 1. Start: logs begin at the newest valid snapshot of the model (view_snapshot.py), or at their
-   start. The states of scheduler and quota begin at the deciders' own (followed.py). Compacted
-   streams begin at their start, heartbeats at their end, and other streams at most
-   `STREAM_RECORDS` before it.
+   start. The states of deciders begin at their own snapshots (followed.py). Compacted streams
+   begin at their start, heartbeats at their end, and other streams at most `STREAM_RECORDS`
+   before it.
 2. Catch up: the gateway is ready once the reader is at the ends that it saw at the start.
 3. Follow: keep the newest records of each partition in a ring, fold them, wake waiting requests
    and write snapshots.
@@ -25,13 +25,14 @@ from typing import Any, TypeVar
 
 import structlog
 
+from gangline_alerts.core.state import AlertState
 from gangline_bus.codec import FromLaterError, UndecodableError, decode, record_time
 from gangline_bus.poison import POISONED, trace_of
 from gangline_bus.ports import Bus, BusUnavailable, Reader, Record, TopicPartition
 from gangline_bus.snapshot import SnapshotStore
 from gangline_bus.topics import TopicNames
-from gangline_gateway import quota_state, scheduling
-from gangline_gateway.followed import Followed
+from gangline_gateway import alerts_state, quota_state, scheduling
+from gangline_gateway.followed import Copies, Followed
 from gangline_gateway.live import Live
 from gangline_gateway.live_view import LiveView
 from gangline_gateway.on_demand import OnDemand
@@ -79,9 +80,11 @@ class Tail:
         self._live = Live()
         self._scheduling = scheduling.followed(snapshots)
         self._quota = quota_state.followed(snapshots)
-        self._followed: tuple[Followed[Any], ...] = (self._scheduling, self._quota)
+        self._alerts = alerts_state.followed(snapshots)
+        self._followed: tuple[Followed[Any], ...] = (self._scheduling, self._quota, self._alerts)
         self._folded = {names.name(each.log) for each in self._followed}
         self._view = OnDemand(self._lock, self._copied)
+        self._alerts_view = OnDemand(self._lock, self._alerts.copies)
         self._rings: dict[TopicPartition, Ring] = {}
         self._pulses: dict[asyncio.AbstractEventLoop, asyncio.Future[None]] = {}
         self._heartbeats = names.name(Topic.HEARTBEATS)
@@ -128,6 +131,10 @@ class Tail:
     def view(self) -> LiveView:
         """The model and the followed states, with all records folded up to now."""
         return self._view.now()
+
+    def alerts(self) -> Copies[AlertState]:
+        """The state of the alerts service, with all records folded up to now."""
+        return self._alerts_view.now()
 
     async def until(
         self, question: Callable[[LiveView], ValueT | None], timeout_s: float
@@ -227,6 +234,7 @@ class Tail:
             if view is not None:
                 self._live, self._marks = Live.of(view), Marks(view.marks)
             self._view.changed()
+            self._alerts_view.changed()
 
     def _copied(self) -> LiveView:
         return LiveView(self._live, self._scheduling.copies(), self._quota.copies())
@@ -263,6 +271,7 @@ class Tail:
                     for record, envelope, whole in part:
                         each.apply(record, envelope, whole=whole)
                 self._view.changed()
+                self._alerts_view.changed()
         with self._lock:
             for place, position in positions.items():
                 self._rings[place].reached(position)

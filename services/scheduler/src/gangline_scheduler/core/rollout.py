@@ -20,12 +20,13 @@ from datetime import timedelta
 
 from gangline_scheduler.core.plan import Plan
 from gangline_scheduler.core.state import State
+from gangline_schemas.catalog import catalog
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.parts import PartAnnounced
 from gangline_schemas.events.scheduling import FeatureEnabled, PartNoted
 from gangline_schemas.features import Feature
 
-PARTS = ("quota", "scheduler", "fault-manager", "checkpoint-service")
+PARTS = tuple(entry.owner for entry in catalog().values() if entry.kind == "log")
 """The services of which at least one process must have announced its release."""
 NOTE_AGAIN = timedelta(minutes=90)
 """An unchanged release is noted again after this long, so every second announcement."""

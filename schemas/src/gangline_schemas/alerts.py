@@ -1,0 +1,84 @@
+"""Alerts in common terms: the rules by name, an alert, and the scope of a silence."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pydantic import Field
+
+from gangline_schemas.base import Identifier, Model, Team, Timestamp
+from gangline_schemas.job import JobState
+from gangline_schemas.limits import Few, Message, Score
+
+CLUSTER = "cluster"
+"""The subject of alerts about the whole cluster, which have no team."""
+
+
+class AlertRule(StrEnum):
+    """The conditions that are watched (docs/guides/alerts.md)."""
+
+    CLUSTER_UTILIZATION = "cluster-utilization"
+    QUEUE_WAIT = "queue-wait"
+    LOW_MFU = "low-mfu"
+    FAILED_SAVES = "failed-saves"
+    NODE_FAILURES = "node-failures"
+    FAILED_JOBS = "failed-jobs"
+    DATA_LOADING = "data-loading"
+    GPU_ACTIVITY = "gpu-activity"
+
+
+class Severity(StrEnum):
+    """How soon a person must act."""
+
+    INFO = "info"
+    WARNING = "warning"
+    CRITICAL = "critical"
+
+
+class Cause(StrEnum):
+    """The likely reason why GPUs are not busy, from the phases of a run's steps."""
+
+    DATA_WAIT = "data wait"
+    SYNCHRONISATION = "synchronisation"
+    CPU_BOUND = "CPU bound"
+    SMALL_BATCH = "small batch"
+
+
+class AlertText(Model):
+    """An alert as people read it. `number` is unique in one installation."""
+
+    number: Few
+    rule: AlertRule
+    subject: Identifier = Field(description="A job's id, or `cluster`.")
+    team: Team = Field(default="", description="The job's team; empty: the whole cluster.")
+    severity: Severity
+    value: Score = Field(description="In the unit of the threshold.")
+    threshold: Score
+    message: Message
+    cause: Cause | None = None
+    raised_at: Timestamp
+
+
+class JobText(Model):
+    """A change of a job's state that its spec's `notify` asks for."""
+
+    job_id: Identifier
+    name: Identifier
+    team: Identifier
+    previous: JobState
+    state: JobState
+    reason: Message = ""
+    changed_at: Timestamp
+
+
+class SilenceScope(Model):
+    """Which alerts a silence covers: those that fit all fields that are given."""
+
+    rule: AlertRule | None = None
+    team: Identifier | None = None
+    subject: Identifier | None = Field(default=None, description="A job's id, or `cluster`.")
+
+    def covers(self, rule: AlertRule, subject: str, team: str) -> bool:
+        """Whether an alert is covered."""
+        wanted = ((self.rule, rule), (self.team, team), (self.subject, subject))
+        return all(of in {None, value} for of, value in wanted)

@@ -1,0 +1,1 @@
+"""The alerts service: what is out of order, and who is notified of it."""

@@ -1,0 +1,38 @@
+"""`python -m gangline_alerts`: the alerts service."""
+
+from __future__ import annotations
+
+import sys
+
+from gangline_alerts.core.decide import AlertDecider
+from gangline_alerts.core.snapshot import codec
+from gangline_alerts.service.alerts_file import AlertsFile, AlertsFileError, read_alerts
+from gangline_alerts.service.config import AlertSettings
+from gangline_alerts.service.delivery import Deliverer, share_of
+from gangline_alerts.service.targets import Secrets
+from gangline_service.deciding import run_decider
+from gangline_service.settings import EXIT_USAGE
+
+
+def main() -> None:
+    """Read the settings and the file of alerts, then decide until a signal stops the process."""
+    settings = AlertSettings.load()
+    file = AlertsFile()
+    if settings.alerts_file is not None:
+        try:
+            file = read_alerts(settings.alerts_file)
+        except AlertsFileError as error:
+            sys.stderr.write(f"cannot start: GANGLINE_ALERTS_FILE: {error}\n")
+            raise SystemExit(EXIT_USAGE) from None
+    run_decider(
+        "alerts",
+        settings,
+        AlertDecider(file.rules, file.core(), settings.timing()),
+        codec(),
+        executor=Deliverer(file.receivers, Secrets(settings.alert_secrets_dir)),
+        share=share_of,
+    )
+
+
+if __name__ == "__main__":
+    main()

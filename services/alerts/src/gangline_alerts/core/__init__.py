@@ -1,0 +1,1 @@
+"""The alerts service without I/O: facts, rules, silences and notifications."""

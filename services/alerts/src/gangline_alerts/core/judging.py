@@ -1,0 +1,127 @@
+"""Raises alerts and resolves them, each once.
+
+Nothing is judged for a while after a takeover and while old input is read: what it says is not
+known to be so any more.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Literal
+
+from gangline_alerts.core.model import Alert, Finding, Watch
+from gangline_alerts.core.policy import counted, of_runs
+from gangline_alerts.core.policy.routes import Receivers
+from gangline_alerts.core.policy.rules import DataLoading, GpuActivity, LowMfu, Rules
+from gangline_alerts.core.policy.timing import Timing
+from gangline_alerts.core.state import AlertPlan, AlertState, silence_of
+from gangline_schemas.alerts import AlertText
+from gangline_schemas.events.alerts import AlertRaised, AlertResolved
+
+Reason = Literal["recovered", "ended", "off"]
+
+
+def note_spells(
+    state: AlertState, soft: Watch, rules: Rules, timing: Timing, now: datetime
+) -> None:
+    """Note since when each measured condition holds, or does not; unknown ones have no spell."""
+    holding, clear = soft.holding, soft.clear
+    soft.holding, soft.clear = {}, {}
+    for finding in of_runs.findings(state, soft, rules, timing, now):
+        old, new = (holding, soft.holding) if finding.holds else (clear, soft.clear)
+        new[finding.key] = old.get(finding.key, now)
+
+
+def judge(plan: AlertPlan, rules: Rules, timing: Timing, receivers: Receivers) -> None:
+    """Raise and resolve what the facts and measurements ask for."""
+    if not _is_caught_up(plan.soft, timing, plan.now):
+        return
+    found = {one.key: one for one in counted.findings(plan.state, rules, plan.now)}
+    measured = of_runs.findings(plan.state, plan.soft, rules, timing, plan.now)
+    found |= {one.key: one for one in measured}
+    for key, finding in found.items():
+        if finding.holds and key not in plan.state.alerts and _lasts(plan.soft, finding, rules):
+            _raise(plan, finding, receivers)
+    for key, alert in list(plan.state.alerts.items()):
+        reason = _over(plan, alert, found.get(key), rules)
+        if reason is not None:
+            _resolve(plan, alert, reason, found.get(key))
+
+
+def _is_caught_up(soft: Watch, timing: Timing, now: datetime) -> bool:
+    marks = [at for at in (soft.began, soft.behind_at) if at is not None]
+    settled = timedelta(seconds=timing.settle_s)
+    return soft.began is not None and all(now - at >= settled for at in marks)
+
+
+def _lasts(soft: Watch, finding: Finding, rules: Rules) -> bool:
+    rule = rules.of(finding.rule)
+    if not isinstance(rule, LowMfu | DataLoading | GpuActivity):
+        return True
+    return _for(soft, soft.holding.get(finding.key), rule.for_s)
+
+
+def _for(soft: Watch, since: datetime | None, for_s: float) -> bool:
+    if since is None or soft.now is None:
+        return False
+    return (soft.now - since).total_seconds() >= for_s
+
+
+def _over(plan: AlertPlan, alert: Alert, finding: Finding | None, rules: Rules) -> Reason | None:
+    """Why an alert is over; None: it is not, or nothing is known of it."""
+    name = alert.text.rule
+    rule = rules.of(name)
+    if not rule.enabled:
+        return "off"
+    job = plan.state.jobs.get(alert.text.subject)
+    if name in counted.RULES:
+        return _over_by_count(finding, known=job is not None)
+    if job is None or not job.places:
+        return "ended"
+    if finding is None or not isinstance(rule, LowMfu | DataLoading | GpuActivity):
+        return None
+    clear = _for(plan.soft, plan.soft.clear.get(finding.key), rule.clear_s)
+    return "recovered" if clear else None
+
+
+def _over_by_count(finding: Finding | None, *, known: bool) -> Reason | None:
+    """Without a finding a job that is there no longer waits; else too little is there to judge."""
+    if finding is None:
+        return "recovered" if known else "ended"
+    return None if finding.holds else "recovered"
+
+
+def _raise(plan: AlertPlan, finding: Finding, receivers: Receivers) -> None:
+    text = AlertText(
+        number=plan.state.numbers.get("alert", 0) + 1,
+        rule=finding.rule,
+        subject=finding.subject,
+        team=finding.team,
+        severity=finding.severity,
+        value=finding.value,
+        threshold=finding.threshold,
+        message=finding.message,
+        cause=finding.cause,
+        raised_at=plan.now,
+    )
+    silence = silence_of(plan.state, text)
+    targets = () if silence is not None else receivers.of_alert(text.rule, text.severity, text.team)
+    plan.add(
+        finding.subject,
+        AlertRaised(**{name: getattr(text, name) for name in AlertText.model_fields},
+                    silence=silence, targets=targets),
+    )  # fmt: skip
+
+
+def _resolve(plan: AlertPlan, alert: Alert, reason: Reason, finding: Finding | None) -> None:
+    text = alert.text
+    resolved = AlertResolved(
+        number=text.number,
+        rule=text.rule,
+        subject=text.subject,
+        team=text.team,
+        reason=reason,
+        value=None if finding is None else finding.value,
+        resolved_at=plan.now,
+    )
+    plan.add(text.subject, resolved)

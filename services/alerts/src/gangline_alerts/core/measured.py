@@ -1,0 +1,83 @@
+"""Measurements of runs and nodes: noted in the soft state."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from gangline_alerts.core.model import NodeReading, RunReading, Watch
+from gangline_alerts.core.state import AlertState
+from gangline_bus.codec import Received
+from gangline_schemas.catalog import Topic
+from gangline_schemas.events.alerts import SavesCounted
+from gangline_schemas.events.checkpoints import CheckpointAbandoned, CheckpointCommitted
+from gangline_schemas.events.heartbeats import WorkerHeartbeat
+from gangline_schemas.events.progress import RunProgress
+
+_LOGS = (Topic.SCHEDULING.value, Topic.FAULTS.value, Topic.CHECKPOINTS.value)
+LATE_S = 30.0
+
+
+def note(state: AlertState, soft: Watch, received: Received, now: datetime) -> None:
+    """Note an input or signal that was read now."""
+    event = received.envelope.data
+    recent = now - received.envelope.time < timedelta(days=1)
+    match event:
+        case RunProgress():
+            _note_run(state, soft, event, now)
+        case WorkerHeartbeat():
+            _note_node(state, soft, event, now)
+        case CheckpointCommitted():
+            soft.saved += recent
+            soft.counted[received.partition] = received.offset + 1
+        case CheckpointAbandoned():
+            job = state.jobs.get(event.job_id)
+            if job is not None and job.places and job.attempt == event.attempt:
+                soft.unsaved += recent  # of an attempt that ended nothing else was to be expected
+            soft.counted[received.partition] = received.offset + 1
+        case _:
+            pass
+    late = now - received.envelope.time > timedelta(seconds=LATE_S)
+    if late and received.topic.endswith(_LOGS):
+        soft.behind_at = now
+
+
+def counted(soft: Watch, event: SavesCounted) -> None:
+    """The log has these saves."""
+    soft.saved -= event.saved
+    soft.unsaved -= event.failed
+    soft.counted_at = soft.now
+
+
+def forget(state: AlertState, soft: Watch) -> None:
+    """Drop measurements of jobs and nodes that are gone."""
+    for job_id in [job_id for job_id in soft.runs if job_id not in state.jobs]:
+        del soft.runs[job_id]
+    for node_id in [node_id for node_id in soft.nodes if node_id not in state.nodes]:
+        del soft.nodes[node_id]
+
+
+def _note_run(state: AlertState, soft: Watch, event: RunProgress, now: datetime) -> None:
+    job = state.jobs.get(event.run_id)
+    if job is None or job.team != event.team or job.attempt != event.attempt or not job.places:
+        return
+    metrics = event.metrics
+    soft.runs[event.run_id] = RunReading(
+        at=now,
+        attempt=event.attempt,
+        mfu=metrics.get("mfu"),
+        step_s=event.step_s,
+        busy_s=metrics.get("busy_s"),
+        data_wait_share=event.data_wait_share,
+        stalled=event.stalled_since is not None,
+    )
+
+
+def _note_node(state: AlertState, soft: Watch, event: WorkerHeartbeat, now: datetime) -> None:
+    if event.node_id not in state.nodes or not event.gpus:
+        return
+    soft.nodes[event.node_id] = NodeReading(
+        at=now,
+        activity={g.index: g.utilization / 100 for g in event.gpus if g.utilization is not None},
+        memory={g.index: g.memory_used_gb for g in event.gpus if g.memory_used_gb is not None},
+        cpu_percent=event.cpu_percent,
+    )

@@ -1,0 +1,204 @@
+"""The values of the state, all frozen, and the soft state: the latest measurements."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal
+
+from gangline_schemas.alerts import AlertRule, AlertText, Cause, Severity, SilenceScope
+from gangline_schemas.events.alerts import GangPlace, NotificationDue
+from gangline_schemas.job import Notification
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job that has not ended. While it has GPUs, at `places`, it waits since None."""
+
+    team: str
+    name: str
+    priority: int
+    gpus: int
+    notify: tuple[Notification, ...] = ()
+    waiting_since: datetime | None = None
+    attempt: int = 0
+    places: tuple[GangPlace, ...] = ()
+
+    @property
+    def held(self) -> int:
+        """GPUs that it has."""
+        return sum(len(place.gpus) for place in self.places)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """GPUs that gangs had and nodes offered at the end of a minute with a change."""
+
+    held: int
+    offered: int
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Events of one hour."""
+
+    ended: int = 0
+    failed: int = 0
+    saved: int = 0
+    unsaved: int = 0
+    node_failures: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A time in which this service was away."""
+
+    since: datetime
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """An alert that holds, or held until `resolved_at`."""
+
+    text: AlertText
+    silence: int | None = None
+    targets: tuple[str, ...] = ()
+    resolved_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """A silence that holds."""
+
+    scope: SilenceScope
+    until: datetime
+    comment: str
+    user: str
+    begun_at: datetime
+    request_id: str
+    request_source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """News for one receiver about one rule and team."""
+
+    since: datetime
+    raised: tuple[AlertText, ...] = ()
+    resolved: tuple[AlertText, ...] = ()
+    more: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A notification that is not delivered yet."""
+
+    due: NotificationDue
+    next_at: datetime
+    tries: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A notification that was delivered, or given up."""
+
+    due: NotificationDue
+    tries: int
+    outcome: Literal["delivered", "failed"]
+    at: datetime
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """The effect: send this notification."""
+
+    due: NotificationDue
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """The outcome of an effect: the receiver took it after `took_s`."""
+
+    took_s: float
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Undelivered:
+    """The outcome of an effect: the receiver did not take it. `final`: nor will it later."""
+
+    reason: str
+    final: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The value of one rule for one subject, and whether the rule's condition holds."""
+
+    rule: AlertRule
+    subject: str
+    team: str
+    severity: Severity
+    value: float
+    threshold: float
+    holds: bool
+    message: str
+    cause: Cause | None = None
+
+    @property
+    def key(self) -> str:
+        """Equal for the same rule and subject."""
+        return alert_key(self.rule, self.team, self.subject)
+
+
+def alert_key(rule: AlertRule, team: str, subject: str) -> str:
+    """The key of an alert in the state. A job may be named like the cluster."""
+    return f"{rule.value}/{team}/{subject}"
+
+
+@dataclass(frozen=True, slots=True)
+class RunReading:
+    """The newest progress of a run. None: not reported."""
+
+    at: datetime
+    attempt: int
+    mfu: float | None = None
+    step_s: float | None = None
+    busy_s: float | None = None
+    data_wait_share: float | None = None
+    stalled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReading:
+    """The newest heartbeat of a node: the activity of its GPUs (0 to 1) by index."""
+
+    at: datetime
+    activity: dict[int, float]
+    memory: dict[int, float]
+    cpu_percent: float | None
+
+
+@dataclass(slots=True)
+class Watch:
+    """The soft state: measurements since this process took over. Lost with it.
+
+    - `began`: the first Tick; `now`: the last. `behind_at`: when the last old input came.
+    - `holding`, `clear`: since when the condition of a measured finding holds, or does not.
+    - `saved`, `unsaved`: saves that are not counted yet, up to `counted` in each partition.
+    """
+
+    began: datetime | None = None
+    now: datetime | None = None
+    behind_at: datetime | None = None
+    runs: dict[str, RunReading] = field(default_factory=dict)
+    nodes: dict[str, NodeReading] = field(default_factory=dict)
+    holding: dict[str, datetime] = field(default_factory=dict)
+    clear: dict[str, datetime] = field(default_factory=dict)
+    saved: int = 0
+    unsaved: int = 0
+    counted: dict[int, int] = field(default_factory=dict)
+    counted_at: datetime | None = None

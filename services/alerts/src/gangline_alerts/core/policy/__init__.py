@@ -1,0 +1,1 @@
+"""The rules: thresholds, conditions, causes and routes."""

@@ -1,0 +1,135 @@
+"""Rules over the log's own facts: use of GPUs, waits, and counts of a day.
+
+A subject without a finding is fine, so its alert is resolved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+from gangline_alerts.core.model import Finding, Span
+from gangline_alerts.core.policy.rules import Rules
+from gangline_alerts.core.state import AlertState, total
+from gangline_schemas.alerts import CLUSTER, AlertRule
+
+RULES = (
+    AlertRule.CLUSTER_UTILIZATION,
+    AlertRule.QUEUE_WAIT,
+    AlertRule.FAILED_SAVES,
+    AlertRule.NODE_FAILURES,
+    AlertRule.FAILED_JOBS,
+)
+
+
+def findings(state: AlertState, rules: Rules, now: datetime) -> Iterator[Finding]:
+    """The values of these rules now. Cost: the jobs that wait."""
+    if rules.cluster_utilization.enabled:
+        yield from _utilization(state, rules, now)
+    if rules.queue_wait.enabled:
+        yield from _waits(state, rules, now)
+    yield from _counts(state, rules, now)
+
+
+def _utilization(state: AlertState, rules: Rules, now: datetime) -> Iterator[Finding]:
+    rule = rules.cluster_utilization
+    begin = now - timedelta(seconds=rule.for_s)
+    if state.away and state.away[-1].until > begin:
+        return
+    first = int(begin.timestamp()) // 60
+    before = [minute for minute in state.usage if minute <= first]
+    if not before:
+        return
+    used = [state.usage[max(before)], *(use for at, use in state.usage.items() if at > first)]
+    if any(use.offered < max(1, rule.gpus_at_least) for use in used):
+        return
+    share = max(use.held / use.offered for use in used)
+    now_used = used[-1] if len(used) == 1 else state.usage[max(state.usage)]
+    yield Finding(
+        AlertRule.CLUSTER_UTILIZATION,
+        CLUSTER,
+        "",
+        rule.severity,
+        value=share,
+        threshold=rule.below,
+        holds=share < rule.below,
+        message=f"{now_used.held} of {now_used.offered} GPUs are allocated; for "
+        f"{_span(rule.for_s)} it was below {rule.below:.0%} (at most {share:.0%})",
+    )
+
+
+def _waits(state: AlertState, rules: Rules, now: datetime) -> Iterator[Finding]:
+    rule = rules.queue_wait
+    for job_id, job in state.jobs.items():
+        if job.waiting_since is None or job.priority >= rule.priority_below:
+            continue
+        waited_s = watched_s(job.waiting_since, now, state.away)
+        if waited_s <= rule.above_s:
+            continue
+        yield Finding(
+            AlertRule.QUEUE_WAIT,
+            job_id,
+            job.team,
+            rule.severity,
+            value=waited_s,
+            threshold=rule.above_s,
+            holds=True,
+            message=f"job {job.name} of team {job.team} (priority {job.priority}, {job.gpus} "
+            f"GPUs) waits for {_span(waited_s)}; see `gangline explain {job_id}`",
+        )
+
+
+def _counts(state: AlertState, rules: Rules, now: datetime) -> Iterator[Finding]:
+    counts = total(state.hours, now)
+    jobs, saves, nodes = rules.failed_jobs, rules.failed_saves, rules.node_failures
+    all_saves = counts.saved + counts.unsaved
+    if saves.enabled and all_saves >= max(1, saves.at_least):
+        share = counts.unsaved / all_saves
+        yield Finding(
+            AlertRule.FAILED_SAVES,
+            CLUSTER,
+            "",
+            saves.severity,
+            value=share,
+            threshold=saves.above,
+            holds=share > saves.above,
+            message=f"{counts.unsaved} of {all_saves} saves in 24 hours were never committed "
+            f"({share:.1%}); see `gangline events --topic checkpoints`",
+        )
+    if nodes.enabled:
+        yield Finding(
+            AlertRule.NODE_FAILURES,
+            CLUSTER,
+            "",
+            nodes.severity,
+            value=counts.node_failures,
+            threshold=nodes.above,
+            holds=counts.node_failures > nodes.above,
+            message=f"{counts.node_failures} nodes failed in 24 hours; see `gangline nodes`",
+        )
+    if jobs.enabled and counts.ended >= max(1, jobs.at_least):
+        share = counts.failed / counts.ended
+        yield Finding(
+            AlertRule.FAILED_JOBS,
+            CLUSTER,
+            "",
+            jobs.severity,
+            value=share,
+            threshold=jobs.above,
+            holds=share > jobs.above,
+            message=f"{counts.failed} of {counts.ended} jobs that ended in 24 hours failed "
+            f"({share:.0%}); see `gangline incidents`",
+        )
+
+
+def watched_s(since: datetime, now: datetime, away: tuple[Span, ...]) -> float:
+    """Seconds from `since` to `now` in which this service watched."""
+    gone = sum(
+        max(0.0, (min(one.until, now) - max(one.since, since)).total_seconds()) for one in away
+    )
+    return max(0.0, (now - since).total_seconds() - gone)
+
+
+def _span(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes / 60:.1f} h"

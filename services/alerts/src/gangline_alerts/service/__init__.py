@@ -1,0 +1,1 @@
+"""The alerts service as a process: its settings, its file, and the delivery of notifications."""

@@ -1,0 +1,106 @@
+"""The file of alerts: thresholds, receivers and routes, read at the start of the service.
+
+YAML, or TOML with the same fields:
+
+    rules:
+      queue-wait: {above_s: 3600}
+      cluster-utilization: {enabled: false}
+    receivers:
+      team-hook: {url: "https://hooks.example/gangline", signing_key: team-hook, teams: [nlp]}
+      on-call: {kind: slack, url_secret: slack-url}
+    routes:
+      - {to: on-call, severity: critical}
+
+docs/guides/alerts.md has every field.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import yaml
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
+
+from gangline_alerts.core.policy.routes import Receivers, Route
+from gangline_alerts.core.policy.rules import Rules
+from gangline_alerts.service.targets import Target, Webhook
+from gangline_schemas.base import Identifier, Model, field_errors
+
+
+class AlertsFileError(Exception):
+    """The file of alerts cannot be used; the message names the file and the field."""
+
+
+def _by_rule(value: Any) -> Any:
+    """Rules are named as in alerts: queue-wait."""
+    if not isinstance(value, dict):
+        return value
+    return {str(name).replace("-", "_"): rule for name, rule in value.items()}
+
+
+def _by_kind(value: Any) -> Any:
+    """A receiver without a kind is a webhook."""
+    if not isinstance(value, dict):
+        return value
+    return {
+        name: {"kind": Webhook.model_fields["kind"].default, **one}
+        if isinstance(one, dict)
+        else one
+        for name, one in value.items()
+    }
+
+
+class AlertsFile(Model):
+    """The content of the file; all of it may be left out."""
+
+    rules: Annotated[Rules, BeforeValidator(_by_rule)] = Rules()
+    receivers: Annotated[dict[Identifier, Target], BeforeValidator(_by_kind)] = Field(
+        default_factory=dict, max_length=1000
+    )
+    routes: tuple[Route, ...] = Field(default=(), max_length=1000)
+
+    @model_validator(mode="after")
+    def _routes_end_somewhere(self) -> Self:
+        for number, route in enumerate(self.routes, start=1):
+            if route.to not in self.receivers:
+                known = ", ".join(sorted(self.receivers)) or "none"
+                raise ValueError(
+                    f"routes: number {number} goes to '{route.to}', which is no receiver (known: "
+                    f"{known})"
+                )
+        return self
+
+    def core(self) -> Receivers:
+        """The part that decisions use: no address, no secret."""
+        teams = {name: frozenset(one.teams) for name, one in self.receivers.items()}
+        return Receivers(self.routes, teams)
+
+
+def read_alerts(path: Path) -> AlertsFile:
+    """The file's content. Raises AlertsFileError with every problem found."""
+    content = _parse(path)
+    try:
+        return AlertsFile.model_validate({} if content is None else content)
+    except ValidationError as error:
+        problems = [
+            item.message if item.field == "(body)" else f"{item.field}: {item.message}"
+            for item in field_errors(error, model=AlertsFile)
+        ]
+        raise AlertsFileError(f"{path}: " + "; ".join(problems)) from None
+
+
+def _parse(path: Path) -> object:
+    try:
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".toml":
+            return tomllib.loads(text)
+        return yaml.safe_load(text)
+    except OSError as error:
+        raise AlertsFileError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise AlertsFileError(f"{path}: is not UTF-8 text") from None
+    except (tomllib.TOMLDecodeError, yaml.YAMLError) as error:
+        kind = "TOML" if path.suffix == ".toml" else "YAML"
+        raise AlertsFileError(f"{path}: is not {kind}: {error}") from None
