@@ -40,6 +40,9 @@ def up(
         bool, typer.Option("--gpus", help="One node that offers this machine's GPUs instead.")
     ] = False,
     teams: Annotated[Path | None, typer.Option(help="YAML or TOML file of teams.")] = None,
+    alerts: Annotated[
+        Path | None, typer.Option(help="YAML or TOML file of alerts and their receivers.")
+    ] = None,
     kafka: Annotated[str | None, typer.Option(help="HOST:PORT of your own Kafka.")] = None,
     clickhouse: Annotated[str | None, typer.Option(help="URL of your own ClickHouse.")] = None,
     s3: Annotated[
@@ -60,6 +63,7 @@ def up(
         nodes=1 if gpus else 2 if nodes is None else nodes,
         slots=None if gpus else slots or 2,
         teams_file=teams or _default_teams(data_dir or default_data_dir()),
+        alerts_file=alerts or _default_alerts(data_dir or default_data_dir()),
         kafka=kafka,
         clickhouse=clickhouse,
         store=s3,
@@ -109,6 +113,11 @@ def _may_offer_gpus(nodes: int | None, slots: int | None) -> None:
         raise CliError(message, code=ExitCode.USAGE)
     if not _has_nvidia_driver():
         raise CliError("--gpus: no NVIDIA driver is here", "without it nodes offer CPU slots")
+
+
+def _default_alerts(data_dir: Path) -> Path | None:
+    path = data_dir / "alerts.yaml"
+    return path if path.exists() else None
 
 
 def _default_teams(data_dir: Path) -> Path:

@@ -63,6 +63,7 @@ class PlatformSettings:
     store: str | None = None
     """A store URL, `local` for the embedded S3 server, None for a local directory."""
     teams_file: Path | None = None
+    alerts_file: Path | None = None
     schedulers: int = 1
     live_view: bool = True
     heartbeat_timeout_s: float = 60.0
@@ -189,12 +190,15 @@ class Platform:
             "GANGLINE_HEARTBEAT_INTERVAL_S": str(self.settings.heartbeat_interval_s),
             "GANGLINE_HANG_MIN_S": str(self.settings.hang_min_s),
             "GANGLINE_NODE_CHECK": "light",
+            "GANGLINE_ALERT_SECRETS_DIR": str(self.data_dir / "alert-secrets"),
             # Jobs here are the user's own, and may read all that is his.
             "GANGLINE_ISOLATION": os.environ.get("GANGLINE_ISOLATION", "process"),
             "OMP_NUM_THREADS": "1",
         }
         if self.settings.teams_file is not None:
             found["GANGLINE_TEAMS_FILE"] = str(self.settings.teams_file.resolve())
+        if self.settings.alerts_file is not None:
+            found["GANGLINE_ALERTS_FILE"] = str(self.settings.alerts_file.resolve())
         return found | dict(self.settings.environment)
 
     def _store(self, on_phase: Callable[[str], None]) -> dict[str, str]:
