@@ -35,7 +35,13 @@ class DeciderRun(Generic[StateT, SoftT]):
 
     def feed(self, event: Event) -> list[Event]:
         """Decide upon an input event; the own events that followed."""
-        received = self.received(event)
+        return self.take(self.received(event))
+
+    def take(self, received: Received) -> list[Event]:
+        """Decide upon an input or signal as it was recorded; the own events that followed."""
+        if received.topic in {topic.value for topic in self.decider.signals}:
+            self._observe(received)
+            return []
         events = self._decide(received)
         if isinstance(self.decider, Recalling):
             self.inputs.append(received)

@@ -8,6 +8,7 @@ logged or put into an event.
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import hmac
 import http.client
@@ -181,12 +182,16 @@ def _mail(target: Email, due: NotificationDue, password: str | None) -> None:
         link = smtplib.SMTP_SSL(target.host, target.port, timeout=TOTAL_S, context=context)
     else:
         link = smtplib.SMTP(target.host, target.port, timeout=TOTAL_S)
-    with link:
+    try:
         if target.tls == "starttls":
             link.starttls(context=context)
         if target.user is not None:
             link.login(target.user, password or "")
         link.send_message(message)
+        with contextlib.suppress(OSError):  # the mail is accepted, whatever comes after it
+            link.quit()
+    finally:
+        link.close()
 
 
 def _reason(error: Exception) -> str:

@@ -1,0 +1,217 @@
+"""Each rule on both sides of its threshold, with the mission's defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from gangline_alerts.core.policy.rules import QueueWait, Rules
+from gangline_schemas.alerts import AlertRule, Cause
+from gangline_schemas.job import JobState
+from support.builders.alerts import AlertsRun
+
+HOUR_S = 3600.0
+
+
+@pytest.mark.parametrize(("held", "raised"), [(9, 1), (10, 0)], ids=["56 %", "62 %"])
+def test_utilization_below_60_percent_for_an_hour(held: int, raised: int) -> None:
+    run = AlertsRun()
+    run.settle()
+    run.node("n1")
+    run.node("n2")
+    run.start("a", held - held % 2, ("n1", "n2"))
+    if held % 2:
+        run.start("b", 1)
+    run.pass_time(HOUR_S - 120, 60)
+    assert run.raised(AlertRule.CLUSTER_UTILIZATION) == []
+    run.pass_time(240, 60)
+    run.pass_time(HOUR_S, 60)
+    found = run.raised(AlertRule.CLUSTER_UTILIZATION)
+    assert len(found) == raised
+    if raised:
+        assert found[0].value == 9 / 16
+        run.start("c", 1)
+        run.tick(60)
+        assert len(run.resolved(AlertRule.CLUSTER_UTILIZATION)) == 1
+
+
+def test_a_small_cluster_may_idle() -> None:
+    run = AlertsRun()
+    run.settle()
+    run.node("n1")
+    run.pass_time(2 * HOUR_S, 60)
+    assert run.raised(AlertRule.CLUSTER_UTILIZATION) == []
+
+
+@pytest.mark.parametrize(
+    ("priority", "waited_s", "raised"),
+    [(49, 7199, 0), (49, 7201, 1), (50, 7201, 0)],
+)
+def test_urgent_jobs_wait_two_hours_at_most(priority: int, waited_s: float, raised: int) -> None:
+    run = AlertsRun()
+    run.settle()
+    run.queue("a", priority=priority)
+    run.pass_time(waited_s, 100)
+    run.tick()
+    found = run.raised(AlertRule.QUEUE_WAIT)
+    assert [one.subject for one in found] == ["a"] * raised
+    if raised:
+        run.change("a", JobState.CANCELLED)
+        run.tick(1)
+        assert [one.reason for one in run.resolved(AlertRule.QUEUE_WAIT)] == ["ended"]
+
+
+def test_the_time_of_an_absence_does_not_count_as_a_wait() -> None:
+    run = AlertsRun()
+    run.settle()
+    run.queue("a", priority=0)
+    run.take_over()
+    run.tick(12 * HOUR_S)
+    run.pass_time(HOUR_S, 60)
+    assert run.raised(AlertRule.QUEUE_WAIT) == []
+    run.pass_time(HOUR_S + 60, 60)
+    assert len(run.raised(AlertRule.QUEUE_WAIT)) == 1
+
+
+def spell(run: AlertsRun, seconds: float, report: Callable[[], None]) -> None:
+    """The same measurements for so long."""
+    for _ in range(int(seconds // 10)):
+        report()
+        run.tick(10)
+
+
+def running(gpus: int = 8) -> AlertsRun:
+    run = AlertsRun()
+    run.settle()
+    run.node("n1", 8)
+    nodes = tuple(f"n{number}" for number in range(1, max(2, gpus // 8 + 1)))
+    run.start("a", gpus, nodes)
+    return run
+
+
+@pytest.mark.parametrize(("gpus", "mfu", "raised"), [(128, 0.29, 1), (128, 0.31, 0), (64, 0.29, 0)])
+def test_large_jobs_have_30_percent_mfu(gpus: int, mfu: float, raised: int) -> None:
+    run = running(gpus)
+    spell(run, 590, lambda: run.progress("a", mfu=mfu))
+    assert run.raised(AlertRule.LOW_MFU) == []
+    spell(run, 60, lambda: run.progress("a", mfu=mfu))
+    assert len(run.raised(AlertRule.LOW_MFU)) == raised
+
+
+@pytest.mark.parametrize(("waits", "raised"), [(0.21, 1), (0.19, 0)])
+def test_data_comes_at_80_percent_of_the_speed_of_computing(waits: float, raised: int) -> None:
+    run = running()
+    spell(run, 400, lambda: run.progress("a", waits))
+    found = run.raised(AlertRule.DATA_LOADING)
+    assert len(found) == raised
+    if raised:
+        spell(run, 30, lambda: run.progress("a", 0.1))
+        assert run.resolved(AlertRule.DATA_LOADING) == [], "it is not clear for a minute yet"
+        spell(run, 60, lambda: run.progress("a", 0.1))
+        assert [one.reason for one in run.resolved(AlertRule.DATA_LOADING)] == ["recovered"]
+
+
+@pytest.mark.parametrize(
+    ("data_wait", "busy_s", "cpu", "cause"),
+    [
+        (0.4, 0.9, 10, Cause.DATA_WAIT),
+        (0.1, 0.6, 10, Cause.SYNCHRONISATION),
+        (0.1, 0.9, 95, Cause.CPU_BOUND),
+        (0.1, 0.9, 10, Cause.SMALL_BATCH),
+    ],
+)
+def test_gpus_are_80_percent_busy_and_the_cause_is_named(
+    data_wait: float, busy_s: float, cpu: float, cause: Cause
+) -> None:
+    run = running()
+
+    def report(busy_percent: float) -> None:
+        run.beat("n1", busy_percent, cpu)
+        run.progress("a", data_wait, busy_s=busy_s)
+
+    spell(run, 600, lambda: report(81))
+    assert run.raised(AlertRule.GPU_ACTIVITY) == []
+    spell(run, 290, lambda: report(79))
+    assert run.raised(AlertRule.GPU_ACTIVITY) == []
+    spell(run, 30, lambda: report(79))
+    (found,) = run.raised(AlertRule.GPU_ACTIVITY)
+    assert found.cause is cause
+    assert "79% busy" in found.message
+
+
+def test_a_measurement_that_stops_neither_raises_nor_resolves() -> None:
+    run = running()
+    spell(run, 200, lambda: run.progress("a", 0.5))
+    run.pass_time(1000)
+    assert run.raised(AlertRule.DATA_LOADING) == []
+    spell(run, 400, lambda: run.progress("a", 0.5))
+    assert len(run.raised(AlertRule.DATA_LOADING)) == 1
+    run.pass_time(1000)
+    assert run.resolved(AlertRule.DATA_LOADING) == []
+    run.release("a")
+    run.tick(1)
+    assert [one.reason for one in run.resolved(AlertRule.DATA_LOADING)] == ["ended"]
+
+
+@pytest.mark.parametrize(("failed", "raised"), [(2, 1), (1, 0)], ids=["2 of 102", "1 of 101"])
+def test_saves_fail_in_one_percent_at_most(failed: int, raised: int) -> None:
+    run = running()
+    for step in range(100):
+        run.save("a", step)
+    for step in range(failed):
+        run.save("a", 1000 + step, committed=False)
+    run.pass_time(120)
+    assert len(run.raised(AlertRule.FAILED_SAVES)) == raised
+
+
+def test_a_save_that_its_gang_s_end_cut_off_is_no_failed_save() -> None:
+    run = running()
+    for step in range(100):
+        run.save("a", step)
+    run.release("a")
+    for step in range(5):
+        run.save("a", 1000 + step, committed=False)
+    run.pass_time(120)
+    assert run.raised(AlertRule.FAILED_SAVES) == []
+
+
+def test_more_than_two_nodes_fail_in_a_day() -> None:
+    run = AlertsRun()
+    run.settle()
+    for number in range(2):
+        run.fail_node(f"n{number}")
+        run.fail_node(f"m{number}", "restarted")
+    run.tick(1)
+    assert run.raised(AlertRule.NODE_FAILURES) == []
+    run.fail_node("n3")
+    run.tick(1)
+    assert [one.value for one in run.raised(AlertRule.NODE_FAILURES)] == [3]
+    run.pass_time(25 * HOUR_S, 600)
+    assert len(run.resolved(AlertRule.NODE_FAILURES)) == 1
+
+
+@pytest.mark.parametrize(("ended", "raised"), [(38, 1), (39, 0)], ids=["2 of 40", "2 of 41"])
+def test_jobs_fail_in_five_percent_at_most(ended: int, raised: int) -> None:
+    run = AlertsRun()
+    run.settle()
+    for number in range(ended - raised):
+        run.end(f"good{number}")
+    for number in range(5):
+        run.end(f"cancelled{number}", JobState.CANCELLED)
+    for number in range(2):
+        run.end(f"bad{number}", JobState.FAILED)
+    run.tick(1)
+    assert len(run.raised(AlertRule.FAILED_JOBS)) == raised
+
+
+def test_a_rule_that_is_off_resolves_its_alerts() -> None:
+    run = AlertsRun()
+    run.settle()
+    run.queue("a", priority=0)
+    run.pass_time(7300, 100)
+    assert len(run.raised(AlertRule.QUEUE_WAIT)) == 1
+    off = AlertsRun(Rules(queue_wait=QueueWait(enabled=False)))
+    run.decider = off.decider
+    run.tick(1)
+    assert [one.reason for one in run.resolved(AlertRule.QUEUE_WAIT)] == ["off"]
