@@ -13,33 +13,8 @@ from gangline.render import NONE, Column
 from gangline.session import Session
 from gangline_schemas.api.alerts import Alert, SentNotification, Silence
 
-_ALERTS = (
-    Column("NO", right=True),
-    Column("SINCE", right=True),
-    Column("SEVERITY"),
-    Column("RULE"),
-    Column("ABOUT", flexible=True),
-    Column("TEAM", flexible=True),
-    Column("STATE"),
-)
-_SILENCES = (
-    Column("NO", right=True),
-    Column("LEFT", right=True),
-    Column("RULE"),
-    Column("TEAM", flexible=True),
-    Column("ABOUT", flexible=True),
-    Column("BY", flexible=True),
-    Column("COMMENT", flexible=True),
-)
-_NOTIFICATIONS = (
-    Column("ID"),
-    Column("AGE", right=True),
-    Column("RECEIVER", flexible=True),
-    Column("ABOUT", flexible=True),
-    Column("STATE"),
-    Column("TRIES", right=True),
-    Column("ANSWER", flexible=True),
-)
+IN_WORDS = 20
+"""So many alerts are also explained in words."""
 
 
 def alerts(
@@ -52,16 +27,11 @@ def alerts(
     """Alerts that hold, the newest first, each with its value and the way out."""
     if context.invoked_subcommand is not None:
         return
-    now = datetime.now(UTC)
     found = session.client.alerts(ended=ended, limit=limit)
-    if not found or session.out.json:
-        session.out.table(found, _ALERTS, [], "no alerts")
-        return
-    words = "\n".join(
-        render.wrap(f"{one.number}: {one.message}", "  ") for one in reversed([*found][:20])
-    )
-    table = render.table(_ALERTS, [_alert(one, now) for one in found])
-    session.out.show(found, f"{table}\n\n{words}")
+    session.out.listing(found, _alerts(datetime.now(UTC)), "no alerts")
+    if found and not session.out.json:
+        words = [render.wrap(f"{one.number}: {one.message}", "  ") for one in [*found][:IN_WORDS]]
+        print("\n".join(["", *words]))
 
 
 def silence(
@@ -88,9 +58,7 @@ def silence(
 
 def silences(session: Session) -> None:
     """Silences that hold."""
-    now = datetime.now(UTC)
-    found = session.client.silences()
-    session.out.table(found, _SILENCES, [_silence(one, now) for one in found], "no silences")
+    session.out.listing(session.client.silences(), _silences(datetime.now(UTC)), "no silences")
 
 
 def unsilence(
@@ -107,52 +75,53 @@ def notifications(
     limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="The newest so many.")] = 50,
 ) -> None:
     """Notifications of alerts and of jobs, and how far their deliveries are."""
-    now = datetime.now(UTC)
     found = session.client.notifications(limit=limit)
-    rows = [_notification(one, now) for one in found]
-    session.out.table(found, _NOTIFICATIONS, rows, "no notifications")
+    session.out.listing(found, _notifications(datetime.now(UTC)), "no notifications")
 
 
-def _alert(one: Alert, now: datetime) -> list[str]:
-    state = "resolved" if one.resolved_at is not None else "holds"
-    if one.silence is not None and one.resolved_at is None:
-        state = f"silenced by {one.silence}"
-    return [
-        str(one.number),
-        render.short_age(one.raised_at, now),
-        str(one.severity),
-        str(one.rule),
-        one.subject,
-        one.team or NONE,
-        state,
-    ]
+def _alerts(now: datetime) -> tuple[Column[Alert], ...]:
+    return (
+        Column("NO", lambda one: str(one.number), right=True),
+        Column("SINCE", lambda one: render.short_age(one.raised_at, now), right=True),
+        Column("SEVERITY", lambda one: str(one.severity)),
+        Column("RULE", lambda one: str(one.rule)),
+        Column("ABOUT", lambda one: one.subject, flexible=True),
+        Column("TEAM", lambda one: one.team or NONE, flexible=True),
+        Column("STATE", _state),
+    )
 
 
-def _silence(one: Silence, now: datetime) -> list[str]:
-    return [
-        str(one.number),
-        render.duration((one.until - now).total_seconds()),
-        str(one.rule or "all"),
-        one.team or "all",
-        one.subject or "all",
-        one.user,
-        one.comment or NONE,
-    ]
+def _state(one: Alert) -> str:
+    if one.resolved_at is not None:
+        return "resolved"
+    return "holds" if one.silence is None else f"silenced by {one.silence}"
+
+
+def _silences(now: datetime) -> tuple[Column[Silence], ...]:
+    return (
+        Column("NO", lambda one: str(one.number), right=True),
+        Column("LEFT", lambda one: render.short_age(now, one.until), right=True),
+        Column("RULE", lambda one: str(one.rule or "all")),
+        Column("TEAM", lambda one: one.team or "all", flexible=True),
+        Column("ABOUT", lambda one: one.subject or "all", flexible=True),
+        Column("BY", lambda one: one.user, flexible=True),
+        Column("COMMENT", lambda one: one.comment or NONE, flexible=True),
+    )
+
+
+def _notifications(now: datetime) -> tuple[Column[SentNotification], ...]:
+    return (
+        Column("ID", lambda one: one.notification),
+        Column("AGE", lambda one: render.short_age(one.due_at, now), right=True),
+        Column("RECEIVER", lambda one: one.target, flexible=True),
+        Column("ABOUT", lambda one: one.about, flexible=True),
+        Column("STATE", lambda one: str(one.state)),
+        Column("TRIES", lambda one: str(one.tries), right=True),
+        Column("ANSWER", lambda one: one.text or NONE, flexible=True),
+    )
 
 
 def _scope(one: Silence) -> str:
     parts = [("rule", one.rule), ("team", one.team), ("about", one.subject)]
     named = [f"{name} {value}" for name, value in parts if value is not None]
     return ", ".join(named) or "all alerts"
-
-
-def _notification(one: SentNotification, now: datetime) -> list[str]:
-    return [
-        one.notification,
-        render.short_age(one.due_at, now),
-        one.target,
-        one.about,
-        str(one.state),
-        str(one.tries),
-        one.text or NONE,
-    ]
