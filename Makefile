@@ -5,13 +5,10 @@ UV_VERSION := 0.13.8
 UV := .uv/bin/uv
 BIN := .venv/bin
 STAMP := .venv/.ready
-MEMBERS := schemas libs/bus libs/service libs/storage services/scheduler services/quota \
-  services/fault-manager services/checkpoint-service services/alerts services/tracker services/gateway \
-  tools/simulator worker cli
-PYPROJECTS := $(MEMBERS:%=%/pyproject.toml)
-OWN := $(foreach p,gangline gangline-schemas gangline-bus gangline-service gangline-storage \
-  gangline-scheduler gangline-quota gangline-faults gangline-checkpoints gangline-alerts \
-  gangline-tracker gangline-gateway gangline-simulator gangline-worker,--no-emit-package $(p))
+PYPROJECTS := $(wildcard schemas/pyproject.toml libs/*/pyproject.toml services/*/pyproject.toml \
+  tools/*/pyproject.toml worker/pyproject.toml cli/pyproject.toml)
+MEMBERS := $(PYPROJECTS:%/pyproject.toml=%)
+OWN = $(foreach p,$(PYPROJECTS),--no-emit-package $(shell sed -n 's/^name = "\(.*\)"/\1/p' $(p)))
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export VIRTUAL_ENV := $(CURDIR)/.venv
 export UV_HTTP_TIMEOUT ?= 180

@@ -12,7 +12,7 @@ from typing import Literal
 from gangline_alerts.core.model import Alert, Finding, Watch
 from gangline_alerts.core.policy import counted, of_runs
 from gangline_alerts.core.policy.routes import Receivers
-from gangline_alerts.core.policy.rules import DataLoading, GpuActivity, LowMfu, Rules
+from gangline_alerts.core.policy.rules import MeasuredRule, Rules
 from gangline_alerts.core.policy.timing import Timing
 from gangline_alerts.core.state import AlertPlan, AlertState, silence_of
 from gangline_schemas.alerts import AlertText
@@ -56,7 +56,7 @@ def _is_caught_up(soft: Watch, timing: Timing, now: datetime) -> bool:
 
 def _lasts(soft: Watch, finding: Finding, rules: Rules) -> bool:
     rule = rules.of(finding.rule)
-    if not isinstance(rule, LowMfu | DataLoading | GpuActivity):
+    if not isinstance(rule, MeasuredRule):
         return True
     return _for(soft, soft.holding.get(finding.key), rule.for_s)
 
@@ -78,7 +78,7 @@ def _over(plan: AlertPlan, alert: Alert, finding: Finding | None, rules: Rules) 
         return _over_by_count(finding, known=job is not None)
     if job is None or not job.places:
         return "ended"
-    if finding is None or not isinstance(rule, LowMfu | DataLoading | GpuActivity):
+    if finding is None or not isinstance(rule, MeasuredRule):
         return None
     clear = _for(plan.soft, plan.soft.clear.get(finding.key), rule.clear_s)
     return "recovered" if clear else None

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from gangline_alerts.core.model import Finding, Job, RunReading, Watch
 from gangline_alerts.core.policy.causes import ADVICE, likely
-from gangline_alerts.core.policy.rules import DataLoading, GpuActivity, LowMfu, Rules
+from gangline_alerts.core.policy.rules import DataLoading, GpuActivity, LargeJobMfu, Rules
 from gangline_alerts.core.policy.timing import Timing
 from gangline_alerts.core.state import AlertState
 from gangline_schemas.alerts import AlertRule
@@ -39,7 +39,7 @@ def _fresh(run: RunReading, job: Job, timing: Timing, now: datetime) -> bool:
     return not run.stalled and run.attempt == job.attempt and age_s <= timing.stale_s
 
 
-def _mfu(rule: LowMfu, job_id: str, job: Job, mfu: float) -> Iterator[Finding]:
+def _mfu(rule: LargeJobMfu, job_id: str, job: Job, mfu: float) -> Iterator[Finding]:
     if job.held < rule.gpus_at_least:
         return
     yield Finding(

@@ -26,6 +26,13 @@ class Rule(Model):
     severity: Severity = Severity.WARNING
 
 
+class MeasuredRule(Rule):
+    """A rule over measurements of a run."""
+
+    for_s: Spell = Field(default=300, description="So long the condition must hold.")
+    clear_s: Spell = Field(default=60, description="So long it must not, to resolve the alert.")
+
+
 class ClusterUtilization(Rule):
     """Too few of the GPUs that nodes offer are allocated."""
 
@@ -43,13 +50,12 @@ class QueueWait(Rule):
     priority_below: Priority = Field(default=50, description="Only jobs more urgent than that.")
 
 
-class LowMfu(Rule):
+class LargeJobMfu(MeasuredRule):
     """A large job computes far below what its GPUs can do."""
 
     below: Share = Field(default=0.3, description="The metric `mfu` of the run.")
     gpus_at_least: Gpus = Field(default=128, description="Only gangs of so many GPUs.")
     for_s: Spell = 600
-    clear_s: Spell = 60
 
 
 class FailedSaves(Rule):
@@ -73,7 +79,7 @@ class FailedJobs(Rule):
     at_least: Count = Field(default=20, description="Jobs; fewer say nothing.")
 
 
-class DataLoading(Rule):
+class DataLoading(MeasuredRule):
     """Data comes slower than the GPUs compute."""
 
     below: Share = Field(
@@ -81,16 +87,12 @@ class DataLoading(Rule):
         description="The speed of loading against that of computing: the share of a step's time "
         "that does not wait for data.",
     )
-    for_s: Spell = 300
-    clear_s: Spell = 60
 
 
-class GpuActivity(Rule):
+class GpuActivity(MeasuredRule):
     """The GPUs of a gang are not busy; the alert names the likely cause."""
 
     below: Share = Field(default=0.8, description="The mean activity of the gang's GPUs.")
-    for_s: Spell = 300
-    clear_s: Spell = 60
 
 
 class Rules(Model):
@@ -98,7 +100,7 @@ class Rules(Model):
 
     cluster_utilization: ClusterUtilization = ClusterUtilization()
     queue_wait: QueueWait = QueueWait()
-    low_mfu: LowMfu = LowMfu()
+    low_mfu: LargeJobMfu = LargeJobMfu()
     failed_saves: FailedSaves = FailedSaves()
     node_failures: NodeFailures = NodeFailures()
     failed_jobs: FailedJobs = FailedJobs()
