@@ -13,7 +13,6 @@ from gangline_alerts.core.snapshot import codec
 from gangline_alerts.core.state import AlertState
 from gangline_bus.snapshot import SnapshotStore
 from gangline_gateway.followed import Copies, Followed, NoStateError
-from gangline_gateway.problems import unavailable
 from gangline_schemas.api.alerts import Alert, SentNotification, Silence
 from gangline_schemas.events.alerts import NotificationDue
 
@@ -24,12 +23,11 @@ def followed(store: SnapshotStore | None = None) -> Followed[AlertState]:
 
 
 def alerts_of(copies: Copies[AlertState]) -> AlertState:
-    """The state for an answer. Raises a 503 problem if this version cannot fold the log."""
-    try:
-        (state,) = copies.states()
-    except NoStateError as error:
-        raise unavailable("no-answer", str(error)) from None
-    return state
+    """The state of its one partition. Raises NoStateError."""
+    states = copies.states()
+    if len(states) != 1:
+        raise NoStateError(f"gangline.alerts has {len(states)} partitions and must have one")
+    return states[0]
 
 
 def _copy(state: AlertState) -> AlertState:
