@@ -14,16 +14,18 @@ import typer
 from gangline.output import Output
 from gangline.sdk import Gangline, connect
 
-Url = Annotated[str | None, typer.Option("--url", help="The gateway's URL; else GANGLINE_URL.")]
+Url = Annotated[str | None, typer.Option("--url", help="The gateway's URL; default: GANGLINE_URL.")]
 Token = Annotated[
     str | None,
-    typer.Option("--token", help="Your token; better set as GANGLINE_TOKEN.", metavar="TOKEN"),
+    typer.Option(
+        "--token", help="Your token; prefer the variable GANGLINE_TOKEN.", metavar="TOKEN"
+    ),
 ]
 DataDir = Annotated[
     Path | None,
     typer.Option("--data-dir", help="Data directory of a local platform [~/.gangline]."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="JSON on stdout, and nothing else there.")]
+Json = Annotated[bool, typer.Option("--json", help="Print only JSON on stdout.")]
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,7 @@ def walk(parents: Mapping[str, str | None]) -> Iterator[tuple[str, int]]:
 
 @dataclass(frozen=True, slots=True)
 class TypeLimit:
-    """The most GPUs (None: no limit) that a team may hold of a name as it is written there."""
+    """The most GPUs (None: no limit) that a team may use of a name as it is written there."""
 
     gpu_type: str
     gpu_limit: int | None

@@ -28,10 +28,10 @@ def approve(
     session: Session,
     snapshot: _Name,
     *,
-    project: Annotated[str, typer.Option(help="Whose jobs may use it.")],
+    project: Annotated[str, typer.Option(help="The project whose jobs may use it.")],
     purpose: Annotated[str, typer.Option(help="The purpose, as jobs name it.")],
     withdraw: Annotated[
-        bool, typer.Option("--withdraw", help="No further jobs; admitted ones continue.")
+        bool, typer.Option("--withdraw", help="Withdraw the approval; admitted jobs continue.")
     ] = False,
 ) -> None:
     """Approve a snapshot for a project and a purpose. Needs an admin's token."""
@@ -50,7 +50,7 @@ def approve(
 def approvals(
     session: Session,
     snapshot: Annotated[
-        str | None, typer.Argument(metavar="[SNAPSHOT]", help="Only of this one.")
+        str | None, typer.Argument(metavar="[SNAPSHOT]", help="Only approvals of this snapshot.")
     ] = None,
 ) -> None:
     """The approved uses of data, each with the admin that approved it. Needs an admin's token."""

@@ -22,13 +22,14 @@ def checkpoints(
     session: Session,
     job_id: JobId,
     pin: Annotated[
-        int | None, typer.Option(min=0, metavar="STEP", help="Keep this one until it is unpinned.")
+        int | None,
+        typer.Option(min=0, metavar="STEP", help="Retain this one until it is unpinned."),
     ] = None,
     unpin: Annotated[
         int | None, typer.Option(min=0, metavar="STEP", help="Let retention delete it again.")
     ] = None,
     promote: Annotated[
-        int | None, typer.Option(min=0, metavar="STEP", help="Have a run validate this one.")
+        int | None, typer.Option(min=0, metavar="STEP", help="Start a run that validates this one.")
     ] = None,
 ) -> None:
     """A job's checkpoints, newest first: health, cost, why retained, and the advised interval."""

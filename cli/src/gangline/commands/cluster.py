@@ -66,7 +66,9 @@ def _cpu(node: Node) -> str:
 
 def drain(
     session: Session,
-    node_id: Annotated[str, typer.Argument(metavar="NODE", help="As `nodes` shows it.")],
+    node_id: Annotated[
+        str, typer.Argument(metavar="NODE", help="The node's id, as `nodes` shows it.")
+    ],
     undo: Annotated[bool, typer.Option("--undo", help="Let new gangs start there again.")] = False,
     cordon: Annotated[
         bool, typer.Option("--cordon", help="Only keep new gangs off; those there continue.")
@@ -118,9 +120,11 @@ def teams_set(
     team: Annotated[str, typer.Argument(metavar="TEAM", help="The team's name.")],
     *,
     limit: Annotated[int | None, typer.Option(min=0, help="GPUs that it may use at once.")] = None,
-    guarantee: Annotated[int | None, typer.Option(min=0, help="GPUs that it is owed.")] = None,
+    guarantee: Annotated[
+        int | None, typer.Option(min=0, help="GPUs that it is guaranteed.")
+    ] = None,
     borrow: Annotated[
-        int | None, typer.Option(min=0, help="GPUs above the limit while others idle.")
+        int | None, typer.Option(min=0, help="GPUs above the limit that it may borrow.")
     ] = None,
     parent: Annotated[
         str | None, typer.Option(metavar="TEAM", help="The team above it; '-': none.")
@@ -136,11 +140,9 @@ def teams_set(
         str | None, typer.Option(metavar="h100=32,a100", help="Models it may use; '-': any.")
     ] = None,
     gpu_hours: Annotated[
-        float | None, typer.Option(min=0, help="Budget of each UTC month; 0: none.")
+        float | None, typer.Option(min=0, help="Budget per UTC month; 0: none.")
     ] = None,
-    job_limit: Annotated[
-        int | None, typer.Option(min=1, help="Jobs that have not ended, at once.")
-    ] = None,
+    job_limit: Annotated[int | None, typer.Option(min=1, help="Unfinished jobs at once.")] = None,
 ) -> None:
     """Create a team, or change the limits that are given."""
     before = {item.team: item for item in session.client.teams()}.get(team)

@@ -30,7 +30,8 @@ def prepare(  # noqa: PLR0917 - options of a command are keywords
     ],
     out: Annotated[Path, typer.Option("--out", help="The snapshot's folder.")],
     name: Annotated[
-        str | None, typer.Option("--name", help="The name before the digest (else the folder's).")
+        str | None,
+        typer.Option("--name", help="The name before the digest; default: the folder's."),
     ] = None,
     tokenizer: Annotated[
         str, typer.Option("--tokenizer", help="bytes, tokenizers:FILE or transformers:NAME.")
@@ -38,7 +39,9 @@ def prepare(  # noqa: PLR0917 - options of a command are keywords
     field: Annotated[
         str, typer.Option("--field", help="The field with the text, in JSON lines and Parquet.")
     ] = "text",
-    shard_mb: Annotated[int, typer.Option("--shard-mb", help="MiB of a shard, 1 to 16384.")] = 128,
+    shard_mb: Annotated[
+        int, typer.Option("--shard-mb", help="Size of a shard in MiB, 1 to 16384.")
+    ] = 128,
     end_of_document: Annotated[
         int | None, typer.Option("--end-of-document", help="Token that ends a document.")
     ] = None,
@@ -60,11 +63,12 @@ def index(
         str, typer.Argument(metavar="PLACE", help="A folder with *.tar files, or a URL.")
     ],
     name: Annotated[
-        str | None, typer.Option("--name", help="The name before the digest (else the folder's).")
+        str | None,
+        typer.Option("--name", help="The name before the digest; default: the folder's."),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Make a snapshot of tar files where they lie: each is read once, and left as it is."""
+    """Index tar files in place as a snapshot: each is read once, none is changed."""
     options = [] if name is None else ["--name", name]
     _become(context, "index", options, [place], json=json)
 
@@ -75,7 +79,7 @@ def verify(context: typer.Context, snapshot: Snapshot, json: Json = False) -> No
 
 
 def show(context: typer.Context, snapshot: Snapshot, json: Json = False) -> None:
-    """Show a snapshot's contents, by its manifest."""
+    """Show a snapshot's contents from its manifest."""
     _become(context, "show", [], [snapshot], json=json)
 
 

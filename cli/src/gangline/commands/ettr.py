@@ -89,44 +89,46 @@ class Answer:
 def ettr(  # noqa: PLR0917 - options of a command are keywords
     context: typer.Context,
     gpus: Annotated[
-        str, typer.Option("--gpus", help="Numbers of GPUs with commas between.")
+        str, typer.Option("--gpus", help="Numbers of GPUs, separated by commas.")
     ] = "128,1024,8192",
     mttf_hours: Annotated[
-        float | None, typer.Option("--mttf-hours", min=1e-3, help="Mean time to failure ...")
+        float | None,
+        typer.Option("--mttf-hours", min=1e-3, help="Mean time to failure in hours ..."),
     ] = None,
     mttf_gpus: Annotated[
-        int, typer.Option("--mttf-gpus", min=1, help="... of a gang of so many GPUs.")
+        int, typer.Option("--mttf-gpus", min=1, help="... of a gang of this many GPUs.")
     ] = 1024,
     blocked: Annotated[
         float, typer.Option(min=0, metavar="S", help="Seconds for which a save stops training.")
     ] = 0.002,
     write: Annotated[
-        float, typer.Option(min=0, metavar="S", help="A save: until its ranks have written it.")
+        float, typer.Option(min=0, metavar="S", help="Seconds until all ranks have written a save.")
     ] = 2.1,
     verify: Annotated[
-        float, typer.Option(min=0, metavar="S", help="A save: from then until it counts.")
+        float, typer.Option(min=0, metavar="S", help="Seconds from then until the save counts.")
     ] = 1.0,
     detect: Annotated[
-        float, typer.Option(min=0, metavar="S", help="From a failure until it is known.")
+        float, typer.Option(min=0, metavar="S", help="Seconds until a failure is noticed.")
     ] = 60.0,
     restart: Annotated[
         float | None,
         typer.Option(
-            min=0, metavar="S", help="From then to the next step [60].", show_default=False
+            min=0, metavar="S", help="Seconds from then to the next step [60].", show_default=False
         ),
     ] = None,
     interval: Annotated[
         float | None,
-        typer.Option(min=0, metavar="S", help="Between two saves; else as is advised."),
+        typer.Option(
+            min=0, metavar="S", help="Seconds between saves; default: the advised interval."
+        ),
     ] = None,
-    days: Annotated[float, typer.Option(min=0.01, help="How long a simulated run is.")] = 30.0,
-    target: Annotated[
-        float, typer.Option(min=0.01, max=0.9999, help="The share that is to be reached.")
-    ] = 0.99,
+    days: Annotated[float, typer.Option(min=0.01, help="Length of a simulated run.")] = 30.0,
+    target: Annotated[float, typer.Option(min=0.01, max=0.9999, help="The share to reach.")] = 0.99,
     job_id: Annotated[
-        str | None, typer.Option("--job", metavar="JOB", help="Take what this job measured.")
+        str | None,
+        typer.Option("--job", metavar="JOB", help="Use the values measured for this job."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the simulated failures.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the simulated failures.")] = 0,
     json: Json = False,
 ) -> None:
     """How much of a gang's time becomes progress when something fails every few hours."""

@@ -19,18 +19,22 @@ _FIRST = ("state", "previous", "status", "reason", "cause", "action", "message",
 
 def events(
     session: Session,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Continue with new ones.")] = False,
+    follow: Annotated[
+        bool, typer.Option("-f", "--follow", help="Print new events as they come.")
+    ] = False,
     topic: Annotated[
         list[str] | None,
         typer.Option("--topic", help="requests, quota, scheduling, faults, checkpoints, ..."),
     ] = None,
-    job: Annotated[str | None, typer.Option(help="Everything about one job instead.")] = None,
+    job: Annotated[str | None, typer.Option(help="All events about one job instead.")] = None,
     from_start: Annotated[
-        bool, typer.Option("--from-start", help="With -f: all old ones first.")
+        bool, typer.Option("--from-start", help="With -f: print all earlier events first.")
     ] = False,
     limit: Annotated[
         int | None,
-        typer.Option("-n", "--limit", min=1, help="The newest so many (50; with --job all)."),
+        typer.Option(
+            "-n", "--limit", min=1, help="At most this many, the newest (50; with --job all)."
+        ),
     ] = None,
 ) -> None:
     """Decisions of the services and reports of the nodes, one event a line.

@@ -38,11 +38,13 @@ def incidents(
     team: Annotated[str | None, typer.Option(help="Only this team.")] = None,
     node: Annotated[str | None, typer.Option(help="Only failures that name this node.")] = None,
     since: Annotated[
-        str | None, typer.Option(metavar="TIME", help="2026-11-20, or -2h, -7d.")
+        str | None, typer.Option(metavar="TIME", help="Start: 2026-11-20, -2h or -7d.")
     ] = None,
-    limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="The newest so many.")] = 20,
+    limit: Annotated[
+        int, typer.Option("-n", "--limit", min=1, help="At most this many, the newest.")
+    ] = 20,
 ) -> None:
-    """Failures, newest first, and their total cost. Of one job: each failure in words."""
+    """Failures, newest first, and their total cost; of one job, each in words."""
     now = datetime.now(UTC)
     if attempt is not None:
         if job_id is None:

@@ -28,8 +28,8 @@ def list_jobs(
     ] = None,
     team: Annotated[str | None, typer.Option(help="Only this team.")] = None,
     user: Annotated[str | None, typer.Option(help="Only this user.")] = None,
-    name: Annotated[str | None, typer.Option(help="Only names that begin so.")] = None,
-    limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="At most so many.")] = 50,
+    name: Annotated[str | None, typer.Option(help="Only names that start with this.")] = None,
+    limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="At most this many.")] = 50,
 ) -> None:
     """Jobs, newest first."""
     jobs = [*session.client.list(states=state or (), team=team, user=user, name=name, limit=limit)]
@@ -82,7 +82,7 @@ def stall_text(job: JobSummary, now: datetime) -> str:
 
 
 def show(session: Session, job_id: JobId) -> None:
-    """Everything that is known of a job."""
+    """Everything known about a job."""
     job = session.client.get(job_id)
     session.out.show(job, description(job, datetime.now(UTC)))
 

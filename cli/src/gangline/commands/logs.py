@@ -18,12 +18,14 @@ from gangline_schemas.api.logs import LogLine
 def logs(
     session: Session,
     job_id: JobId,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Continue until it ends.")] = False,
+    follow: Annotated[
+        bool, typer.Option("-f", "--follow", help="Print new lines until the job ends.")
+    ] = False,
     rank: Annotated[int | None, typer.Option(min=0, help="Only this rank.")] = None,
     attempt: Annotated[int | None, typer.Option(min=1, help="Only this attempt.")] = None,
     tail: Annotated[int | None, typer.Option(min=1, help="Only the last lines.")] = None,
 ) -> None:
-    """The output of the ranks, each line after its rank's number."""
+    """The output of the ranks; each line starts with its rank."""
     lines = session.client.logs(job_id, rank=rank, attempt=attempt, tail=tail, follow=follow)
     printer = LogPrinter(session.out)
     try:

@@ -37,7 +37,7 @@ def up(
     nodes: Annotated[int | None, typer.Option(min=0, help="Node agents to start [2].")] = None,
     slots: Annotated[int | None, typer.Option(min=1, help="CPU slots per node [2].")] = None,
     gpus: Annotated[
-        bool, typer.Option("--gpus", help="One node that offers this machine's GPUs instead.")
+        bool, typer.Option("--gpus", help="Start one node with this machine's GPUs instead.")
     ] = False,
     teams: Annotated[Path | None, typer.Option(help="YAML or TOML file of teams.")] = None,
     alerts: Annotated[

@@ -167,7 +167,7 @@ def what_if(
     session: Session,
     file: JobPath,
     gpus: Annotated[
-        list[int] | None, typer.Option(min=1, help="With so many GPUs; may be repeated.")
+        list[int] | None, typer.Option(min=1, help="Number of GPUs to try; may be repeated.")
     ] = None,
     settings: Fields = None,
     team: OtherTeam = None,

@@ -40,28 +40,29 @@ def replay(  # noqa: PLR0917 - options of a command are keywords
     ] = None,
     policy: Annotated[
         str | None,
-        typer.Option("--policy", help="Names with commas between; a wrong one lists them."),
+        typer.Option("--policy", help="Policies, separated by commas; an unknown name lists all."),
     ] = None,
     since: Annotated[
         str | None,
-        typer.Option("--from", metavar="TIME", help="--policy: of jobs submitted since."),
+        typer.Option("--from", metavar="TIME", help="With --policy: jobs submitted since then."),
     ] = None,
     until: Annotated[
-        str | None, typer.Option("--until", metavar="TIME", help="--policy: the log up to then.")
+        str | None,
+        typer.Option("--until", metavar="TIME", help="With --policy: the log until then."),
     ] = None,
     picture: Annotated[
         Path | None,
-        typer.Option("--picture", help="--policy: utilization and queue over time; .png, .svg."),
+        typer.Option("--picture", help="With --policy: plot of GPUs and queue; .png or .svg."),
     ] = None,
     kafka: Annotated[
         str | None,
-        typer.Option(help="HOST:PORT of Kafka; else GANGLINE_BOOTSTRAP_SERVERS, else here."),
+        typer.Option(help="HOST:PORT of Kafka [GANGLINE_BOOTSTRAP_SERVERS, else the local one]."),
     ] = None,
-    shard: Annotated[int, typer.Option(min=0, help="Which pool of nodes.")] = 0,
+    shard: Annotated[int, typer.Option(min=0, help="The scheduler's shard: a pool of nodes.")] = 0,
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
-    """The platform as it was at a time (--at), or its log through another policy (--policy)."""
+    """Show the platform at a past time (--at), or replay its log with another policy (--policy)."""
     target = target_of(context, data_dir=data_dir, json=json)
     out = Output(json=target.json)
     now = datetime.now(UTC)

@@ -58,7 +58,7 @@ _LOW_MFU: tuple[Column[LowMfu], ...] = (
 )
 HtmlFile = Annotated[
     Path | None,
-    typer.Option("--html", metavar="FILE", help="Write it as a page instead."),
+    typer.Option("--html", metavar="FILE", help="Write an HTML page instead."),
 ]
 
 
@@ -66,10 +66,15 @@ def utilization(
     session: Session,
     since: Annotated[
         str | None,
-        typer.Option("--from", metavar="TIME", help="2026-11-20 or 2026-11-20T08:00, in UTC."),
+        typer.Option(
+            "--from",
+            metavar="TIME",
+            help="Start: 2026-11-20 or 2026-11-20T08:00, UTC; default: a day before --to.",
+        ),
     ] = None,
     until: Annotated[
-        str | None, typer.Option("--to", metavar="TIME", help="Else now; --from is a day before.")
+        str | None,
+        typer.Option("--to", metavar="TIME", help="End; default: now."),
     ] = None,
     html: HtmlFile = None,
 ) -> None:
@@ -86,7 +91,7 @@ def utilization(
 def weekly(
     session: Session,
     week: Annotated[
-        str | None, typer.Option(metavar="2026-W47", help="An ISO week; else the last 7 days.")
+        str | None, typer.Option(metavar="2026-W47", help="An ISO week; default: the last 7 days.")
     ] = None,
     html: HtmlFile = None,
 ) -> None:

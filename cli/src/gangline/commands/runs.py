@@ -26,9 +26,9 @@ def runs(
     session: Session,
     team: Annotated[str | None, typer.Option(help="Only this team.")] = None,
     name: Annotated[str | None, typer.Option(help="Only names that contain this.")] = None,
-    limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="At most so many.")] = 50,
+    limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="At most this many.")] = 50,
 ) -> None:
-    """Runs of history, newest first."""
+    """Runs in the history, newest first."""
     found = [*session.client.runs(team=team, name=name, limit=limit)]
     now = datetime.now(UTC)
     columns: list[Column[Run]] = [
@@ -49,9 +49,9 @@ def metrics(
     name: Annotated[
         list[str] | None, typer.Option("--name", help="Only this metric; may be repeated.")
     ] = None,
-    points: Annotated[int, typer.Option(min=2, max=5000, help="Points of a curve.")] = 200,
+    points: Annotated[int, typer.Option(min=2, max=5000, help="Points per curve.")] = 200,
     follow: Annotated[
-        bool, typer.Option("-f", "--follow", help="Each step as a line, until the run ends.")
+        bool, typer.Option("-f", "--follow", help="Print each step as a line until the run ends.")
     ] = False,
 ) -> None:
     """A run's metrics: last value, extremes and curve."""
@@ -120,9 +120,9 @@ def compare(
     session: Session,
     run_ids: Annotated[list[str], typer.Argument(metavar="RUN RUN...", help="Two or more runs.")],
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE.png", help="Write the curves as a picture.")
+        Path | None, typer.Option(metavar="FILE.png", help="Write a plot of the curves.")
     ] = None,
-    metric: Annotated[str, typer.Option(help="Which curve --plot shows.")] = "loss",
+    metric: Annotated[str, typer.Option(help="The metric that --plot shows.")] = "loss",
 ) -> None:
     """Runs side by side: what differs in their configuration, and how they ended."""
     wanted = [*dict.fromkeys(run_ids)]

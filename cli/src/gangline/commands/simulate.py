@@ -28,17 +28,22 @@ def simulate(  # noqa: PLR0917 - options of a command are keywords
     trace: Annotated[Path, typer.Option("--trace", help="CSV of jobs: submit, duration, gpus.")],
     cluster: Annotated[Path, typer.Option("--cluster", help="CSV or YAML of nodes.")],
     policy: Annotated[
-        str, typer.Option("--policy", help="Names with commas between; a wrong one lists them.")
+        str,
+        typer.Option("--policy", help="Policies, separated by commas; an unknown name lists all."),
     ] = "gangline,fifo,sjf,tiresias",
     column: Annotated[
         list[str] | None,
-        typer.Option("--column", metavar="FIELD=COLUMN", help="submit=when; once for each field."),
+        typer.Option(
+            "--column",
+            metavar="FIELD=COLUMN",
+            help="Column of a field: submit=when; may be repeated.",
+        ),
     ] = None,
-    since: Annotated[str | None, typer.Option("--from", help="First day, 2017-10-01.")] = None,
-    until: Annotated[str | None, typer.Option("--until", help="Last day, 2017-10-07.")] = None,
-    halve: Annotated[bool, typer.Option("--halve", help="Half of each pool's nodes.")] = False,
+    since: Annotated[str | None, typer.Option("--from", help="First day, as 2017-10-01.")] = None,
+    until: Annotated[str | None, typer.Option("--until", help="Last day, as 2017-10-07.")] = None,
+    halve: Annotated[bool, typer.Option("--halve", help="Use half of each pool's nodes.")] = False,
     picture: Annotated[
-        Path | None, typer.Option("--picture", help="Utilization and queue over time; .png, .svg.")
+        Path | None, typer.Option("--picture", help="Plot of utilization and queue; .png or .svg.")
     ] = None,
     json: Json = False,
 ) -> None:

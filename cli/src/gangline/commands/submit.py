@@ -41,9 +41,9 @@ def submit(  # noqa: PLR0917 -- options of a command line
         float | None, typer.Option(min=0, help="Seconds that --wait waits at most.")
     ] = None,
     idempotency_key: Annotated[
-        str | None, typer.Option(metavar="KEY", help="The same key again is the same job.")
+        str | None, typer.Option(metavar="KEY", help="The same key gives the same job.")
     ] = None,
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")] = False,
     settings: Fields = None,
     team: OtherTeam = None,
 ) -> None:

@@ -57,7 +57,7 @@ def watch(
     session: Session,
     job_id: JobId,
     timeout: Annotated[
-        float | None, typer.Option(min=0, help="Stop watching after so many seconds.")
+        float | None, typer.Option(min=0, help="Stop watching after this many seconds.")
     ] = None,
 ) -> None:
     """Follow a job live until its end; the exit code is the job's.
