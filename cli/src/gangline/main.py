@@ -45,7 +45,7 @@ app = typer.Typer(
 )
 teams = typer.Typer(invoke_without_command=True, help="Teams, their limits and what they use.")
 snapshots = typer.Typer(no_args_is_help=True, help="Token snapshots, from which gangs train.")
-watched = typer.Typer(invoke_without_command=True, help="Alerts, and silences of them.")
+watched = typer.Typer(invoke_without_command=True, help="Alerts and their silences.")
 reports = typer.Typer(no_args_is_help=True, help="Use of the GPUs over a period.")
 
 

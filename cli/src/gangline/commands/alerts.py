@@ -18,15 +18,14 @@ IN_WORDS = 20
 
 
 def alerts(
-    context: typer.Context,
     session: Session,
     *,
-    ended: Annotated[bool, typer.Option("--all", help="Resolved ones too.")] = False,
-    limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="The newest so many.")] = 50,
+    ended: Annotated[bool, typer.Option("--all", help="Also resolved alerts.")] = False,
+    limit: Annotated[
+        int, typer.Option("-n", "--limit", min=1, help="At most this many, the newest.")
+    ] = 50,
 ) -> None:
-    """Alerts that hold, the newest first, each with its value and the way out."""
-    if context.invoked_subcommand is not None:
-        return
+    """Active alerts, newest first, each with its value and what to do."""
     found = session.client.alerts(ended=ended, limit=limit)
     session.out.listing(found, _alerts(datetime.now(UTC)), "no alerts")
     if found and not session.out.json:
@@ -43,10 +42,10 @@ def silence(
     rule: Annotated[str | None, typer.Option(help="Alerts of this rule.")] = None,
     team: Annotated[str | None, typer.Option(help="Alerts of this team's jobs.")] = None,
     job: Annotated[str | None, typer.Option(help="Alerts of this job.")] = None,
-    hours: Annotated[float, typer.Option(min=0, help="For so long.")] = 4.0,
-    comment: Annotated[str, typer.Option(help="Why, for others.")] = "",
+    hours: Annotated[float, typer.Option(min=0, help="How long, in hours.")] = 4.0,
+    comment: Annotated[str, typer.Option(help="The reason, shown to others.")] = "",
 ) -> None:
-    """Send no notifications of an alert, or of all that fit the options."""
+    """Send no notifications of an alert, or of all alerts that match the options."""
     if number is None and rule is None and team is None and job is None:
         raise CliError("which alerts?", "give a number, --rule, --team or --job", ExitCode.USAGE)
     begun = session.client.silence(
@@ -57,14 +56,17 @@ def silence(
 
 
 def silences(session: Session) -> None:
-    """Silences that hold."""
+    """Active silences."""
     session.out.listing(session.client.silences(), _silences(datetime.now(UTC)), "no silences")
 
 
 def unsilence(
-    session: Session, number: Annotated[int, typer.Argument(metavar="SILENCE", min=1)]
+    session: Session,
+    number: Annotated[
+        int, typer.Argument(metavar="SILENCE", min=1, help="The number of a silence.")
+    ],
 ) -> None:
-    """End a silence. Its alerts that still hold are notified then."""
+    """End a silence; notifications of its active alerts are sent then."""
     ended = session.client.unsilence(number)
     session.out.show(ended, f"silence {ended.number} has ended: {_scope(ended)}")
 
@@ -72,9 +74,11 @@ def unsilence(
 def notifications(
     session: Session,
     *,
-    limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="The newest so many.")] = 50,
+    limit: Annotated[
+        int, typer.Option("-n", "--limit", min=1, help="At most this many, the newest.")
+    ] = 50,
 ) -> None:
-    """Notifications of alerts and of jobs, and how far their deliveries are."""
+    """Notifications of alerts and of jobs, and the state of each delivery."""
     found = session.client.notifications(limit=limit)
     session.out.listing(found, _notifications(datetime.now(UTC)), "no notifications")
 
