@@ -50,7 +50,7 @@ def test_each_one_has_a_line_with_health_cost_and_reason_to_stay(
     lines = shown.out.splitlines()
     assert max(len(line) for line in lines) <= 80
     cells = [line.split() for line in lines[:6]]
-    assert cells[0][:4] == ["STEP", "TRY", "HEALTH", "KEPT"]
+    assert cells[0][:4] == ["STEP", "TRY", "HEALTH", "RETAINED"]
     assert cells[1][:4] == ["120000", "12", "scrubbed", "latest"]
     assert cells[1][4:] == ["1.6", "GB", "store", "12", "ms", "30", "s", "9.8", "s", "3", "h"]
     assert cells[2][2:4] == ["committed", "latest+best"]
@@ -132,7 +132,7 @@ def test_what_was_promoted_or_refused_is_shown_with_the_reason(
     lines = gangline("checkpoints", JOB).out.splitlines()
     assert max(len(line) for line in lines) <= 80
     assert [line.split()[3:5] for line in lines[:7]] == [
-        ["KEPT", "GATE"], ["latest", "asked"], ["latest", "no"], ["promoted", "yes"],
+        ["RETAINED", "GATE"], ["latest", "asked"], ["latest", "no"], ["promoted", "yes"],
         ["latest", "yes"], ["pinned+l…", "yes"],
         ["pinned", "-"],
     ]  # fmt: skip

@@ -38,7 +38,7 @@ def test_the_table_and_the_totals_fit(stub: Stub, gangline: Runner) -> None:
     lines = done.out.splitlines()
     assert max(map(len, lines[3:])) <= 80
     assert JOB in lines[1], "to be copied"
-    assert " ".join(lines[0].split()) == "AGE JOB TRY CLASS NODE OUTCOME BACK IN GPU-H"
+    assert " ".join(lines[0].split()) == "AGE JOB TRY CLASS NODE OUTCOME RECOVERY GPU-H"
     assert lines[2].endswith("process        nod…  recovered  2 min 4 s   0.36")
     text = " ".join(done.out.split())
     assert text.endswith(
@@ -55,7 +55,7 @@ def test_of_one_job_each_failure_is_told_in_words(stub: Stub, gangline: Runner) 
     done = gangline("incidents", JOB)
     lines = done.out.splitlines()
     assert max(map(len, lines)) <= 80
-    assert " ".join(lines[0].split()) == "AGE TRY CLASS NODE OUTCOME BACK IN GPU-H"
+    assert " ".join(lines[0].split()) == "AGE TRY CLASS NODE OUTCOME RECOVERY GPU-H"
     text = " ".join(done.out.split())
     assert "was ended by SIGKILL step 97 reached, 60 saved; 40.0 s of work lost" in text
     assert "attempt 2 from step 60: GPUs after 0.2 s, ranks 1.5 s, a step 2 min 4 s" in text

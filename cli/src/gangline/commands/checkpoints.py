@@ -57,7 +57,7 @@ def _columns(now: datetime) -> tuple[Column[Checkpoint], ...]:
         Column("STEP", lambda item: str(item.step), right=True),
         Column("TRY", lambda item: str(item.attempt), right=True),
         Column("HEALTH", _health),
-        Column("KEPT", lambda item: "+".join(_kept(item)) or NONE, flexible=True),
+        Column("RETAINED", lambda item: "+".join(_rules(item)) or NONE, flexible=True),
         Column(_GATE, lambda item: _PROMOTION.get(item.promotion, item.promotion) or NONE),
         Column("SIZE", _size, right=True),
         Column("TIER", _tier),
@@ -80,8 +80,8 @@ def _health(item: Checkpoint) -> str:
     return "scrubbed" if item.status == "committed" and item.scrubbed_at else item.status
 
 
-def _kept(item: Checkpoint) -> list[str]:
-    """Rules that keep it: the user's own first, and no word twice, since the column is short."""
+def _rules(item: Checkpoint) -> list[str]:
+    """Rules that retain it: the user's own first, and no word twice, since the column is short."""
     # The column GATE shows `promoted` too.
     rules = [rule for rule in item.retained if rule != "promoted"] or item.retained
     return sorted(rules, key=lambda rule: rule != "pinned")

@@ -51,7 +51,7 @@ def _nodes(now: datetime) -> tuple[Column[Node], ...]:
         Column("RACK", lambda node: node.rack, flexible=True),
         Column("ISOLATION", lambda node: node.isolation),
         Column("CPU", _cpu, right=True),
-        Column("HEARD", lambda node: render.short_age(node.last_heartbeat, now), right=True),
+        Column("SEEN", lambda node: render.short_age(node.last_heartbeat, now), right=True),
         Column("JOBS", lambda node: ", ".join(node.jobs) or NONE, flexible=True),
     )
 

@@ -109,7 +109,7 @@ def _columns(now: datetime) -> tuple[Column[Incident], ...]:
         Column("CLASS", lambda item: item.failure_class),
         Column("NODE", lambda item: item.node_id or NONE, flexible=True),
         Column("OUTCOME", lambda item: item.outcome),
-        Column("BACK IN", lambda item: seconds(item.recover_s), right=True),
+        Column("RECOVERY", lambda item: seconds(item.recover_s), right=True),
         Column("GPU-H", lambda item: f"{item.lost_gpu_s / _HOUR_S:,.2f}", right=True),
     )
 
