@@ -42,6 +42,7 @@ class MlflowProcess:
             "GANGLINE_CLICKHOUSE_URL": self._tracker.url,
             "GANGLINE_HEALTH_FILE": str(self._health),
             "GANGLINE_INSTANCE_ID": "mlflow-0",
+            "PYTHONHASHSEED": "0",  # as the genuine server that it is compared with
         }
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(

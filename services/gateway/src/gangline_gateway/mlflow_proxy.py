@@ -77,15 +77,16 @@ class MlflowProxy:
             f"{self.url}{_raw_path(scope, passed)}{'?' + query if query else ''}", encoded=True
         )
         try:
-            async with self._client().request(
+            response = await self._client().request(
                 scope["method"], url, headers=headers, data=body or None, allow_redirects=False
-            ) as response:
-                await _hand_back(response, send)
+            )
         except (aiohttp.ClientConnectionError, TimeoutError) as error:
             log.warning("MLflow did not answer", error=repr(error)[:300])
             raise Refused(
                 503, "TEMPORARILY_UNAVAILABLE", "the MLflow server does not answer; try again"
             ) from None
+        async with response:
+            await _hand_back(response, send)
 
     def _client(self) -> aiohttp.ClientSession:
         if self._session is None:

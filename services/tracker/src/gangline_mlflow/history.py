@@ -20,10 +20,11 @@ Row = tuple[str, int, int, float, bool]
 """(run, step, Unix time in ms, value, whether it is a NaN)."""
 
 _CLIENTS = 4
-_COLUMNS = "run_id, step, time_ms, value, is_nan"
-_JSON = "step, time_ms AS timestamp, if(is_nan, NULL, value) AS value, {name:String} AS key"
+_COLUMNS = "run_id, step, time_ms, number, is_nan"
+_JSON = "step, time_ms AS timestamp, if(is_nan, NULL, number) AS value, {name:String} AS key"
+# `value` is renamed, since an ORDER BY would take the answer's `value`, which NaNs lack.
 _ROWS = (
-    "(SELECT DISTINCT run_id, step, time_ms, value, is_nan FROM gangline.metric_points "
+    "(SELECT DISTINCT run_id, step, time_ms, value AS number, is_nan FROM gangline.metric_points "
     "WHERE run_id IN {runs:Array(String)} AND name = {name:String}%s)"
 )
 _BETWEEN = " AND step BETWEEN {low:Int64} AND {high:Int64}"
@@ -34,7 +35,7 @@ SELECT %s FROM (
   SELECT *, intDiv(total, {size:Int64}) AS each, (total %% {size:Int64}) * (each + 1) AS longer
   FROM (
     SELECT *, toInt64(row_number() OVER (
-        PARTITION BY run_id ORDER BY step, time_ms, value, is_nan)) - 1 AS place,
+        PARTITION BY run_id ORDER BY step, time_ms, number, is_nan)) - 1 AS place,
       toInt64(count() OVER (PARTITION BY run_id)) AS total
     FROM %s))
 WHERE total <= {size:Int64} OR place = total - 1 OR (place < total - each AND
@@ -78,7 +79,7 @@ class Histories:
         """Points of several runs, by run and time."""
         return self._points(
             f"SELECT {_COLUMNS} FROM {_ROWS % ''} "  # noqa: S608
-            f"ORDER BY run_id, time_ms, step, value LIMIT {int(limit)}",
+            f"ORDER BY run_id, time_ms, step, number LIMIT {int(limit)}",
             runs=run_ids,
             name=name,
         )
@@ -88,7 +89,7 @@ class Histories:
         rows = _ROWS % " AND step IN {steps:Array(Int64)}"
         return self._points(
             f"SELECT {_COLUMNS} FROM {rows} "  # noqa: S608
-            f"ORDER BY step, time_ms, value LIMIT {int(limit)}",
+            f"ORDER BY step, time_ms, number LIMIT {int(limit)}",
             runs=[run_id],
             name=name,
             steps=list(steps),
@@ -165,7 +166,7 @@ def _of_run(columns: str, offset: int, limit: int | None) -> str:
     paging = "" if limit is None else f" LIMIT {int(limit)}"
     if offset:
         paging += f" OFFSET {int(offset)}"
-    return f"SELECT {columns} FROM {_ROWS % ''} ORDER BY time_ms, step, value{paging}"  # noqa: S608
+    return f"SELECT {columns} FROM {_ROWS % ''} ORDER BY time_ms, step, number{paging}"  # noqa: S608
 
 
 def _sampled(columns: str, steps: tuple[int, int] | None) -> tuple[str, dict[str, Any]]:

@@ -21,11 +21,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gangline_bus.ports import BusError
 from gangline_mlflow import plain
-from gangline_mlflow.asgi import answer, replayed, whole_body
+from gangline_mlflow.asgi import answer, refuse, replayed, whole_body
 from gangline_mlflow.guard import WORKSPACE
 from gangline_mlflow.plain import HistoryAsked, Logged, Odd, SampleAsked
 from gangline_mlflow.points import NotSettledError
-from gangline_mlflow.store import GanglineStore
+from gangline_mlflow.store import ACCEPT_S, GanglineStore
 
 _NAMES_KEPT = 100_000
 # Writes that leave active runs active. After any other one, runs are looked up again.
@@ -68,6 +68,8 @@ class FastLane:
         except (Odd, MlflowException, BusError, NotSettledError):
             # Also what could not be stored now: MLflow's way tries once more, and says why.
             await self._hand_on(scope, replayed(body, receive), send)
+        except TimeoutError:
+            await refuse(send, 503, "TEMPORARILY_UNAVAILABLE", "the bus does not answer; try again")
         else:
             await answer(send, 200, made)
 
@@ -96,7 +98,8 @@ class FastLane:
         if (workspace, logged.run_id) not in self._active:
             await to_thread.run_sync(_within, workspace, self._store.assert_active, logged.run_id)
             self._active.add((workspace, logged.run_id))
-        await asyncio.wrap_future(self._points.accept(workspace, logged.run_id, logged.points))
+        accepted = self._points.accept(workspace, logged.run_id, logged.points)
+        await asyncio.wait_for(asyncio.wrap_future(accepted), ACCEPT_S)
         return b"{}"
 
     def _check_name(self, name: str) -> None:

@@ -59,12 +59,23 @@ class LatestTable:
             else:
                 return
 
+    def analyze(self) -> None:
+        """SQLite: gather the statistics without which a search of 10,000 runs takes seconds.
+
+        MLflow never does; PostgreSQL does by itself. New connections see them.
+        """
+        if self._engine.dialect.name == "sqlite":
+            with self._engine.begin() as connection:
+                for table in ("runs", "latest_metrics", "params", "tags"):
+                    connection.execute(sa.text(f"ANALYZE {table}"))
+            self._engine.dispose()
+
     @staticmethod
     def _write(connection: sa.Connection, latest: Latest, positions: dict[int, int]) -> None:
         known = _known_runs(connection, sorted({run for run, _ in latest}))
         rows = [
             dict(zip(("run", "name", "step", "time_ms", "value", "is_nan"), (*key, *row)))  # noqa: B905
-            for key, row in sorted(latest.items())  # in one order, against deadlocks
+            for key, row in latest.items()
             if key[0] in known
         ]
         if rows:

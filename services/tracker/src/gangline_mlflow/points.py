@@ -37,6 +37,7 @@ log = structlog.get_logger(__name__)
 SOURCE = "gangline/mlflow"
 SETTLE_S = 15.0
 _FLUSH_EVERY_S = 1.0
+_ANALYZE_EVERY_S = 60.0
 _POLL_S = 0.2
 _RECORDS = 2_000
 _RUNS_KEPT = 10_000
@@ -183,7 +184,7 @@ class Points:
             self._changed.notify_all()
 
     def _follow(self) -> None:
-        written = time.monotonic()
+        written = analyzed = time.monotonic()
         try:
             while True:
                 self._take(self._reader.poll(_RECORDS, _POLL_S))
@@ -191,6 +192,9 @@ class Points:
                 if self._positions and now - written >= _FLUSH_EVERY_S:
                     self.flush()
                     written = now
+                    if now - analyzed >= _ANALYZE_EVERY_S:
+                        self._table.analyze()
+                        analyzed = now
         except BaseException as error:
             self._failure = error
             with self._changed:

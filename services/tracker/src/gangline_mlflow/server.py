@@ -13,6 +13,8 @@ from gangline_mlflow.config import Settings
 from gangline_mlflow.plugin import PREFIX
 
 _STOP_S = 2
+_KEEP_ALIVE_S = 75
+"""Longer than the gateway keeps a connection, so it never uses one that is being closed."""
 
 
 def environment(settings: Settings) -> Mapping[str, str]:
@@ -66,6 +68,7 @@ class Server:
             access_log=False,
             proxy_headers=False,
             server_header=False,
+            timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=_STOP_S,
         )
         self._server = uvicorn.Server(config)
