@@ -1,4 +1,4 @@
-"""A gateway over the bus in memory, with real quota and scheduler deciding in a thread.
+"""A gateway over the bus in memory, with real deciders in a thread.
 
 `GatewayHarness` serves the real application from a real HTTP server. Only history is a fake, and
 only where a test asks for one: ClickHouse is the tracker's.
@@ -16,6 +16,10 @@ from typing import Any
 
 import httpx
 
+from gangline_alerts.core.decide import AlertDecider
+from gangline_alerts.core.policy.routes import Receivers, Route
+from gangline_alerts.core.policy.rules import QueueWait, Rules
+from gangline_alerts.core.policy.timing import Timing
 from gangline_bus.codec import encode
 from gangline_bus.decider import DeciderLoop, LoopSettings
 from gangline_bus.memory import Broker, MemoryBus
@@ -52,6 +56,12 @@ from gangline_storage.local import LocalStore
 from gangline_tracker.views.runs import EVERY_MS, Runs
 
 DEADLINE_S = 120.0
+ALERTS = AlertDecider(
+    Rules(queue_wait=QueueWait(above_s=0.1)),
+    Receivers((Route(to="ops"),)),
+    Timing(settle_s=0.0, group_s=0.0),
+)
+"""Eager, and without anything that delivers."""
 TOKENS = {"admin": "admin-token", "nlp": "nlp-token", "vision": "vision-token", "svc": "svc-token"}
 
 
@@ -242,7 +252,7 @@ class GatewayHarness:
                     names=self.names,
                     settings=LoopSettings(tick_interval_s=0.1),
                 )
-                for decider in (Quota(ApprovalRule.NAMED), Scheduler())
+                for decider in (Quota(ApprovalRule.NAMED), Scheduler(), ALERTS)
             ]
             for loop in loops:
                 loop.take_over()
