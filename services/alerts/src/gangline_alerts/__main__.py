@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import sys
 
-from gangline_alerts.core.decide import AlertDecider
 from gangline_alerts.core.snapshot import codec
 from gangline_alerts.service.alerts_file import AlertsFile, AlertsFileError, read_alerts
 from gangline_alerts.service.config import AlertSettings
 from gangline_alerts.service.delivery import Deliverer, share_of
+from gangline_alerts.service.measuring import MeasuredDecider
 from gangline_alerts.service.targets import Secrets
+from gangline_bus.ports import Bus
 from gangline_service.deciding import run_decider
-from gangline_service.settings import EXIT_USAGE
+from gangline_service.lifecycle import Context
+from gangline_service.settings import EXIT_USAGE, ServiceSettings
 
 
 def main() -> None:
@@ -24,13 +26,19 @@ def main() -> None:
         except AlertsFileError as error:
             sys.stderr.write(f"cannot start: GANGLINE_ALERTS_FILE: {error}\n")
             raise SystemExit(EXIT_USAGE) from None
+    decider = MeasuredDecider(file.rules, file.core(), settings.timing())
+
+    def on_start(_bus: Bus, context: Context[ServiceSettings]) -> None:
+        decider.export(context.meter)
+
     run_decider(
         "alerts",
         settings,
-        AlertDecider(file.rules, file.core(), settings.timing()),
+        decider,
         codec(),
         executor=Deliverer(file.receivers, Secrets(settings.alert_secrets_dir)),
         share=share_of,
+        on_start=on_start,
     )
 
 

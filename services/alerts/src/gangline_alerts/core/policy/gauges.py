@@ -1,0 +1,81 @@
+"""The values that rules compare with their thresholds, as gauges for Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from gangline_alerts.core.model import Watch
+from gangline_alerts.core.policy import of_runs
+from gangline_alerts.core.policy.counted import watched_s
+from gangline_alerts.core.policy.rules import Rules
+from gangline_alerts.core.policy.timing import Timing
+from gangline_alerts.core.state import AlertState, total
+from gangline_schemas.alerts import AlertRule
+
+OF_RUNS: Mapping[AlertRule, str] = {
+    AlertRule.LOW_MFU: "gangline.run.mfu",
+    AlertRule.DATA_LOADING: "gangline.run.data.loading",
+    AlertRule.GPU_ACTIVITY: "gangline.run.gpu.activity",
+}
+"""Gauges of rules over measurements. Prometheus writes `_` for `.`."""
+GAUGES: Mapping[str, str] = {
+    "gangline.alerts.held": "Alerts that hold, by rule, severity and team",
+    "gangline.gpus.allocated": "GPUs of gangs",
+    "gangline.gpus.offered": "GPUs of nodes that take gangs",
+    "gangline.queue.wait": "Seconds of the longest wait of an urgent job, by team",
+    "gangline.day.saves": "Saves of the last 24 hours, by outcome",
+    "gangline.day.jobs": "Jobs that ended in the last 24 hours, by outcome",
+    "gangline.day.node.failures": "Nodes that failed in the last 24 hours",
+    OF_RUNS[AlertRule.LOW_MFU]: "MFU of large jobs (0 to 1), by team and job",
+    OF_RUNS[AlertRule.DATA_LOADING]: "Share of time without waiting for data, by team and job",
+    OF_RUNS[AlertRule.GPU_ACTIVITY]: "Mean activity of a gang's GPUs (0 to 1), by team and job",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """One value of a gauge of `GAUGES`."""
+
+    name: str
+    value: float
+    labels: Mapping[str, str]
+
+
+def gauges(
+    state: AlertState, soft: Watch, rules: Rules, timing: Timing, now: datetime
+) -> Iterator[Gauge]:
+    """All values now. Cost: the jobs, and the runs that report."""
+    held: dict[tuple[str, str, str], int] = {}
+    for alert in state.alerts.values():
+        key = (alert.text.rule.value, alert.text.severity.value, alert.text.team)
+        held[key] = held.get(key, 0) + 1
+    for (rule, severity, team), count in held.items():
+        labels = {"rule": rule, "severity": severity, "team": team}
+        yield Gauge("gangline.alerts.held", count, labels)
+    yield Gauge("gangline.gpus.allocated", state.totals.get("held", 0), {})
+    yield Gauge("gangline.gpus.offered", state.totals.get("offered", 0), {})
+    yield from _waits(state, rules, now)
+    counts = total(state.hours, now)
+    for outcome, count in (("committed", counts.saved), ("failed", counts.unsaved)):
+        yield Gauge("gangline.day.saves", count, {"outcome": outcome})
+    for outcome, count in (
+        ("succeeded", counts.ended - counts.failed),
+        ("failed", counts.failed),
+    ):
+        yield Gauge("gangline.day.jobs", count, {"outcome": outcome})
+    yield Gauge("gangline.day.node.failures", counts.node_failures, {})
+    for finding in of_runs.findings(state, soft, rules, timing, now):
+        labels = {"team": finding.team, "job": finding.subject}
+        yield Gauge(OF_RUNS[finding.rule], finding.value, labels)
+
+
+def _waits(state: AlertState, rules: Rules, now: datetime) -> Iterator[Gauge]:
+    longest: dict[str, float] = {}
+    for job in state.jobs.values():
+        if job.waiting_since is not None and job.priority < rules.queue_wait.priority_below:
+            waited_s = watched_s(job.waiting_since, now, state.away)
+            longest[job.team] = max(longest.get(job.team, 0.0), waited_s)
+    for team, waited_s in longest.items():
+        yield Gauge("gangline.queue.wait", waited_s, {"team": team})

@@ -1,0 +1,43 @@
+"""The gauges of the rules on /metrics, renewed at each Tick."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from opentelemetry.metrics import CallbackOptions, Meter, Observation
+
+from gangline_alerts.core.decide import AlertDecider
+from gangline_alerts.core.model import Watch
+from gangline_alerts.core.policy.gauges import GAUGES, Gauge, gauges
+from gangline_alerts.core.state import AlertState
+from gangline_bus.decision import Observed, Tick
+
+
+@dataclass(slots=True)
+class MeasuredDecider(AlertDecider):
+    """The decider, which also keeps the gauges of its last Tick. Its decisions are the same."""
+
+    newest: tuple[Gauge, ...] = field(default=(), compare=False)
+
+    def observe(self, state: AlertState, soft: Watch, observed: Observed, now: datetime) -> Watch:
+        """See AlertDecider."""
+        # Not super(): a dataclass with slots is another class than the one that is written here.
+        soft = AlertDecider.observe(self, state, soft, observed, now)
+        if isinstance(observed, Tick):
+            self.newest = tuple(gauges(state, soft, self.rules, self.timing, now))
+        return soft
+
+    def export(self, meter: Meter) -> None:
+        """Show the gauges. A standby has none, so each value comes from one process."""
+
+        def values_of(name: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
+            def values(_: CallbackOptions) -> Iterable[Observation]:
+                found = [one for one in self.newest if one.name == name]
+                return [Observation(one.value, dict(one.labels)) for one in found]
+
+            return values
+
+        for name, description in GAUGES.items():
+            meter.create_observable_gauge(name, [values_of(name)], description=description)

@@ -1,0 +1,105 @@
+"""The same rules for Prometheus: `python -m gangline_alerts.service.prometheus [ALERTS_FILE]`.
+
+Prints a file of alerting rules over the gauges of the alerts service (core/policy/gauges.py), with
+the thresholds of the file of alerts or the defaults.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gangline_alerts.core.policy.gauges import OF_RUNS
+from gangline_alerts.core.policy.rules import MeasuredRule, Rules
+from gangline_alerts.service.alerts_file import AlertsFileError, read_alerts
+from gangline_schemas.alerts import AlertRule
+from gangline_service.settings import EXIT_USAGE
+
+GUIDE = "docs/guides/alerts.md#rules"
+_SUMMARIES: dict[AlertRule, str] = {
+    AlertRule.CLUSTER_UTILIZATION: "{{ $value | humanizePercentage }} of the GPUs are allocated",
+    AlertRule.QUEUE_WAIT: "a job of team {{ $labels.team }} waits for "
+    "{{ $value | humanizeDuration }}",
+    AlertRule.LOW_MFU: "job {{ $labels.job }} has an MFU of {{ $value | humanizePercentage }}",
+    AlertRule.FAILED_SAVES: "{{ $value | humanizePercentage }} of the saves of a day failed",
+    AlertRule.NODE_FAILURES: "{{ $value }} nodes failed in a day",
+    AlertRule.FAILED_JOBS: "{{ $value | humanizePercentage }} of the jobs of a day failed",
+    AlertRule.DATA_LOADING: "job {{ $labels.job }} computes in {{ $value | humanizePercentage }} "
+    "of its time, and waits for data in the rest",
+    AlertRule.GPU_ACTIVITY: "the GPUs of job {{ $labels.job }} are "
+    "{{ $value | humanizePercentage }} busy",
+}
+
+
+def rules_file(rules: Rules) -> str:
+    """The file for Prometheus, as YAML."""
+    found = [_rule(name, rules) for name in AlertRule if rules.of(name).enabled]
+    return yaml.safe_dump(
+        {"groups": [{"name": "gangline", "rules": found}]}, sort_keys=False, width=100
+    )
+
+
+def _rule(name: AlertRule, rules: Rules) -> dict[str, Any]:
+    rule = rules.of(name)
+    expression, for_s = _condition(name, rules)
+    return {
+        "alert": "Gangline" + "".join(map(str.capitalize, name.value.split("-"))),
+        "expr": expression,
+        "for": f"{for_s:g}s",
+        "labels": {"severity": rule.severity.value},
+        "annotations": {"summary": _SUMMARIES[name], "runbook": GUIDE},
+    }
+
+
+def _condition(name: AlertRule, rules: Rules) -> tuple[str, float]:
+    """The expression, and how many seconds it must hold."""
+    rule = rules.of(name)
+    if isinstance(rule, MeasuredRule):
+        below: float = rule.below  # type: ignore[attr-defined]
+        return f"{_metric(OF_RUNS[name])} < {below:g}", rule.for_s
+    use, wait = rules.cluster_utilization, rules.queue_wait
+    saves, jobs = rules.failed_saves, rules.failed_jobs
+    offered = _metric("gangline.gpus.offered")
+    match name:
+        case AlertRule.CLUSTER_UTILIZATION:
+            share = f"{_metric('gangline.gpus.allocated')} / {offered}"
+            return f"{share} < {use.below:g} and {offered} >= {use.gpus_at_least}", use.for_s
+        case AlertRule.QUEUE_WAIT:
+            return f"{_metric('gangline.queue.wait')} > {wait.above_s:g}", 0
+        case AlertRule.FAILED_SAVES:
+            return _share("gangline.day.saves", saves.above, saves.at_least), 0
+        case AlertRule.FAILED_JOBS:
+            return _share("gangline.day.jobs", jobs.above, jobs.at_least), 0
+        case _:
+            failures = _metric("gangline.day.node.failures")
+            return f"{failures} > {rules.node_failures.above}", 0
+
+
+def _share(name: str, above: float, at_least: int) -> str:
+    metric = _metric(name)
+    failed = f'sum({metric}{{outcome="failed"}})'
+    return f"{failed} / sum({metric}) > {above:g} and sum({metric}) >= {at_least}"
+
+
+def _metric(name: str) -> str:
+    """As the exporter names it."""
+    return name.replace(".", "_")
+
+
+def main() -> None:
+    """Print the rules of the file that is named, or the defaults."""
+    rules = Rules()
+    if len(sys.argv) > 1:
+        try:
+            rules = read_alerts(Path(sys.argv[1])).rules
+        except AlertsFileError as error:
+            sys.stderr.write(f"{error}\n")
+            raise SystemExit(EXIT_USAGE) from None
+    sys.stdout.write(rules_file(rules))
+
+
+if __name__ == "__main__":
+    main()

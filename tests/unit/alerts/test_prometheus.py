@@ -1,0 +1,114 @@
+"""The rules for Prometheus: generated, over gauges that the service has, and read by promtool."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from prometheus_client.exposition import generate_latest
+
+from gangline_alerts.core.policy.rules import QueueWait, Rules
+from gangline_alerts.service.measuring import MeasuredDecider
+from gangline_alerts.service.prometheus import rules_file
+from gangline_schemas.alerts import AlertRule
+from gangline_service.telemetry import start
+from support.builders.alerts import AlertsRun
+
+FILE = Path(__file__).parents[3] / "deploy" / "prometheus" / "gangline.rules.yaml"
+PROMTOOL = shutil.which("promtool")
+
+
+def test_the_file_is_generated() -> None:
+    assert FILE.read_text(encoding="utf-8") == rules_file(Rules()), (
+        "run: python -m gangline_alerts.service.prometheus > deploy/prometheus/gangline.rules.yaml"
+    )
+    found = yaml.safe_load(rules_file(Rules(queue_wait=QueueWait(enabled=False))))
+    assert len(found["groups"][0]["rules"]) == len(AlertRule) - 1
+
+
+def test_each_rule_reads_gauges_that_the_service_shows() -> None:
+    telemetry = start("alerts", "test")
+    decider = MeasuredDecider()
+    decider.export(telemetry.meter("test"))
+    run = AlertsRun()
+    run.decider = decider
+    run.settle()
+    run.node("n1")
+    run.start("a")
+    run.queue("b", priority=0)
+    run.start("large", 128)
+    run.end("c")
+    for step in range(3):
+        run.save("a", step)
+    run.pass_time(7300, 100)
+    for job_id in ("a", "large"):
+        run.progress(job_id, 0.1, mfu=0.4)
+    run.beat("n1", 90)
+    run.tick(1)
+    text = generate_latest(telemetry.registry).decode()
+    shown = set(re.findall(r"^(gangline_[a-z_]+)\{?", text, re.MULTILINE))
+    used = set(re.findall(r"gangline_[a-z_]+", " ".join(
+        one["expr"] for one in yaml.safe_load(FILE.read_text())["groups"][0]["rules"]
+    )))  # fmt: skip
+    assert used <= shown
+    assert "gangline_alerts_held{" in text
+    assert re.search(r'gangline_queue_wait\{[^}]*team="nlp"[^}]*\} 73', text)
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="promtool of Debian's package prometheus")
+def test_promtool_accepts_the_file_and_the_rules_fire(tmp_path: Path) -> None:
+    case = {
+        "rule_files": [str(FILE)],
+        "evaluation_interval": "1m",
+        "tests": [
+            {
+                "interval": "1m",
+                "input_series": [
+                    {"series": 'gangline_queue_wait{team="nlp"}', "values": "7190 7201"},
+                    {"series": 'gangline_day_jobs{outcome="failed"}', "values": "1 2"},
+                    {"series": 'gangline_day_jobs{outcome="succeeded"}', "values": "30 30"},
+                ],
+                "alert_rule_test": [
+                    {"eval_time": "0m", "alertname": "GanglineQueueWait"},
+                    {
+                        "eval_time": "1m",
+                        "alertname": "GanglineQueueWait",
+                        "exp_alerts": [
+                            {
+                                "exp_labels": {"severity": "warning", "team": "nlp"},
+                                "exp_annotations": {
+                                    "summary": "a job of team nlp waits for 2h 0m 1s",
+                                    "runbook": "docs/guides/alerts.md#rules",
+                                },
+                            }
+                        ],
+                    },
+                    {"eval_time": "0m", "alertname": "GanglineFailedJobs"},
+                    {
+                        "eval_time": "1m",
+                        "alertname": "GanglineFailedJobs",
+                        "exp_alerts": [
+                            {
+                                "exp_labels": {"severity": "warning"},
+                                "exp_annotations": {
+                                    "summary": "6.25% of the jobs of a day failed",
+                                    "runbook": "docs/guides/alerts.md#rules",
+                                },
+                            }
+                        ],
+                    },
+                ],
+            }
+        ],
+    }
+    path = tmp_path / "case.yaml"
+    path.write_text(yaml.safe_dump(case))
+    for arguments in (["check", "rules", str(FILE)], ["test", "rules", str(path)]):
+        done = subprocess.run(
+            [str(PROMTOOL), *arguments], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
