@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gangline_alerts.service.config import AlertSettings
 from gangline_gateway.config import Settings as GatewaySettings
 from gangline_quota.service.config import QuotaSettings
 from gangline_scheduler.service.config import SchedulerSettings
@@ -35,6 +36,10 @@ def test_the_gateway_reads_snapshots_where_the_scheduler_writes_them() -> None:
 
 def test_one_file_is_read_by_all_services() -> None:
     assert QuotaSettings().bootstrap_servers == SchedulerSettings().bootstrap_servers
+
+
+def test_the_alerts_service_reads_its_table() -> None:
+    assert AlertSettings().alerts_file == Path("/etc/gangline/alerts.yaml")
 
 
 def test_it_holds_no_secret_but_says_where_it_comes_from() -> None:
