@@ -215,3 +215,18 @@ def test_a_rule_that_is_off_resolves_its_alerts() -> None:
     run.decider = off.decider
     run.tick(1)
     assert [one.reason for one in run.resolved(AlertRule.QUEUE_WAIT)] == ["off"]
+
+
+def test_saves_are_counted_once_over_a_takeover() -> None:
+    run = running()
+    for step in range(3):
+        run.save("a", step)
+    run.tick(1)
+    run.save("a", 3)
+    run.save("a", 4, committed=False)
+    run.take_over()
+    run.pass_time(90)
+    run.take_over()
+    run.pass_time(90)
+    (counts,) = run.state.hours.values()
+    assert (counts.saved, counts.unsaved) == (4, 1)
