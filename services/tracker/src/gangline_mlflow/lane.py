@@ -2,7 +2,7 @@
 
 So every refusal, every odd spelling and every message is MLflow's own. The lane answers:
 log-metric and log-batch with metrics alone, to a run that is known to be active; a metric's
-history; the sample of histories that charts are drawn from.
+history; the sample of histories that charts are drawn from; searches of runs.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ class FastLane:
         for prefix in ("/api/2.0/mlflow", "/ajax-api/2.0/mlflow"):
             self._routes["POST", f"{prefix}/runs/log-metric"] = self._log_metric
             self._routes["POST", f"{prefix}/runs/log-batch"] = self._log_batch
+            self._routes["POST", f"{prefix}/runs/search"] = self._search
             self._routes["GET", f"{prefix}/metrics/get-history"] = self._history
             self._routes["GET", f"{prefix}/metrics/get-history-bulk-interval"] = self._sample
 
@@ -109,6 +110,11 @@ class FastLane:
         self._good_names.add(name)
 
     # Reading
+
+    async def _search(self, workspace: str, body: bytes, _query: bytes) -> bytes:
+        asked = plain.search_runs(body)
+        found: bytes = await to_thread.run_sync(_within, workspace, self._store.search_json, asked)
+        return found
 
     async def _history(self, workspace: str, _body: bytes, query: bytes) -> bytes:
         return await to_thread.run_sync(self._read_history, workspace, plain.history(query))

@@ -22,6 +22,12 @@ _ONE = _POINT | {"run_id", "run_uuid"}
 _BATCH = frozenset({"run_id", "metrics", "params", "tags"})
 _HISTORY = frozenset({"run_id", "run_uuid", "metric_key", "max_results", "page_token"})
 _SAMPLE = frozenset({"run_ids", "metric_key", "max_results", "start_step", "end_step"})
+_SEARCH: dict[str, type] = {
+    "experiment_ids": list, "filter": str, "run_view_type": str, "max_results": int,
+    "order_by": list, "page_token": str,
+}  # fmt: skip
+_VIEWS = frozenset({"ACTIVE_ONLY", "DELETED_ONLY", "ALL"})
+_MOST_FOUND = 50_000
 _INTEGER = re.compile(r"-?\d{1,18}", re.ASCII)
 _MOST_RUNS, _MOST_POINTS = 100, 2500
 
@@ -56,6 +62,18 @@ class SampleAsked:
     name: str
     size: int
     steps: tuple[int, int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunsAsked:
+    """A search of runs; its filter and order are not checked."""
+
+    experiments: list[int]
+    filter: str
+    view: str
+    limit: int
+    order_by: list[str]
+    page_token: str | None
 
 
 def log_metric(body: bytes) -> Logged:
@@ -112,6 +130,22 @@ def sample(query: bytes) -> SampleAsked:
     if low > high:
         raise Odd
     return SampleAsked(run_ids, name, size, (low, high))
+
+
+def search_runs(body: bytes) -> RunsAsked:
+    """The body of runs/search. Raises Odd."""
+    asked = _object(body, frozenset(_SEARCH))
+    if any(type(value) is not _SEARCH[name] for name, value in asked.items()):
+        raise Odd
+    experiments, order = asked.get("experiment_ids", []), asked.get("order_by", [])
+    limit, view = asked.get("max_results", 1000), asked.get("run_view_type", "ACTIVE_ONLY")
+    if not all(type(one) is str for one in (*experiments, *order)):
+        raise Odd
+    if not 0 < limit <= _MOST_FOUND or view not in _VIEWS:
+        raise Odd
+    token = asked.get("page_token") or None
+    ids = [_integer(one) for one in experiments]
+    return RunsAsked(ids, asked.get("filter", ""), view, limit, order, token)
 
 
 def _point(fields: Mapping[str, Any]) -> Point:

@@ -27,7 +27,9 @@ from gangline_bus.ports import BusError
 from gangline_mlflow.history import Histories, Row
 from gangline_mlflow.latest import LatestTable
 from gangline_mlflow.parts import Parts
+from gangline_mlflow.plain import RunsAsked
 from gangline_mlflow.points import NotSettledError, Points
+from gangline_mlflow.search import found_runs
 
 ACCEPT_S = 30.0
 
@@ -66,6 +68,13 @@ class GanglineStore(WorkspaceAwareSqlAlchemyStore):  # type: ignore[misc]  # MLf
     def _search_runs(self, *args: Any, **kwargs: Any) -> Any:
         self._settle(None)
         return super()._search_runs(*args, **kwargs)
+
+    def search_json(self, asked: RunsAsked) -> bytes:
+        """The answer to runs/search, after what was accepted before. Raises Odd."""
+        self._settle(None)
+        with self.ManagedSessionMaker() as session:
+            mine = self._filter_experiment_ids(session, asked.experiments)
+            return found_runs(session, asked, mine)
 
     def _settle(self, run_id: str | None) -> None:
         with _refusals():
