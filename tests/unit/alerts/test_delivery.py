@@ -148,6 +148,23 @@ def test_private_addresses_and_missing_secrets_are_named(deliver: Callable[..., 
 
 
 @pytest.mark.parametrize(
+    "url",
+    [
+        "https://secret.example:port/x", "http://[secret", "ftp://secret/", "http://secret\x01/",
+        "secret", "http://secret.invalid/\u00e9", "http://127.0.0.1:1/secret",
+        f"http://{'secret' * 50}.example/",
+    ],
+)  # fmt: skip
+def test_a_wrong_url_ends_nothing_and_is_not_repeated(
+    deliver: Callable[..., Any], url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = deliver(Slack(kind="slack", url_secret="url", allow_private=True), url=url)
+    assert isinstance(found, Undelivered)
+    assert "secret" not in found.reason.replace("the secret 'url'", "")
+    assert "secret" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
     ("address", "public"),
     [
         ("8.8.8.8", True), ("2606:4700::1111", True), ("127.0.0.1", False), ("10.1.2.3", False),

@@ -25,8 +25,8 @@ def resolve(host: str, port: int, *, allow_private: bool) -> list[str]:
         for address in addresses:
             if not is_public(address):
                 raise AddressRefusedError(
-                    f"{host} has the address {address}, which is not public; set allow_private "
-                    "for this receiver if it is meant"
+                    f"it has the address {address}, which is not public; set allow_private for "
+                    "this receiver if it is meant"
                 )
     return addresses
 

@@ -86,8 +86,10 @@ class Deliverer:
             outcome = Undelivered(str(error), error.final)
         except (SecretMissingError, AddressRefusedError) as error:
             outcome = Undelivered(str(error))
-        except (OSError, http.client.HTTPException, UnicodeError) as error:
+        except (OSError, http.client.HTTPException) as error:
             outcome = Undelivered(_reason(error))
+        except ValueError:
+            outcome = Undelivered("its URL or an address is not valid")
         kind = "none" if target is None else target.kind
         name = "delivered" if isinstance(outcome, Delivered) else "undelivered"
         _DELIVERIES.add(1, {"kind": kind, "outcome": name})
