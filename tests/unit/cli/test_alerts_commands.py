@@ -1,0 +1,64 @@
+"""`gangline alerts` and `gangline notifications`: what they ask, and tables that fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from support.fakes.stub_gateway import Stub
+from support.harnesses.cli_run import Runner
+
+AT = "2026-11-21T08:00:00Z"
+ALERT: dict[str, Any] = {
+    "number": 17, "rule": "queue-wait", "subject": "llama-sft-with-a-rather-long-name-0123456789",
+    "team": "a-team-with-a-long-name", "severity": "warning", "value": 7205.0,
+    "threshold": 7200.0, "message": "job llama waits " + "for long " * 12, "cause": None,
+    "raised_at": AT, "resolved_at": None, "silence": 3, "targets": [],
+}  # fmt: skip
+SILENCE: dict[str, Any] = {
+    "number": 3, "rule": None, "team": "nlp", "subject": None, "until": AT, "comment": "move",
+    "user": "ada", "begun_at": AT,
+}  # fmt: skip
+SENT: dict[str, Any] = {
+    "notification": "n42", "target": "team-hook", "team": "nlp", "about": ALERT["subject"],
+    "alerts": 1, "state": "deferred", "tries": 2, "text": "the receiver answered HTTP 503",
+    "due_at": AT, "next_at": AT, "ended_at": None,
+}  # fmt: skip
+
+
+def test_alerts_are_a_table_and_sentences(stub: Stub, gangline: Runner) -> None:
+    stub.on("GET", "/v1/alerts", {"alerts": [ALERT, {**ALERT, "number": 16, "resolved_at": AT}]})
+    done = gangline("alerts", "--all")
+    lines = done.out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[1].endswith("silenced by 3")
+    assert lines[2].endswith("resolved")
+    assert "17: job llama waits" in done.out
+    assert gangline("--json", "alerts").json[0]["number"] == 17
+
+
+def test_there_may_be_none(stub: Stub, gangline: Runner) -> None:
+    stub.on("GET", "/v1/alerts", {"alerts": []})
+    done = gangline("alerts")
+    assert (done.code, done.out, done.err) == (0, "", "no alerts\n")
+
+
+def test_a_silence_is_begun_listed_and_ended(stub: Stub, gangline: Runner) -> None:
+    stub.on("POST", "/v1/silences", SILENCE)
+    stub.on("GET", "/v1/silences", {"silences": [SILENCE]})
+    stub.on("POST", "/v1/silences/3/end", SILENCE)
+    begun = gangline("alerts", "silence", "--team", "nlp", "--hours", "2", "--comment", "move")
+    assert "silence 3 holds until 2026-11-21 08:00 UTC: team nlp" in begun.out
+    assert stub.asked[-1].json == {"team": "nlp", "hours": 2, "comment": "move"}
+    assert "all" in gangline("alerts", "silences").out.splitlines()[1]
+    assert "silence 3 has ended: team nlp" in gangline("alerts", "unsilence", "3").out
+    assert [asked.path for asked in stub.asked] == [
+        "/v1/silences", "/v1/silences", "/v1/silences/3/end",
+    ]  # fmt: skip
+    assert gangline("alerts", "silence").code == 2
+
+
+def test_notifications_fit(stub: Stub, gangline: Runner) -> None:
+    stub.on("GET", "/v1/notifications", {"notifications": [SENT]})
+    lines = gangline("notifications").out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "deferred" in lines[1]
