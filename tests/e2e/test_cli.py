@@ -143,26 +143,6 @@ def test_teams_and_nodes(gangline: Gangline) -> None:
     assert gangline("drain", "node-9").code == 102
 
 
-def test_two_runs_are_compared(gangline: Gangline, tmp_path: Path) -> None:
-    file = str(EXAMPLES / "metrics-script" / "job.yaml")
-    ids = []
-    for lr in ("0.05", "0.1"):
-        shown = gangline(
-            "submit", file, "-y", "--wait", "--set", f"hyperparameters.lr={lr}",
-            "--set", "hyperparameters.steps=10",
-        )  # fmt: skip
-        assert shown.code == 0, shown.err
-        ids.append(shown.out.strip())
-        assert list(gangline("metrics", ids[-1], "-f", "--json").json_lines)
-    picture = tmp_path / "loss.png"
-    shown = gangline("compare", *ids, "--plot", str(picture), "--json")
-    assert shown.code == 0, shown.err
-    differing = {item["field"]: item["values"] for item in shown.json["differences"]}
-    assert differing["hyperparameters.lr"] == {ids[0]: 0.05, ids[1]: 0.1}
-    assert set(shown.json["metrics"]["loss"]) == set(ids)
-    assert picture.read_bytes().startswith(b"\x89PNG")
-
-
 def test_an_unknown_job_is_not_found(gangline: Gangline) -> None:
     for command in ("show", "explain", "watch", "checkpoints", "cancel"):
         assert gangline(command, "no-such-job").code == 102, command

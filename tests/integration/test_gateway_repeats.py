@@ -59,7 +59,9 @@ def end_and_forget(scene: GatewayHarness, client: httpx.Client) -> str:
 @pytest.mark.parametrize("path", ["/v1/training-jobs", "/training-runs"])
 def test_the_job_is_given_as_history_has_it(tmp_path: Path, path: str) -> None:
     known: Any = OneRun()
-    scene = GatewayHarness(tmp_path, HistoryAccess(lambda: Queries(known, known, known, known)))
+    scene = GatewayHarness(
+        tmp_path, HistoryAccess(lambda: Queries(known, known, known, known, known))
+    )
     with served(scene) as client:
         scene.configure("nlp")
         job_id = end_and_forget(scene, client)

@@ -6,6 +6,7 @@ import http.client
 import signal
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import quote, urlsplit
@@ -13,9 +14,12 @@ from urllib.parse import quote, urlsplit
 import pytest
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import DatabaseError
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gangline_bus.ports import OutRecord, TopicPartition
 from gangline_gateway.comparison import compare
+from gangline_gateway.curves import CurveError, CurveQuery, CurveReader
 from gangline_gateway.history import History, RunFilter
 from gangline_gateway.incidents import IncidentFilter, Incidents
 from gangline_gateway.log_pages import LogFilter
@@ -249,6 +253,11 @@ def history(tracker: TrackerProcess) -> History:
     return History(tracker.client("service"))
 
 
+@pytest.fixture
+def curves(tracker: TrackerProcess) -> CurveReader:
+    return CurveReader(tracker.client("service"))
+
+
 def test_the_genuine_client_reads_and_cannot_write(tracker: TrackerProcess) -> None:
     client = tracker.client()
     assert client.server_version.count(".") >= 2
@@ -353,28 +362,110 @@ def test_runs_are_listed_page_by_page(history: History) -> None:
     assert history.run("job-a", frozenset({"vision"})) is None
 
 
-def test_curves_follow_the_newest_attempt_and_are_thinned(history: History) -> None:
-    (curve,) = history.curves(OWN_A, ["loss"])
+def test_curves_follow_the_newest_attempt_and_are_thinned(curves: CurveReader) -> None:
+    (curve,) = curves.curves(CurveQuery(OWN_A, ["loss"]))
     assert [point.step for point in curve.points] == list(range(100))
     assert curve.points[5].value == pytest.approx(1 / 6)
     assert curve.points[95].value == pytest.approx(5 / 96)
-    thin = history.curves(OWN, ["loss", "lr"], points=10)
+    thin = curves.curves(CurveQuery(OWN, ["loss", "lr"], points=10))
     assert [len(curve.points) for curve in thin] == [10] * 4
-    assert thin[0].last == curve.last == curve.points[99].value, "of the last step, not a mean"
+    assert thin[0].points[-1].value == curve.points[99].value, "of the last step, not a mean"
     bucket = thin[0].points[0]
     assert (bucket.first_step, bucket.step, bucket.low, bucket.high) == (0, 9, 0.1, 1.0)
-    assert history.curves({"nobody": "nlp"}, ["loss"]) == []
-    assert history.metric_names(OWN_A) == ["loss", "lr"]
+    assert curves.curves(CurveQuery({"nobody": "nlp"}, ["loss"])) == []
+    assert curves.names(OWN_A) == ["loss", "lr"]
 
 
-def test_runs_are_compared(history: History) -> None:
+def test_curves_over_a_part_of_an_axis(curves: CurveReader) -> None:
+    asked = CurveQuery(OWN, ["loss"], first=20, last=29)
+    for curve in curves.curves(asked):
+        assert [point.step for point in curve.points] == list(range(20, 30))
+    by_time = replace(asked, axis="time", first=2.0, last=2.5)
+    for curve in curves.curves(by_time):
+        assert [(point.step, point.x) for point in curve.points] == [
+            (step, pytest.approx(step / 10)) for step in range(20, 26)
+        ], "each 0.1 s, from the first step on"
+    with pytest.raises(CurveError, match="tokens"):
+        curves.curves(replace(asked, axis="tokens"))
+    (chosen, _) = curves.curves(CurveQuery(OWN, ["loss"], points=7, sampling="lttb"))
+    assert (len(chosen.points), chosen.points[0].step, chosen.points[-1].step) == (7, 0, 99)
+
+
+def test_curves_of_a_long_run_are_those_of_its_rows(
+    tracker: TrackerProcess, curves: CurveReader
+) -> None:
+    """Read from roll-ups: of 2 attempts the newer counts, and of 2 ranks the lower."""
+    runs = {"long": "nlp"}
+    for attempt, rank, first in ((1, 0, 0), (2, 1, 2_000), (2, 0, 2_000)):
+        for start in range(first, 5_000, 1_000):
+            steps = range(start, start + 1_000)
+            event = WorkerStep(
+                run_id="long", team="nlp", attempt=attempt, rank=rank, step=tuple(steps),
+                time_ms=tuple(BASE_MS + step for step in steps),
+                metrics={"v": tuple(float(attempt * step + rank) for step in steps)},
+            )  # fmt: skip
+            tracker.send(event, "long")
+    client = tracker.client()
+    wait_until(
+        "rows", lambda: number(client, "SELECT count() FROM steps WHERE run_id = 'long'") == 11_000
+    )
+    (curve,) = curves.curves(CurveQuery(runs, ["v"], points=25))
+    assert [(p.first_step, p.step, p.value, p.low, p.high) for p in curve.points] == [
+        (first, first + 199, k * (first + 199), k * first, k * (first + 199))
+        for first in range(0, 5_000, 200)
+        for k in (1 if first < 2_000 else 2,)
+    ]
+    (final,) = curves.latest(runs)["v"].values()
+    assert (final.step, final.value, final.low, final.high) == (4_999, 9_998, 0, 9_998)
+
+
+def test_runs_are_compared(history: History, curves: CurveReader) -> None:
     runs = history.some_runs(["job-b", "job-a", "nobody"])
-    found = compare(runs, history.final_metrics(OWN), history.curves(OWN, ["loss"]))
+    found = compare(runs, curves.latest(OWN), curves.curves(CurveQuery(OWN, ["loss"])))
     assert [run.run_id for run in found.runs] == ["job-b", "job-a"]
     assert [(d.field, d.values) for d in found.differences] == [
         ("hyperparameters.lr", {"job-b": 0.2, "job-a": 0.1})
     ]
-    assert found.metrics["loss"]["job-a"].value == pytest.approx(5 / 100)
+    final = found.metrics["loss"]["job-a"]
+    assert (final.step, final.value) == (99, pytest.approx(5 / 100))
+    assert (final.low, final.high) == (pytest.approx(1 / 100), 1.0)
+
+
+def test_runs_are_filtered_and_ordered(history: History) -> None:
+    def found(where: str, *order_by: str) -> list[str]:
+        page = history.runs(RunFilter(where=where, order_by=order_by))
+        return [run.run_id for run in page.runs]
+
+    assert found("params.lr = '0.1' and metrics.loss < 2 and gpu_hours > 0.001") == ["job-a"]
+    assert found("params.lr > 0.1 AND name LIKE '%e%'", "params.lr") == ["job-b", "job-c"]
+    assert found("attempts >= 1 and metrics.nothing IS NOT NULL") == []
+    assert found("team IN ('nlp') and gpu_hours < 1", "metrics.loss", "run_id") == [
+        "job-a",
+        "job-b",
+    ]
+    assert found("submitted_at >= '2026-05-04T00:01:00Z'") == ["job-c", "job-b"]
+    wanted = RunFilter(order_by=("metrics.nothing", "params.lr DESC"))
+    pages, cursor = [], None
+    while True:
+        page = history.runs(wanted, limit=1, cursor=cursor)
+        pages += [run.run_id for run in page.runs]
+        cursor = page.cursor
+        if cursor is None:
+            break
+    assert pages == ["job-c", "job-b", "job-a"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(text=st.text(max_size=40))
+def test_no_value_of_a_filter_is_sql(tracker: TrackerProcess, text: str) -> None:
+    """Whatever stands in a value or a name selects nothing, and the engine takes the query."""
+    history = History(tracker.client("service"))
+    quoted = text.replace("'", "''")
+    for where in (f"name = '{quoted}'", f"params.lr = '{quoted}'", f"name IN ('{quoted}', 'x')"):
+        assert history.runs(RunFilter(where=where)).runs == []
+    if not set(text) & set("`") and text:
+        for key in ("params", "metrics"):
+            assert history.runs(RunFilter(where=f"{key}.`{text}` IS NOT NULL")).runs == []
 
 
 def test_logs_checkpoints_and_samples(tracker: TrackerProcess, history: History) -> None:
@@ -399,13 +490,15 @@ def test_logs_checkpoints_and_samples(tracker: TrackerProcess, history: History)
     assert samples.result_rows == [(0, 50.0), (1, 70.0)]
 
 
-def test_rows_of_another_team_are_never_those_of_a_job(history: History) -> None:
+def test_rows_of_another_team_are_never_those_of_a_job(
+    history: History, curves: CurveReader
+) -> None:
     """Whoever writes rows under the id of a job does so as a team: only the job's own count."""
     assert history.logs(LogFilter("job-a", "vision")).lines == []
-    assert history.curves({"job-a": "vision"}, ["loss"]) == []
-    assert history.metric_names({"job-a": "vision"}) == []
-    assert history.final_metrics({"job-a": "vision", "job-b": "vision"}) == {}
-    mixed = history.curves({"job-a": "vision", "job-c": "vision"}, ["loss"])
+    assert curves.curves(CurveQuery({"job-a": "vision"}, ["loss"])) == []
+    assert curves.names({"job-a": "vision"}) == []
+    assert curves.latest({"job-a": "vision", "job-b": "vision"}) == {}
+    mixed = curves.curves(CurveQuery({"job-a": "vision", "job-c": "vision"}, ["loss"]))
     assert [curve.run_id for curve in mixed] == ["job-c"]
 
 

@@ -77,13 +77,13 @@ class NoHistory:
     def some_runs(self, *_: object) -> list[Any]:
         return []
 
-    def metric_names(self, *_: object) -> list[str]:
+    def names(self, *_: object) -> list[str]:
         return []
 
     def curves(self, *_: object, **__: object) -> list[Any]:
         return []
 
-    def final_metrics(self, *_: object) -> dict[str, Any]:
+    def latest(self, *_: object) -> dict[str, Any]:
         return {}
 
     def logs(self, *_: object, cursor: str | None = None, **__: object) -> LogPage:
@@ -126,7 +126,7 @@ class NoHistory:
 def no_history() -> Queries:
     """Queries without answers."""
     empty: Any = NoHistory()
-    return Queries(empty, empty, empty, empty)
+    return Queries(empty, empty, empty, empty, empty)
 
 
 class GatewayHarness:

@@ -1,35 +1,42 @@
-"""`gangline runs, metrics, compare`."""
+"""`gangline runs, metrics`."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from gangline import render
 from gangline.commands.jobs import JobId
 from gangline.errors import CliError, ExitCode
-from gangline.render import NONE, Column
+from gangline.render import Column
 from gangline.session import Session
-from gangline_schemas.api.runs import Comparison, Curve, Run
+from gangline_schemas.api.runs import Curve, Run
 
-MAX_COMPARED = 20
 _CURVE = (8, 24)
-_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 def runs(
     session: Session,
     team: Annotated[str | None, typer.Option(help="Only this team.")] = None,
     name: Annotated[str | None, typer.Option(help="Only names that contain this.")] = None,
+    where: Annotated[
+        str | None,
+        typer.Option(metavar="FILTER", help="As \"params.lr = '0.1' and metrics.loss < 2\"."),
+    ] = None,
+    order_by: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY", help='As "metrics.loss", "gpu_hours DESC"; repeatable.'),
+    ] = None,
     limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="At most this many.")] = 50,
 ) -> None:
-    """Runs in the history, newest first."""
-    found = [*session.client.runs(team=team, name=name, limit=limit)]
+    """Runs of history, newest first or in the order of --order-by."""
+    asked = session.client.runs(
+        team=team, name=name, where=where, order_by=order_by or (), limit=limit
+    )
+    found = [*asked]
     now = datetime.now(UTC)
     columns: list[Column[Run]] = [
         Column("RUN", lambda run: run.run_id, whole=True),
@@ -40,7 +47,7 @@ def runs(
         Column("GPU TIME", lambda run: render.duration(run.gpu_seconds), right=True),
         Column("AGE", lambda run: render.short_age(run.submitted_at, now), right=True),
     ]
-    session.out.listing(found, columns, "no runs yet")
+    session.out.listing(found, columns, "no such runs" if where else "no runs yet")
 
 
 def metrics(
@@ -113,66 +120,4 @@ def _highest(curve: Curve) -> str:
 
 
 def _last(curve: Curve) -> str:
-    return render.number(curve.points[-1].value if curve.last is None else curve.last)
-
-
-def compare(
-    session: Session,
-    run_ids: Annotated[list[str], typer.Argument(metavar="RUN RUN...", help="Two or more runs.")],
-    plot: Annotated[
-        Path | None, typer.Option(metavar="FILE.png", help="Write a plot of the curves.")
-    ] = None,
-    metric: Annotated[str, typer.Option(help="The metric that --plot shows.")] = "loss",
-) -> None:
-    """Runs side by side: what differs in their configuration, and how they ended."""
-    wanted = [*dict.fromkeys(run_ids)]
-    if not 2 <= len(wanted) <= MAX_COMPARED:
-        raise CliError(f"give 2 to {MAX_COMPARED} different runs", code=ExitCode.USAGE)
-    found = session.client.compare(wanted, [metric], points=500 if plot else 2)
-    session.out.show(found, comparison_text(found))
-    if plot is not None:
-        from gangline.plot import plot_curves
-
-        names = {run.run_id: run.name for run in found.runs}
-        plot_curves(found.curves, names, metric, plot)
-        session.out.note(f"{metric} of {len(found.curves)} runs is drawn in {plot}")
-
-
-def comparison_text(found: Comparison) -> str:
-    """The comparison in 80 columns: runs by letter, then a row for each thing that differs."""
-    ids = [run.run_id for run in found.runs]
-    letters = _LETTERS[: len(ids)]
-    lines = [f"{letter}  {run.run_id}" for letter, run in zip(letters, found.runs, strict=True)]
-    columns: list[Column[str]] = [
-        Column("", flexible=True),
-        *(Column(letter, right=True) for letter in letters),
-    ]
-    rows = [
-        ["state", *(run.state for run in found.runs)],
-        ["gpus", *(str(run.gpus) for run in found.runs)],
-        ["restarts", *(str(run.restarts) for run in found.runs)],
-        ["gpu-seconds", *(render.number(run.gpu_seconds) for run in found.runs)],
-    ]
-    rows += [
-        [name, *(render.number(by_run[run].value) if run in by_run else NONE for run in ids)]
-        for name, by_run in found.metrics.items()
-    ]
-    lines += ["", render.table(columns, rows)]
-    if found.differences:
-        differing = [
-            [item.field, *(_value(item.values.get(run)) for run in ids)]
-            for item in found.differences
-        ]
-        columns = [Column("differs", flexible=True), *columns[1:]]
-        lines += ["", render.table(columns, differing)]
-    else:
-        lines += ["", "their configurations are the same"]
-    return "\n".join(lines)
-
-
-def _value(value: Any) -> str:
-    if value is None:
-        return NONE
-    if isinstance(value, float):
-        return render.number(value)
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return render.number(curve.points[-1].value)

@@ -13,6 +13,7 @@ from gangline.errors import CliError, ExitCode
 from gangline.job_file import Bundle, JobFile, apply_overrides, check_spec, read_job_file
 from gangline.sdk.answers import path_id
 from gangline.sdk.calls import Calls
+from gangline.sdk.reproduction import Reproduction, reproduction_of
 from gangline_schemas.api.jobs import BundleStored, DryRun, Job, JobPage, JobSummary
 from gangline_schemas.api.questions import Explanation, WhatIf
 from gangline_schemas.job import JobSpec
@@ -50,6 +51,17 @@ class Jobs(Calls):
             headers=headers,
             repeatable=True,
         )
+
+    def reproduction(self, job_id: str) -> Reproduction:
+        """The spec that repeats a run from its first step, and what nothing pins."""
+        job = self.get(job_id)
+        if job.spec is None:
+            raise CliError(f"the spec of {job_id} is not known", code=ExitCode.NOT_FOUND)
+        return reproduction_of(job, job.spec)
+
+    def reproduce(self, job_id: str, idempotency_key: str | None = None) -> Job:
+        """Submit a run again: the same command, code, data, hyperparameters, seed and GPUs."""
+        return self.submit(self.reproduction(job_id).spec, idempotency_key)
 
     def dry_run(self, job: Submission, *, overrides: Mapping[str, Any] | None = None) -> DryRun:
         """Check a job as `submit` does; nothing is uploaded or started."""

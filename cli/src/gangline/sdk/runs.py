@@ -4,22 +4,56 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from typing import TypedDict, Unpack, cast
 
 from gangline.sdk.answers import parse, path_id, steps_of
 from gangline.sdk.calls import Calls
 from gangline.transport import Params
 from gangline_schemas.api.incidents import IncidentDetail, IncidentPage
-from gangline_schemas.api.runs import Comparison, Curve, Curves, Run, RunPage, StepMetrics
+from gangline_schemas.api.runs import (
+    Axis,
+    Comparison,
+    Curve,
+    Curves,
+    Run,
+    RunPage,
+    Sampling,
+    StepMetrics,
+)
+
+
+class Shape(TypedDict, total=False):
+    """How curves are thinned, placed on an axis, cut out (`first` to `last`) and smoothed."""
+
+    axis: Axis
+    first: float
+    last: float
+    smoothing: float
+    sampling: Sampling
+
+
+def _plain(shape: Shape) -> Params:
+    return cast("Params", shape)
 
 
 class Runs(Calls):
     """Runs of history: metrics, curves, comparisons, failures."""
 
     def runs(
-        self, *, team: str | None = None, name: str | None = None, limit: int | None = None
+        self,
+        *,
+        team: str | None = None,
+        name: str | None = None,
+        where: str | None = None,
+        order_by: Sequence[str] = (),
+        limit: int | None = None,
     ) -> Iterator[Run]:
-        """Runs of history, newest first, read page by page; at most `limit`."""
-        return self._items(RunPage, "/v1/runs", "runs", limit, team=team, name=name)
+        """Runs of history, newest first or by `order_by`, read page by page; at most `limit`.
+
+        `where` is a filter such as "params.lr = '0.1' and metrics.loss < 2 and gpu_hours > 10".
+        """
+        wanted = {"team": team, "name": name, "where": where, "order_by": [*order_by] or None}
+        return self._items(RunPage, "/v1/runs", "runs", limit, **wanted)
 
     def metrics(
         self, run_id: str, names: Sequence[str] = (), *, follow: bool = False
@@ -40,20 +74,27 @@ class Runs(Calls):
             elif event.event == "step":
                 yield parse(StepMetrics, event.data)
 
-    def curves(self, run_id: str, names: Sequence[str] = (), points: int = 500) -> Sequence[Curve]:
+    def curves(
+        self, run_id: str, names: Sequence[str] = (), points: int = 500, **shape: Unpack[Shape]
+    ) -> Sequence[Curve]:
         """Curves of a run's metrics (all: none named), thinned to about `points` points."""
         path = f"/v1/runs/{path_id(run_id)}/curves"
-        params: Params = {"name": [*names] or None, "points": max(2, points)}
+        params: Params = {"name": [*names] or None, "points": max(2, points), **_plain(shape)}
         return self._read(Curves, "GET", path, params=params).curves
 
     def compare(
-        self, run_ids: Sequence[str], names: Sequence[str] = (), points: int = 200
+        self,
+        run_ids: Sequence[str],
+        names: Sequence[str] = (),
+        points: int = 200,
+        **shape: Unpack[Shape],
     ) -> Comparison:
-        """Configurations' differences, final metrics and curves of up to 20 runs side by side."""
+        """Configurations' differences, metrics and curves of up to 50 runs side by side."""
         params: Params = {
             "run": [path_id(run_id) for run_id in run_ids],
             "name": [*names] or None,
             "points": max(2, points),
+            **_plain(shape),
         }
         return self._read(Comparison, "GET", "/v1/runs/compare", params=params)
 

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Literal
 
 from pydantic import Field, JsonValue
 
 from gangline_schemas.api.base import Answer
 from gangline_schemas.api.jobs import State
+
+Axis = Literal["step", "time", "tokens"]
+"""The x axis of curves: steps, seconds since the run's start, or trained tokens."""
+Sampling = Literal["bucket", "lttb"]
+"""How curves are thinned: buckets of steps, or Largest Triangle Three Buckets."""
+MAX_COMPARED = 50
+"""Runs of a comparison."""
 
 
 class RunCreated(Answer):
@@ -27,23 +35,24 @@ class Restored(Answer):
 
 
 class Point(Answer):
-    """The steps first_step..step of a curve."""
+    """The steps first_step..step of a curve: the value of `step`, lowest and highest of all."""
 
     first_step: int
     step: int
     time: datetime
+    x: float = Field(description="Place on the axis: steps, seconds or tokens.")
     value: float
     low: float
     high: float
+    smoothed: float | None = Field(default=None, description="If smoothing was asked for.")
 
 
 class Curve(Answer):
-    """One metric of one run; `last` is the value of its last step, where points are means."""
+    """One metric of one run."""
 
     run_id: str
     name: str
     points: list[Point]
-    last: float | None = None
 
 
 class Curves(Answer):
@@ -105,8 +114,8 @@ class Final(Answer):
 
     step: int
     value: float
-    low: float
-    high: float
+    low: float = Field(description="The lowest value that any attempt reported: the best loss.")
+    high: float = Field(description="The highest value that any attempt reported.")
 
 
 class Comparison(Answer):

@@ -1,4 +1,4 @@
-"""Reads history from ClickHouse: runs, curves, comparison, logs, checkpoints.
+"""Reads history from ClickHouse: runs, logs, checkpoints.
 
 Queries use a service token and see the rows of all teams, so a route passes its user's teams as
 `teams` (None: all). A client belongs to one thread. Errors of the client
@@ -8,23 +8,22 @@ Queries use a service token and see the rows of all teams, so a route passes its
 # ruff: noqa: S608 - SQL is built from constants; values are query parameters.
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from math import isfinite
 from typing import Any
 
 from clickhouse_connect.driver.client import Client
 
 from gangline_gateway.log_pages import LogFilter, log_page
-from gangline_gateway.sql_parts import Where, cursor_of, fetch, ms, number, read_cursor
+from gangline_gateway.run_filter import RunQuery
+from gangline_gateway.sql_parts import Where, fetch
 from gangline_schemas.api.checkpoints import Checkpoint
 from gangline_schemas.api.logs import LogPage
-from gangline_schemas.api.runs import Curve, Final, Point, Run, RunPage
+from gangline_schemas.api.runs import Run, RunPage
 
 MAX_PAGE = 1000
-MAX_POINTS = 5000
 MAX_RUNS = 100
 
 
@@ -47,6 +46,9 @@ class RunFilter:
     name_contains: str = ""
     submitted_from: datetime | None = None
     submitted_before: datetime | None = None
+    where: str = ""
+    """In the filter language of `run_filter`."""
+    order_by: tuple[str, ...] = ()
 
 
 _RUN_COLUMNS = ", ".join(
@@ -63,7 +65,7 @@ class History:
     def runs(
         self, wanted: RunFilter | None = None, *, limit: int = 50, cursor: str | None = None
     ) -> RunPage:
-        """A page of runs, newest first. Raises CursorError."""
+        """A page of runs, newest first unless ordered. Raises CursorError and FilterError."""
         where = Where()
         wanted = wanted or RunFilter()
         where.teams(wanted.teams)
@@ -76,24 +78,20 @@ class History:
             where.add("submitted_at >= {since:DateTime64(3)}", since=wanted.submitted_from)
         if wanted.submitted_before is not None:
             where.add("submitted_at < {until:DateTime64(3)}", until=wanted.submitted_before)
+        query = RunQuery(wanted.where, wanted.order_by)
         if cursor is not None:
-            after_ms, after_job = read_cursor(cursor, 2)
-            where.add(
-                "(submitted_at, job_id) < "
-                "(fromUnixTimestamp64Milli({after_ms:Int64}), {after_job:String})",
-                after_ms=number(after_ms),
-                after_job=after_job,
-            )
+            query.after(cursor)
+        for condition in query.conditions:
+            where.add(condition)
+        where.parameters |= query.parameters
         size = max(1, min(limit, MAX_PAGE))
         rows = self._rows(
-            f"SELECT {_RUN_COLUMNS} FROM gangline.run_list {where.sql} "
-            f"ORDER BY submitted_at DESC, job_id DESC LIMIT {size + 1}",
+            f"SELECT {_RUN_COLUMNS}, {query.columns} FROM gangline.run_list AS r "
+            f"{' '.join(query.joins)} {where.sql} ORDER BY {query.order} LIMIT {size + 1}",
             where.parameters,
         )
-        runs = [_history_run(row).run for row in rows[:size]]
-        last = runs[-1] if len(rows) > size else None
-        after = cursor_of(ms(last.submitted_at), last.run_id) if last is not None else None
-        return RunPage(runs=runs, cursor=after)
+        after = query.cursor(rows[size - 1]) if len(rows) > size else None
+        return RunPage(runs=[_history_run(row).run for row in rows[:size]], cursor=after)
 
     def run(self, job_id: str, teams: frozenset[str] | None = None) -> HistoryRun | None:
         """One run; None if it does not exist or belongs to another team."""
@@ -112,93 +110,6 @@ class History:
         )
         found = {row["run_id"]: _history_run(row) for row in rows}
         return [found[job] for job in dict.fromkeys(job_ids) if job in found]
-
-    def metric_names(self, runs: Mapping[str, str]) -> list[str]:
-        """Names of metrics that any of the runs (team by id) reported, sorted."""
-        where = Where()
-        where.runs(runs)
-        rows = self._rows(
-            f"SELECT DISTINCT name FROM gangline.steps {where.sql} ORDER BY name",
-            where.parameters,
-        )
-        return [row["name"] for row in rows]
-
-    def curves(
-        self,
-        runs: Mapping[str, str],
-        names: Sequence[str],
-        *,
-        points: int = 500,
-        first_step: int = 0,
-        last_step: int | None = None,
-    ) -> list[Curve]:
-        """Curves of at most about `points` points, each point over the same number of steps.
-
-        `runs`: team by run id; rows of other teams are ignored. If a step ran again, the newest
-        attempt counts. Values that are not finite are left out.
-        """
-        where = Where()
-        where.runs(runs)
-        where.add("name IN {names:Array(String)}", names=list(names))
-        where.add("step >= {first:UInt64}", first=max(0, first_step))
-        if last_step is not None:
-            where.add("step <= {last:UInt64}", last=max(0, last_step))
-        bounds = self._rows(
-            f"SELECT min(step) AS low, max(step) AS high, count() AS found "
-            f"FROM gangline.steps {where.sql}",
-            where.parameters,
-        )[0]
-        if not bounds["found"]:
-            return []
-        steps = bounds["high"] - bounds["low"] + 1
-        width = -(-steps // max(1, min(points, MAX_POINTS)))
-        rows = self._rows(
-            "SELECT run_id, name, min(c.step) AS first_step, max(c.step) AS last_step, "
-            "max(c.time) AS last_time, avg(c.value) AS mean, min(c.value) AS low, "
-            "max(c.value) AS high, argMax(c.value, c.step) AS last "
-            f"FROM gangline.run_curves AS c {where.sql} "
-            f"GROUP BY run_id, name, intDiv(c.step, {width}) ORDER BY run_id, name, last_step",
-            where.parameters,
-        )
-        curves: dict[tuple[str, str], list[Point]] = {}
-        last: dict[tuple[str, str], float] = {}
-        for row in rows:
-            key = (row["run_id"], row["name"])
-            points_of = curves.setdefault(key, [])
-            last[key] = row["last"]
-            if _finite(row["mean"], row["low"], row["high"]):
-                points_of.append(
-                    Point(
-                        first_step=row["first_step"],
-                        step=row["last_step"],
-                        time=row["last_time"],
-                        value=row["mean"],
-                        low=row["low"],
-                        high=row["high"],
-                    )
-                )
-        return [
-            Curve(run_id=run, name=name, points=found, last=end if _finite(end) else None)
-            for (run, name), found in curves.items()
-            for end in (last[run, name],)
-        ]
-
-    def final_metrics(self, runs: Mapping[str, str]) -> dict[str, dict[str, Final]]:
-        """Each finite metric at its last step, by name, then by run; `runs`: team by run id."""
-        where = Where()
-        where.runs(runs)
-        rows = self._rows(
-            "SELECT run_id, name, max(c.step) AS step, argMax(c.value, c.step) AS value, "
-            "min(c.value) AS low, max(c.value) AS high FROM gangline.run_curves AS c "
-            f"{where.sql} GROUP BY run_id, name ORDER BY run_id, name",
-            where.parameters,
-        )
-        found: dict[str, dict[str, Final]] = {}
-        for row in rows:
-            by_run, run_id = found.setdefault(row.pop("name"), {}), row.pop("run_id")
-            if _finite(row["value"], row["low"], row["high"]):
-                by_run[run_id] = Final(**row)
-        return found
 
     def logs(
         self,
@@ -224,10 +135,4 @@ class History:
 
 
 def _history_run(row: dict[str, Any]) -> HistoryRun:
-    spec = row.pop("spec")
-    return HistoryRun(Run(**row), spec)
-
-
-def _finite(*values: float) -> bool:
-    """JSON has no NaN and no infinity."""
-    return all(map(isfinite, values))
+    return HistoryRun(Run(**{name: row[name] for name in Run.model_fields}), row["spec"])

@@ -18,6 +18,8 @@ from urllib3.exceptions import HTTPError
 from gangline_bus.ports import TopicPartition
 from gangline_bus.topics import TopicNames
 from gangline_gateway.config import Settings
+from gangline_gateway.curves import CurveError, CurveReader
+from gangline_gateway.filter_words import FilterError
 from gangline_gateway.history import History
 from gangline_gateway.incidents import Incidents
 from gangline_gateway.problems import ProblemError, invalid, unavailable
@@ -94,6 +96,7 @@ class Queries:
     """The query classes of one thread, which share a client."""
 
     history: History
+    curves: CurveReader
     records: Records
     reports: Reports
     incidents: Incidents
@@ -144,6 +147,8 @@ class HistoryAccess:
             return query(queries)
         except CursorError as error:
             raise invalid("cursor", str(error).removeprefix("cursor ")) from None
+        except (CurveError, FilterError) as error:
+            raise invalid(error.field, str(error)) from None
         except (ClickHouseError, HTTPError, OSError) as error:
             self._own.queries = None
             raise _away(error) from None
@@ -165,7 +170,13 @@ def connector(settings: Settings, names: TopicNames) -> Callable[[], Queries] | 
             send_receive_timeout=30,
             query_retries=0,
         )
-        return Queries(History(client), Records(client, names), Reports(client), Incidents(client))
+        return Queries(
+            History(client),
+            CurveReader(client),
+            Records(client, names),
+            Reports(client),
+            Incidents(client),
+        )
 
     return connect
 

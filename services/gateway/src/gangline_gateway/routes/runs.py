@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import Header, Path, Query, Response
+from fastapi import Depends, Header, Path, Query, Response
 from starlette.responses import StreamingResponse
 
 from gangline_bus.murmur import partition_of
@@ -25,7 +26,9 @@ from gangline_gateway.app_context import (
     visible_teams,
 )
 from gangline_gateway.comparison import compare
+from gangline_gateway.curves import MAX_POINTS, CurveQuery
 from gangline_gateway.events import event_of
+from gangline_gateway.filter_words import MAX_CHARS, MAX_ORDER
 from gangline_gateway.history import RunFilter
 from gangline_gateway.history_access import Queries
 from gangline_gateway.live_model import JobDetails
@@ -36,12 +39,15 @@ from gangline_gateway.routes.streams import live_part, resumed, start_of_history
 from gangline_gateway.submit import submit
 from gangline_schemas.api.jobs import KnownState
 from gangline_schemas.api.runs import (
+    MAX_COMPARED,
+    Axis,
     Comparison,
     Curve,
     Curves,
     Restored,
     RunCreated,
     RunPage,
+    Sampling,
     StepMetrics,
 )
 from gangline_schemas.catalog import Topic
@@ -52,14 +58,35 @@ from gangline_service.tokens import Principal
 
 runs = router("Runs")
 
-MAX_COMPARED = 20
 MAX_CURVES = 50
 HISTORY_POINTS = 1000
 MetricNames = Annotated[
     list[str] | None,
     Query(alias="name", max_length=MAX_CURVES, description="Metrics; default: all."),
 ]
-Points = Annotated[int, Query(ge=2, le=5000, description="Approximate maximum per curve.")]
+Points = Annotated[int, Query(ge=2, le=MAX_POINTS, description="Approximate maximum per curve.")]
+
+
+def _shape(
+    axis: Annotated[
+        Axis, Query(description="Seconds (`time`) count from the run's start.")
+    ] = "step",
+    first: Annotated[float | None, Query(ge=0, le=2**53, description="Of the axis.")] = None,
+    last: Annotated[float | None, Query(ge=0, le=2**53, description="Of the axis.")] = None,
+    smoothing: Annotated[
+        float, Query(ge=0, le=0.999, description="Weight of the past in a moving average.")
+    ] = 0.0,
+    sampling: Annotated[
+        Sampling, Query(description="Buckets, or Largest Triangle Three Buckets.")
+    ] = "bucket",
+) -> CurveQuery:
+    """How curves are thinned, placed on an axis, cut out and smoothed."""
+    if first is not None and last is not None and first > last:
+        raise invalid("first", "must not be greater than last")
+    return CurveQuery(axis=axis, first=first, last=last, smoothing=smoothing, sampling=sampling)
+
+
+Shape = Annotated[CurveQuery, Depends(_shape)]
 
 
 @runs.post(
@@ -129,10 +156,15 @@ def _place(app: AppContext, topic: Topic, key: str) -> TopicPartition:
 
 
 def _curves(
-    queries: Queries, runs: Mapping[str, str], names: Sequence[str], points: int
+    queries: Queries,
+    runs: Mapping[str, str],
+    names: Sequence[str],
+    points: int,
+    shape: CurveQuery | None = None,
 ) -> list[Curve]:
-    wanted = list(names) or queries.history.metric_names(runs)[:MAX_CURVES]
-    return queries.history.curves(runs, wanted, points=points) if wanted else []
+    wanted = list(names) or queries.curves.names(runs)[:MAX_CURVES]
+    asked = replace(shape or CurveQuery(), runs=runs, names=wanted, points=points)
+    return queries.curves.curves(asked) if wanted else []
 
 
 async def _metric_stream(
@@ -266,10 +298,22 @@ def list_runs(
     name: Annotated[str, Query(max_length=63, description="Part of the name.")] = "",
     submitted_from: Annotated[datetime | None, Query()] = None,
     submitted_before: Annotated[datetime | None, Query()] = None,
+    where: Annotated[
+        str,
+        Query(
+            max_length=MAX_CHARS,
+            description="MLflow's filter language: `params.lr = '0.1' and metrics.loss < 2 and "
+            "gpu_hours > 10`.",
+        ),
+    ] = "",
+    order_by: Annotated[
+        list[str] | None,
+        Query(max_length=MAX_ORDER, description="`metrics.loss`, `gpu_hours DESC` and so on."),
+    ] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
-    cursor: Annotated[str | None, Query(max_length=100)] = None,
+    cursor: Annotated[str | None, Query(max_length=8000)] = None,
 ) -> RunPage:
-    """All runs ever, newest first."""
+    """All runs ever, newest first unless `order_by` says otherwise."""
     teams = visible_teams(caller)
     if team:
         teams = frozenset(team) if teams is None else teams & frozenset(team)
@@ -281,6 +325,8 @@ def list_runs(
         name_contains=name,
         submitted_from=moment("submitted_from", submitted_from),
         submitted_before=moment("submitted_before", submitted_before),
+        where=where,
+        order_by=tuple(order_by or ()),
     )
     return app.history.query(lambda q: q.history.runs(wanted, limit=limit, cursor=cursor))
 
@@ -307,20 +353,20 @@ def compare_runs(
     app: App,
     caller: Caller,
     run: Annotated[list[str], Query(min_length=1, max_length=MAX_COMPARED)],
+    shape: Shape,
     name: MetricNames = None,
     points: Points = 200,
 ) -> Comparison:
-    """Differences of configuration, curves, final metrics, GPU-seconds, restarts."""
+    """Differences of configuration, curves, final and best metrics, GPU-seconds, restarts."""
     run_ids = list(dict.fromkeys(run))
     teams = visible_teams(caller)
     rows = app.history.query(lambda q: q.history.some_runs(run_ids, teams))
     if len(rows) != len(run_ids):
         raise not_found("run")
     owners = {row.run.run_id: row.run.team for row in rows}
-    finals = app.history.query(lambda q: q.history.final_metrics(owners))
-    return compare(
-        rows, finals, app.history.query(lambda q: _curves(q, owners, name or (), points))
-    )
+    finals = app.history.query(lambda q: q.curves.latest(owners))
+    curves = app.history.query(lambda q: _curves(q, owners, name or (), points, shape))
+    return compare(rows, finals, curves)
 
 
 @runs.get(
@@ -334,9 +380,11 @@ def get_curves(
     run_id: RunId,
     app: App,
     caller: Caller,
+    shape: Shape,
     name: MetricNames = None,
     points: Points = 500,
 ) -> Curves:
-    """Mean, lowest and highest value per point; each point covers equally many steps."""
+    """Last, lowest and highest value per point; each point covers equally many steps."""
     runs = {run_id: team_of_job(app, caller, run_id)}
-    return Curves(curves=app.history.query(lambda q: _curves(q, runs, name or (), points)))
+    found = app.history.query(lambda q: _curves(q, runs, name or (), points, shape))
+    return Curves(curves=found)

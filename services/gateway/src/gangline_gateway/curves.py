@@ -1,0 +1,270 @@
+"""Curves and latest values of metrics, from ClickHouse; smoothing and axes are computed here.
+
+A curve has about as many points as are asked for. A point is a bucket of steps: the value of its
+last step, with the lowest and highest value of the bucket.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from clickhouse_connect.driver.client import Client
+
+from gangline_gateway import curve_sql
+from gangline_gateway.sql_parts import Where, fetch
+from gangline_schemas.api.runs import Axis, Curve, Final, Point, Sampling
+
+MAX_POINTS = 5000
+THINNED_VALUES = 2_000_000
+"""Values that Largest Triangle Three Buckets may read: it holds them in memory."""
+_SHAPE_POINTS = 1000
+"""Points of the curve that finds the steps of a range of time or tokens."""
+TOKENS = "tokens"
+"""The metric that counts the tokens that a run has trained on."""
+
+Steps = dict[str, tuple[int, int]]
+"""First and last step by run."""
+
+
+class CurveError(ValueError):
+    """The curves cannot be read so; `field` is the parameter of the query to change."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+@dataclass(frozen=True, slots=True)
+class CurveQuery:
+    """Which curves, and how: `first` to `last` is a range of the axis (None: open)."""
+
+    runs: Mapping[str, str] = field(default_factory=dict)
+    """Team by run id; rows of other teams are ignored."""
+    names: Sequence[str] = ()
+    points: int = 500
+    axis: Axis = "step"
+    first: float | None = None
+    last: float | None = None
+    smoothing: float = 0.0
+    sampling: Sampling = "bucket"
+
+
+class CurveReader:
+    """Queries about metrics. Belongs to one thread, as its client does."""
+
+    def __init__(self, client: Client) -> None:
+        self._rows = partial(fetch, client)
+
+    def names(self, runs: Mapping[str, str]) -> list[str]:
+        """Names of metrics that any of the runs (team by id) reported, sorted."""
+        return sorted({row["name"] for row in self._latest(_of(runs))})
+
+    def latest(self, runs: Mapping[str, str]) -> dict[str, dict[str, Final]]:
+        """Each metric at its last step, with its extremes of all attempts: by name, then by run."""
+        found: dict[str, dict[str, Final]] = {}
+        for row in sorted(self._latest(_of(runs)), key=lambda row: (row["name"], row["run_id"])):
+            final = Final(step=row["step"], value=row["value"], low=row["low"], high=row["high"])
+            found.setdefault(row["name"], {})[row["run_id"]] = final
+        return found
+
+    def curves(self, asked: CurveQuery) -> list[Curve]:
+        """The curves, by run and name; one without values in the range is left out.
+
+        Raises CurveError.
+        """
+        steps = self._steps(asked)
+        if not steps:
+            return []
+        found = self._read(asked, steps)
+        origins = self._origins(asked, found)
+        return [
+            curve
+            for curve in (_placed(curve, asked, origins.get(curve.run_id)) for curve in found)
+            if curve.points
+        ]
+
+    def _steps(self, asked: CurveQuery) -> Steps:
+        """The steps of each run that lie in the range."""
+        found: Steps = {}
+        for row in self._latest(_of(asked.runs, asked.names)):
+            low, high = found.get(row["run_id"], (row["first_step"], row["step"]))
+            found[row["run_id"]] = (min(low, row["first_step"]), max(high, row["step"]))
+        if asked.axis != "step" and (asked.first is not None or asked.last is not None):
+            return self._steps_of_range(asked, found)
+        first, last = asked.first or 0, asked.last
+        clipped = {
+            run: (max(low, int(first)), high if last is None else min(high, int(last)))
+            for run, (low, high) in found.items()
+        }
+        return {run: (low, high) for run, (low, high) in clipped.items() if low <= high}
+
+    def _steps_of_range(self, asked: CurveQuery, steps: Steps) -> Steps:
+        """By coarse curves; a point too many at both ends."""
+        coarse = replace(asked, first=None, last=None, points=_SHAPE_POINTS, sampling="bucket")
+        shapes = self._read(coarse, steps)
+        origins = self._origins(coarse, shapes)
+        found: Steps = {}
+        for shape in shapes:
+            points = _placed(shape, coarse, origins.get(shape.run_id)).points
+            xs = [point.x for point in points]
+            first = 0 if asked.first is None else max(0, bisect_left(xs, asked.first) - 1)
+            last = len(xs) if asked.last is None else bisect_right(xs, asked.last) + 1
+            inside = points[first:last]
+            if inside:
+                low, high = found.get(shape.run_id, (inside[0].first_step, inside[-1].step))
+                found[shape.run_id] = (
+                    min(low, inside[0].first_step),
+                    max(high, inside[-1].step),
+                )
+        return found
+
+    def _read(self, asked: CurveQuery, steps: Steps) -> list[Curve]:
+        size = max(1, min(asked.points, MAX_POINTS))
+        longest = max(high - low + 1 for low, high in steps.values())
+        if asked.sampling == "lttb":
+            values = sum(high - low + 1 for low, high in steps.values()) * len(asked.names)
+            if values > THINNED_VALUES:
+                raise CurveError(
+                    "sampling",
+                    f"lttb reads at most {THINNED_VALUES:,} values and these curves have up to "
+                    f"{values:,}; ask for fewer runs or names, for a range, or for buckets",
+                )
+            where = _of_steps(asked, steps, 1)
+            rows = self._rows(curve_sql.thinned(where.sql, size), where.parameters)
+        else:
+            width = curve_sql.rounded(-(-longest // size))
+            where = _of_steps(asked, steps, width)
+            rows = self._rows(
+                f"{curve_sql.buckets(where.sql, width)} ORDER BY run_id, name, step",
+                where.parameters,
+            )
+        curves: dict[tuple[str, str], list[Point]] = {}
+        for row in rows:
+            key = row.pop("run_id"), row.pop("name")
+            curves.setdefault(key, []).append(Point(**row, x=row["step"]))
+        return [Curve(run_id=run, name=name, points=found) for (run, name), found in curves.items()]
+
+    def _origins(self, asked: CurveQuery, curves: Sequence[Curve]) -> dict[str, _Origin]:
+        """The origin of the axis, by run; steps need none."""
+        runs = {curve.run_id: asked.runs[curve.run_id] for curve in curves}
+        if asked.axis == "tokens" and runs:
+            counts = self._read(
+                CurveQuery(runs, (TOKENS,), points=MAX_POINTS),
+                self._steps(CurveQuery(runs, (TOKENS,))) or dict.fromkeys(runs, (0, 0)),
+            )
+            if not counts:
+                raise CurveError("axis", f"none of the runs reports the metric {TOKENS}")
+            return {
+                curve.run_id: _Origin(
+                    steps=[point.step for point in curve.points],
+                    tokens=[point.value for point in curve.points],
+                )
+                for curve in counts
+            }
+        if asked.axis == "time" and runs:
+            where = Where()
+            where.add("job_id IN {jobs:Array(String)}", jobs=list(runs))
+            rows = self._rows(
+                f"SELECT job_id, team, started_at FROM gangline.run_list {where.sql}",  # noqa: S608
+                where.parameters,
+            )
+            known = {row["job_id"]: row["started_at"] for row in rows if row["started_at"]}
+            first: dict[str, datetime] = {}
+            for curve in curves:
+                at = curve.points[0].time
+                first[curve.run_id] = min(at, first.get(curve.run_id, at))
+            return {run: _Origin(started=known.get(run, first[run])) for run in runs}
+        return {}
+
+    def _latest(self, where: Where) -> list[dict[str, Any]]:
+        return self._rows(curve_sql.latest(where.sql), where.parameters)
+
+
+@dataclass(frozen=True, slots=True)
+class _Origin:
+    started: datetime | None = None
+    steps: Sequence[int] = ()
+    tokens: Sequence[float] = ()
+
+
+def _of(runs: Mapping[str, str], names: Sequence[str] | None = None) -> Where:
+    where = Where()
+    where.runs(runs)
+    if names is not None:
+        where.add("name IN {names:Array(String)}", names=list(names))
+    return where
+
+
+def _of_steps(asked: CurveQuery, steps: Steps, width: int) -> Where:
+    """Rows of these steps of each run, in whole parts of a roll-up."""
+    where = _of({run: asked.runs[run] for run in steps}, asked.names)
+    part, base = curve_sql.part_of(width)
+    lows = [low // base for low, _ in steps.values()]
+    highs = [high // base for _, high in steps.values()]
+    where.add(f"{part} BETWEEN {{low:UInt64}} AND {{high:UInt64}}", low=min(lows), high=max(highs))
+    if len({*lows}) > 1 or len({*highs}) > 1:
+        where.add(
+            f"{part} BETWEEN {{lows:Array(UInt64)}}[indexOf({{runs:Array(String)}}, "
+            "toString(run_id))] AND "
+            "{highs:Array(UInt64)}[indexOf({runs:Array(String)}, toString(run_id))]",
+            lows=lows,
+            highs=highs,
+        )
+    return where
+
+
+def _placed(curve: Curve, asked: CurveQuery, origin: _Origin | None) -> Curve:
+    """The curve on its axis, within the range, and smoothed."""
+    points = curve.points
+    if asked.axis != "step":
+        if origin is None:
+            return curve.model_copy(update={"points": []})
+        points = [point.model_copy(update={"x": _x(point, origin)}) for point in points]
+    smooth = smoothed([point.value for point in points], asked.smoothing)
+    if asked.smoothing:
+        points = [
+            point.model_copy(update={"smoothed": value})
+            for point, value in zip(points, smooth, strict=True)
+        ]
+    first, last = asked.first, asked.last
+    if first is not None or last is not None:
+        points = [
+            point
+            for point in points
+            if (first is None or point.x >= first) and (last is None or point.x <= last)
+        ]
+    return curve.model_copy(update={"points": points})
+
+
+def _x(point: Point, origin: _Origin) -> float:
+    if origin.started is not None:
+        return (point.time - origin.started).total_seconds()
+    return between(point.step, origin.steps, origin.tokens)
+
+
+def between(at: float, xs: Sequence[float], ys: Sequence[float]) -> float:
+    """The value at `at` of a line through points with rising `xs`; 0, 0 is its first point."""
+    index = bisect_left(xs, at)
+    if index == len(xs):
+        return ys[-1]
+    x1, y1 = xs[index], ys[index]
+    x0, y0 = (xs[index - 1], ys[index - 1]) if index else (0.0, 0.0)
+    return y1 if x1 == x0 else y0 + (y1 - y0) * (at - x0) / (x1 - x0)
+
+
+def smoothed(values: Sequence[float], weight: float) -> list[float]:
+    """Exponential moving average with weight 0 to 1 of the past, without bias to zero.
+
+    y_n = (w y_{n-1} + (1 - w) x_n), divided by 1 - w^n, as TensorBoard and Adam do.
+    """
+    found, mean, share = [], 0.0, 1.0
+    for value in values:
+        mean = weight * mean + (1 - weight) * value
+        share *= weight
+        found.append(mean / (1 - share))
+    return found

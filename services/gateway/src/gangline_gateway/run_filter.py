@@ -1,0 +1,224 @@
+"""Runs by a filter and an order: the filter language as SQL. Values are never in the SQL text.
+
+A run has a parameter's text, a metric's last value, tags and attributes. A comparison with what a
+run does not have is false, and by an order such runs come last.
+"""
+
+# ruff: noqa: S608 - SQL is built from constants; values are query parameters.
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from gangline_gateway import curve_sql
+from gangline_gateway.filter_words import (
+    Comparison,
+    FilterError,
+    Key,
+    Value,
+    order_of,
+    read_filter,
+)
+from gangline_gateway.sql_parts import CursorError
+
+Kind = Literal["text", "number", "time"]
+_TEXTS = (
+    "team", "project", "name", "user", "state", "reason", "strategy", "code_ref", "data_snapshot",
+)  # fmt: skip
+ATTRIBUTES: dict[str, tuple[str, Kind]] = {
+    "run_id": ("r.job_id", "text"),
+    **{name: (f"r.{name}", "text") for name in _TEXTS},
+    "image": ("JSONExtractString(r.spec, 'image')", "text"),
+    "code_diff": ("JSONExtractString(r.spec, 'code_diff_digest')", "text"),
+    "attempts": ("toFloat64(r.attempt)", "number"),
+    "restarts": ("toFloat64(r.restarts)", "number"),
+    "gpus": ("toFloat64(r.gpus)", "number"),
+    "priority": ("toFloat64(r.priority)", "number"),
+    "gpu_hours": ("r.gpu_seconds / 3600", "number"),
+    "hours": ("dateDiff('second', r.started_at, r.ended_at) / 3600", "number"),
+    "submitted_at": ("toFloat64(toUnixTimestamp64Milli(r.submitted_at))", "time"),
+    "started_at": ("toFloat64(toUnixTimestamp64Milli(r.started_at))", "time"),
+    "ended_at": ("toFloat64(toUnixTimestamp64Milli(r.ended_at))", "time"),
+}
+"""Each attribute's expression; times are Unix milliseconds."""
+_OTHER_NAMES = {
+    "run_name": "name", "status": "state", "user_id": "user", "start_time": "started_at",
+    "end_time": "ended_at", "created": "submitted_at",
+}  # fmt: skip
+"""MLflow's names."""
+TAGS = {
+    "mlflow.runName": "name",
+    "mlflow.user": "user",
+    "mlflow.source.git.commit": "code_ref",
+    "gangline.code_diff": "code_diff",
+    "gangline.image": "image",
+    "gangline.data_snapshot": "data_snapshot",
+    "gangline.strategy": "strategy",
+}
+"""The tags of a run and the attributes that they hold."""
+
+
+@dataclass
+class RunQuery:
+    """SQL of a filter and an order over run_list AS r: joins, conditions, and their parameters.
+
+    Raises FilterError for a filter or an order that cannot be.
+    """
+
+    where: str = ""
+    order_by: Sequence[str] = ()
+    joins: list[str] = field(default_factory=list)
+    conditions: list[str] = field(default_factory=list)
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._metrics: dict[str, str] = {}
+        for comparison in read_filter(self.where):
+            self.conditions.append(self._condition(comparison))
+        try:
+            self._terms = [(*self._value(key), down) for key, down in order_of(self.order_by)]
+        except FilterError as error:
+            error.field = "order_by"
+            raise
+        self._terms += [
+            ("toFloat64(toUnixTimestamp64Milli(r.submitted_at))", "time", True),
+            ("r.job_id", "text", True),
+        ]
+
+    @property
+    def columns(self) -> str:
+        """The values by which rows are ordered, as o0, o1, ..."""
+        return ", ".join(f"{sql} AS o{n}" for n, (sql, _, _) in enumerate(self._terms))
+
+    @property
+    def order(self) -> str:
+        """The clause after ORDER BY; what is missing comes last."""
+        return ", ".join(
+            f"isNull({sql}), {sql} {'DESC' if down else 'ASC'}" for sql, _, down in self._terms
+        )
+
+    def cursor(self, row: dict[str, Any]) -> str:
+        """The cursor of the page after this row."""
+        values = [row[f"o{n}"] for n in range(len(self._terms))]
+        text = json.dumps(values, separators=(",", ":"))
+        return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+    def after(self, cursor: str) -> None:
+        """Only rows behind the one of the cursor. Raises CursorError."""
+        values = self._read(cursor)
+        ways, same = [], []
+        for (sql, kind, down), value in zip(self._terms, values, strict=True):
+            if value is None:
+                same.append(f"isNull({sql})")
+                continue
+            given = self._parameter(value, kind)
+            ways.append(
+                " AND ".join([*same, f"(isNull({sql}) OR {sql} {'<' if down else '>'} {given})"])
+            )
+            same.append(f"{sql} = {given}")
+        self.conditions.append(f"({' OR '.join(f'({way})' for way in ways)})")
+
+    def _read(self, cursor: str) -> list[Value | None]:
+        wrong = CursorError("cursor must be the cursor of an earlier page of the same query")
+        try:
+            padded = cursor + "=" * (-len(cursor) % 4)
+            values = json.loads(base64.urlsafe_b64decode(padded.encode("ascii")))
+        except (ValueError, RecursionError):
+            raise wrong from None
+        if not isinstance(values, list) or len(values) != len(self._terms):
+            raise wrong
+        for (_, kind, _), value in zip(self._terms, values, strict=True):
+            if isinstance(value, bool) or not (
+                value is None
+                or (kind == "text" and isinstance(value, str))
+                or (kind != "text" and isinstance(value, int | float) and math.isfinite(value))
+            ):
+                raise wrong
+        if values[-1] is None:
+            raise wrong
+        return values
+
+    def _condition(self, comparison: Comparison) -> str:
+        sql, kind = self._value(comparison.key)
+        operator, value = comparison.operator, comparison.value
+        if value is None:
+            return f"{'isNull' if operator == '=' else 'isNotNull'}({sql})"
+        values = value if isinstance(value, tuple) else (value,)
+        numbers = all(isinstance(item, float) for item in values)
+        if comparison.key.kind in {"param", "tag"} and numbers:
+            sql, kind = f"toFloat64OrNull({sql})", "number"
+        self._check(comparison, kind, values)
+        if operator in {"IN", "NOT IN"}:
+            listed = self._parameter([self._plain(item, kind) for item in values], kind)
+            return f"ifNull({'NOT ' if operator == 'NOT IN' else ''}has({listed}, {sql}), 0)"
+        return f"ifNull({sql} {operator} {self._parameter(self._plain(values[0], kind), kind)}, 0)"
+
+    def _check(self, comparison: Comparison, kind: Kind, values: Sequence[Value]) -> None:
+        key, operator = comparison.key, comparison.operator
+        place = f"at character {key.at}: {key.kind} {key.name[:60]}"
+        if kind == "number" and not all(isinstance(item, float) for item in values):
+            raise FilterError(f"{place} is a number; compare it with a number without quotes")
+        if kind == "text" and not all(isinstance(item, str) for item in values):
+            raise FilterError(f"{place} is a text; compare it with a text in quotes")
+        known = ("=", "!=", "LIKE", "ILIKE", "IN", "NOT IN")
+        if kind == "text" and operator not in known:
+            raise FilterError(f"{place} is a text; its operators are {', '.join(known)}")
+        if kind != "text" and operator in {"LIKE", "ILIKE"}:
+            raise FilterError(f"{place} is a {kind}; {operator} compares texts")
+
+    @staticmethod
+    def _plain(value: Value, kind: Kind) -> Value:
+        if kind != "time" or isinstance(value, float):
+            return value
+        try:
+            at = datetime.fromisoformat(value)
+            return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000
+        except (ValueError, OverflowError):
+            raise FilterError(
+                f"{value[:40]!r} is no time; write '2026-11-21', '2026-11-21T08:00:00Z' or Unix "
+                "milliseconds"
+            ) from None
+
+    def _value(self, key: Key) -> tuple[str, Kind]:
+        """The expression of a key, NULL where a run has none, and its kind."""
+        if key.kind == "metric":
+            return f"{self._metric(key.name)}.value", "number"
+        if key.kind == "param":
+            name = self._parameter(key.name, "text")
+            params = "r.hyperparameters"
+            return f"if(mapContains({params}, {name}), toNullable({params}[{name}]), NULL)", "text"
+        name = TAGS.get(key.name, "") if key.kind == "tag" else key.name
+        name = _OTHER_NAMES.get(name, name)
+        if name not in ATTRIBUTES:
+            known = TAGS if key.kind == "tag" else ATTRIBUTES
+            raise FilterError(
+                f"at character {key.at}: there is no {key.kind} {key.name[:60]!r}; known are "
+                f"{', '.join(sorted(known))}, params.NAME and metrics.NAME"
+            )
+        sql, kind = ATTRIBUTES[name]
+        return (f"nullIf({sql}, '')", "text") if kind == "text" else (sql, kind)
+
+    def _metric(self, name: str) -> str:
+        """The alias of the join with a metric's last values."""
+        if name not in self._metrics:
+            alias = f"m{len(self._metrics)}"
+            given = self._parameter(name, "text")
+            rows = curve_sql.latest(f"WHERE name = {given}")
+            self.joins.append(
+                f"LEFT JOIN (SELECT l.run_id AS run, l.team AS owner, toNullable(l.value) AS value "
+                f"FROM ({rows}) AS l) AS {alias} "
+                f"ON {alias}.run = r.job_id AND {alias}.owner = r.team"
+            )
+            self._metrics[name] = alias
+        return self._metrics[name]
+
+    def _parameter(self, value: Any, kind: Kind) -> str:
+        name = f"w{len(self.parameters)}"
+        self.parameters[name] = value
+        plain = "String" if kind == "text" else "Float64"
+        return f"{{{name}:{f'Array({plain})' if isinstance(value, list) else plain}}}"
