@@ -90,7 +90,7 @@ def latest(where: str) -> str:
         f"SELECT run_id, team, name, attempt, {lowest} FROM ({rows}) AS r "
         "GROUP BY run_id, team, name, attempt"
     )
-    newest = "(a.last_step, a.attempt)"
+    newest = "a.last_step * 4096 + least(a.attempt, 4095)"  # one number: faster than a tuple
     return (
         "SELECT run_id, team, name, max(a.last_step) AS step, "
         f"argMax(a.last_value, {newest}) AS value, "

@@ -225,8 +225,8 @@ def _placed(curve: Curve, asked: CurveQuery, origin: _Origin | None) -> Curve:
         if origin is None:
             return curve.model_copy(update={"points": []})
         points = [point.model_copy(update={"x": _x(point, origin)}) for point in points]
-    smooth = smoothed([point.value for point in points], asked.smoothing)
     if asked.smoothing:
+        smooth = smoothed([point.value for point in points], asked.smoothing)
         points = [
             point.model_copy(update={"smoothed": value})
             for point, value in zip(points, smooth, strict=True)

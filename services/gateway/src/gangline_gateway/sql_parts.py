@@ -53,7 +53,13 @@ class Where:
 def fetch(client: Client, sql: str, parameters: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The rows of an answer, by column, with times in UTC."""
     answer = client.query(sql, parameters={name: _written(v) for name, v in parameters.items()})
-    return [{name: _aware(v) for name, v in row.items()} for row in answer.named_results()]
+    names, kinds = answer.column_names, answer.column_types
+    times = [n for n, kind in zip(names, kinds, strict=True) if "DateTime" in kind.name]
+    rows = [dict(zip(names, row, strict=True)) for row in answer.result_rows]
+    for row in rows:
+        for name in times:
+            row[name] = _aware(row[name])
+    return rows
 
 
 def ms(value: datetime) -> int:
