@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Generic, Self, TypeVar
 
 T = TypeVar("T")
 
@@ -29,6 +29,12 @@ class Prefetcher(Generic[T]):
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, args=(start,), daemon=True, name="data")
         self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def ready(self, within_s: float) -> bool:
         """Whether `take` has an answer by then: a batch, or an error."""
