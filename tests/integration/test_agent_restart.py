@@ -87,9 +87,9 @@ def said(scene: NodeHarness, event: str) -> int:
 def restart_in_place(scene: NodeHarness) -> None:
     """As `systemctl reload` does."""
     assert scene.agent is not None
-    before, pid = said(scene, "agent.goes_on"), scene.agent.pid
+    before, pid = said(scene, "agent.restarted"), scene.agent.pid
     os.kill(pid, signal.SIGHUP)
-    scene.wait(lambda: said(scene, "agent.goes_on") > before, "it did not go on")
+    scene.wait(lambda: said(scene, "agent.restarted") > before, "it did not go on")
 
 
 def once(scene: NodeHarness, kind: type[EventT]) -> list[EventT]:
@@ -109,7 +109,7 @@ def written(scene: NodeHarness, rank: int) -> list[str]:
     return [line.text for item in batches for line in item.lines if line.stream == "stdout"]
 
 
-def test_training_goes_on_while_its_agent_begins_anew_twice(scene: NodeHarness):
+def test_training_continues_while_its_agent_restarts_twice(scene: NodeHarness):
     stop = scene.folder / "stop"
     node = scene.start_agent()
     command = ["python", "-c", dedent(TRAINS).replace("STOP_FILE", str(stop))]
@@ -189,7 +189,7 @@ def test_a_program_that_would_not_start_costs_nothing(scene: NodeHarness):
 
     config.write_text("[agent]\nspool_limit_mb = 'much'\n")
     os.kill(scene.agent.pid, signal.SIGHUP)
-    scene.wait(lambda: said(scene, "agent.does_not_restart") == 1)
+    scene.wait(lambda: said(scene, "agent.restart_refused") == 1)
 
     config.write_text("[agent]\nspool_limit_mb = 64\n")
     restart_in_place(scene)

@@ -157,7 +157,7 @@ def test_agents_that_begin_anew_in_place_still_know_whose_connections_are(pair: 
     for scene in (pair.near, pair.far):
         assert scene.agent is not None
         scene.agent.send_signal(signal.SIGHUP)
-        until(lambda scene=scene: "agent.goes_on" in (scene.folder / "agent.log").read_text())
+        until(lambda scene=scene: "agent.restarted" in (scene.folder / "agent.log").read_text())
     assert pair.tries("teammate-of-it", OURS, gang.rendezvous) == "True"
     assert pair.tries("stranger-to-it", THEIRS, gang.rendezvous) != "True"
     pair.near.release(gang, ReleaseReason.CANCELLED)

@@ -351,7 +351,7 @@ def test_a_machine_that_is_to_go_saves_leaves_and_joins_no_more(
 
         # What starts it again does not bring it back, unless the notice is withdrawn.
         scene.launch_agent()
-        scene.wait(lambda: "agent.does_not_join" in (tmp_path / "agent.log").read_text())
+        scene.wait(lambda: "agent.join_delayed" in (tmp_path / "agent.log").read_text())
         assert len(scene.of(NodeJoined)) == 1
         cloud.spot_action = None
         scene.wait(lambda: len(scene.of(NodeJoined)) == 2)

@@ -74,8 +74,10 @@ def test_a_manifest_that_names_other_folders_is_refused(tmp_path: Path) -> None:
 
 
 def indexed(folder: Path, corpus: str = "pictures") -> TarManifest:
-    tell: Callable[[str, int], None] = lambda _name, _done: None  # noqa: E731
-    return index_tars(LocalStore(folder), corpus, block_bytes=BLOCK_BYTES, tell=tell).manifest
+    quiet: Callable[[str, int], None] = lambda _name, _done: None  # noqa: E731
+    return index_tars(
+        LocalStore(folder), corpus, block_bytes=BLOCK_BYTES, on_progress=quiet
+    ).manifest
 
 
 def snapshot(folder: Path, shards: int = 4, count: int = 20) -> Files:
@@ -136,7 +138,7 @@ def test_folders_and_files_without_an_extension_are_in_no_sample(tmp_path: Path)
         for name in ("README", "d/1.jpg", "d/LICENSE", "d/1.cls", "d/.hidden", "d/2.jpg"):
             tar.addfile(entry(name, 2), io.BytesIO(b"ab"))
             tar.addfile(entry(f"{name}-folder", kind=tarfile.DIRTYPE))
-    made = index_tars(LocalStore(tmp_path), "c", block_bytes=4096, tell=lambda _n, _d: None)
+    made = index_tars(LocalStore(tmp_path), "c", block_bytes=4096, on_progress=lambda _n, _d: None)
     assert (made.manifest.samples, made.passed_over) == (2, 3)
     assert as_files(all_of(opened(tmp_path))) == {
         "d/1": {"jpg": b"ab", "cls": b"ab"},

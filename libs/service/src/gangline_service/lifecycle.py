@@ -135,7 +135,7 @@ class _Process:
         self.health = Health(beat_timeout_s=settings.beat_timeout_s)
         self._telemetry = telemetry.start(service, settings.instance_id, settings.otlp_endpoint)
         self._server: HealthServer | None = None
-        self._heard, self._wakeup = _signal_line()
+        self._signals, self._wakeup = _signal_line()
         self._counter = threading.Thread(target=self._count_signals, name="signals", daemon=True)
 
     def open(self, *, restarts: bool) -> None:
@@ -239,9 +239,9 @@ class _Process:
         self._counter.join()
         if self.stopping.is_set():
             self._wakeup.send(bytes([signal.SIGTERM]))
-        for end in (self._heard, self._wakeup):
+        for end in (self._signals, self._wakeup):
             end.set_inheritable(True)
-        return {_LINE_VARIABLE: f"{self._heard.fileno()} {self._wakeup.fileno()}"}
+        return {_LINE_VARIABLE: f"{self._signals.fileno()} {self._wakeup.fileno()}"}
 
     def _count_signals(self) -> None:
         first = self._next_stop(timeout_s=None)
@@ -259,9 +259,9 @@ class _Process:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if not select.select([self._heard], [], [], left_s)[0]:
+            if not select.select([self._signals], [], [], left_s)[0]:
                 return None
-            number = self._heard.recv(1)[0]
+            number = self._signals.recv(1)[0]
             if number == _ENOUGH:
                 raise SystemExit  # of this thread
             if number == signal.SIGHUP:
@@ -275,10 +275,10 @@ def _signal_line() -> tuple[socket.socket, socket.socket]:
     left = os.environ.pop(_LINE_VARIABLE, "").split()
     if not left:
         return socket.socketpair()
-    heard, wakeup = (socket.socket(fileno=int(number)) for number in left)
-    for end in (heard, wakeup):
+    signals, wakeup = (socket.socket(fileno=int(number)) for number in left)
+    for end in (signals, wakeup):
         end.set_inheritable(False)
-    return heard, wakeup
+    return signals, wakeup
 
 
 def _keep_from_forked_children(numbers: Sequence[signal.Signals]) -> None:

@@ -45,7 +45,7 @@ class JobRestoreRequested(Event):
 
 
 class CheckpointPinRequested(Event):
-    """Keep this step's committed checkpoint until it is unpinned (`pinned` false), or let it go."""
+    """Pin this step's committed checkpoint: retain it until `pinned` false ends the pin."""
 
     type: ClassVar[str] = "checkpoint.pin.requested"
     job_id: Identifier

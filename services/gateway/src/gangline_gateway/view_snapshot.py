@@ -100,8 +100,8 @@ def _name(place: TopicPartition) -> str:
 
 
 def _mark_behind(record: Record) -> Mark:
-    told = b"%d %s " % (record.timestamp_ms, record.key or b"")
-    return Mark(record.offset + 1, hashlib.sha256(told + record.value).hexdigest())
+    head = b"%d %s " % (record.timestamp_ms, record.key or b"")
+    return Mark(record.offset + 1, hashlib.sha256(head + record.value).hexdigest())
 
 
 def _in_thread(work: Callable[[], None]) -> None:

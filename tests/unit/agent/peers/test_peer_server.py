@@ -307,7 +307,7 @@ def test_an_agent_that_does_not_answer_is_asked_again_and_then_confirms_nothing(
     with capture_logs() as lines:
         assert not scene.nodes["a"].tier.confirms(GangKey("job", 2), *link)
     [told] = [line for line in lines if line["event"] == "rendezvous.turned_away"]
-    assert str(told["because"]).startswith("b ConnectionRefusedError")
+    assert str(told["reason"]).startswith("b ConnectionRefusedError")
 
 
 def test_where_nobody_can_be_asked_the_address_is_all_that_is_known(

@@ -142,7 +142,7 @@ class Agent:
         if self._notices is not None:
             self._notices.start()
         log.info(
-            "agent.joins" if self._handover is None else "agent.goes_on",
+            "agent.joins" if self._handover is None else "agent.restarted",
             node=self._node.node_id,
             gpus=len(self._node.gpus),
         )
@@ -194,7 +194,7 @@ class Agent:
         return None
 
     def _hand_over(self, executor: Executor, outgoing: Outgoing, reader: EventReader) -> Restart:
-        """Stop in order, so that nothing that was heard is lost, and leave what there is."""
+        """Stop in order, so that no received message is lost; ranks and their state stay."""
         executor.pause()
         self._ended.set()
         reader.join(_READER_S)
@@ -205,7 +205,7 @@ class Agent:
         kept = executor.kept(self._core.gangs)
         outgoing.close(_LAST_WORDS_S)
         self._end_own()
-        log.info("agent.hands_over", ranks=len(kept.ranks))
+        log.info("agent.restarting", ranks=len(kept.ranks))
         return leave(
             Handover(
                 FORMAT,
@@ -314,16 +314,16 @@ class Agent:
 
     def _stays(self) -> bool:
         """Wait while the machine is about to go; False when the agent was stopped before."""
-        told = None
+        logged = None
         while self._notices is not None and not self._stopping.is_set():
             notice = self._notices.read()
             self._health.beat()
             self._health.set("notice", ok=notice is None, detail=notice.reason if notice else "")
             if notice is None:
                 break
-            if notice.reason != told:
-                told = notice.reason
-                log.warning("agent.does_not_join", reason=told)
+            if notice.reason != logged:
+                logged = notice.reason
+                log.warning("agent.join_delayed", reason=logged)
             self._stopping.wait(self._settings.notice_interval_s)
         return not self._stopping.is_set()
 

@@ -94,7 +94,7 @@ def _acted_on(records: Sequence[Record]) -> list[Received]:
         try:
             received = receive(record)
         except UndecodableError as error:
-            log.warning("agent.skips_record", offset=record.offset, error=str(error))
+            log.warning("agent.record_skipped", offset=record.offset, error=str(error))
             continue
         if isinstance(received.envelope.data, _READ):
             found.append(received)

@@ -87,7 +87,7 @@ class Executor:
         return not self._works
 
     def pause(self) -> None:
-        """Hear of ranks no more, for ever; what was heard is in the inbox. They run on."""
+        """Stop reading from ranks for good: what was read is in the inbox. The ranks continue."""
         self._inbox.make_room()
         self.launcher.pause()
         self._ranks.pause()

@@ -112,7 +112,7 @@ def take_over() -> Handover | None:
         reason = _places(error)
     except (OSError, ValueError) as error:
         reason = str(error)
-    log.error("agent.handover_unreadable", because=reason)
+    log.error("agent.handover_unreadable", reason=reason)
     _end_all()
     return None
 

@@ -68,7 +68,7 @@ class Renewal:
             self._refuse(f"the program cannot be tried: {error.strerror}")
 
     def _refuse(self, reason: str) -> None:
-        log.error("agent.does_not_restart", because=reason)
+        log.error("agent.restart_refused", reason=reason)
         trial, self._trial = self._trial, None
         if trial is not None:
             trial.kill()

@@ -259,12 +259,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (CorruptCheckpoint, WrongCheckpoint, StoreError, OSError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
-    told = {
+    result = {
         "tensors": len(index.weight_map),
         "bytes": index.metadata.total_size,
         "files": sorted(index.metadata.xxh3_128),
     }
-    sys.stdout.write(f"{json.dumps(told)}\n")
+    sys.stdout.write(f"{json.dumps(result)}\n")
     return 0
 
 

@@ -31,7 +31,7 @@ from gangline_worker.data.tokenizer import BYTES, find_tokenizer
 from gangline_worker.data.verify import verify
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
-TELL_EVERY_S = 2.0
+NOTE_EVERY_S = 2.0
 BLOCK_BYTES = 1 << 20
 
 
@@ -108,28 +108,28 @@ def _prepare(options: argparse.Namespace) -> int:
         block_bytes=BLOCK_BYTES,
         inputs=find_inputs(options.inputs, out=options.out),
     )
-    manifest = prepare(options.out, sources, tokenizer, _teller())
-    _tell_of(manifest, json_wanted=options.json)
+    manifest = prepare(options.out, sources, tokenizer, _progress_notes())
+    _print_manifest(manifest, json_wanted=options.json)
     return 0
 
 
 def _now_and_then() -> Callable[[str], None]:
-    """Notes a line, at most every TELL_EVERY_S; the others are dropped."""
-    told = time.monotonic()
+    """Notes a line, at most every NOTE_EVERY_S; the others are dropped."""
+    noted_s = time.monotonic()
 
     def note(line: str) -> None:
-        nonlocal told
-        if time.monotonic() - told >= TELL_EVERY_S:
-            told = time.monotonic()
+        nonlocal noted_s
+        if time.monotonic() - noted_s >= NOTE_EVERY_S:
+            noted_s = time.monotonic()
             _note(line)
 
     return note
 
 
-def _teller() -> Callable[[Progress], None]:
+def _progress_notes() -> Callable[[Progress], None]:
     note, began = _now_and_then(), time.monotonic()
 
-    def tell(progress: Progress) -> None:
+    def note_progress(progress: Progress) -> None:
         share = progress.bytes_done / max(1, progress.bytes_total)
         note(
             f"{progress.inputs_done:,} of {progress.inputs:,} files, {share:.0%} of the bytes, "
@@ -137,7 +137,7 @@ def _teller() -> Callable[[Progress], None]:
             f"{time.monotonic() - began:.0f} s"
         )
 
-    return tell
+    return note_progress
 
 
 def _index(options: argparse.Namespace) -> int:
@@ -152,13 +152,13 @@ def _index(options: argparse.Namespace) -> int:
             _store_at(place),
             corpus,
             block_bytes=BLOCK_BYTES,
-            tell=lambda name, done: note(f"{name}: {done:,} bytes read"),
+            on_progress=lambda name, done: note(f"{name}: {done:,} bytes read"),
         )
     except DataError as error:
         raise DataError(f"{place}: {error}") from None
     if made.passed_over:
         _note(f"{made.passed_over:,} files have no extension and belong to no sample")
-    _tell_of(made.manifest, json_wanted=options.json)
+    _print_manifest(made.manifest, json_wanted=options.json)
     return 0
 
 
@@ -185,7 +185,7 @@ def _verify(options: argparse.Namespace) -> int:
 
 def _show(options: argparse.Namespace) -> int:
     _, manifest = _open(options.snapshot)
-    _tell_of(manifest, json_wanted=options.json)
+    _print_manifest(manifest, json_wanted=options.json)
     return 0
 
 
@@ -203,7 +203,7 @@ def _open(source: str) -> tuple[ObjectStore, Manifest | TarManifest]:
         raise DataError(f"{source}: has no {MANIFEST_FILE}") from None
 
 
-def _tell_of(manifest: Manifest | TarManifest, *, json_wanted: bool) -> None:
+def _print_manifest(manifest: Manifest | TarManifest, *, json_wanted: bool) -> None:
     said: dict[str, str | int] = {"name": manifest.name}
     if isinstance(manifest, Manifest):
         said |= {"tokens": manifest.tokens, "documents": manifest.documents}

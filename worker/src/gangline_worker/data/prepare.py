@@ -87,13 +87,13 @@ class Progress:
     shards: int
 
 
-Tell = Callable[[Progress], None]
+OnProgress = Callable[[Progress], None]
 
 
-def prepare(out: Path, sources: Sources, tokenizer: Tokenizer, tell: Tell) -> Manifest:
+def prepare(out: Path, sources: Sources, tokenizer: Tokenizer, on_progress: OnProgress) -> Manifest:
     """Make the snapshot in `out`, or continue with it; a finished one is only read.
 
-    `tell` is called for each document.
+    `on_progress` is called for each document.
 
     Raises:
         DataError: an input is wrong, `out` holds something else, or another process writes there.
@@ -106,7 +106,7 @@ def prepare(out: Path, sources: Sources, tokenizer: Tokenizer, tell: Tell) -> Ma
             manifest = read_manifest(out)
         else:
             writer = _Writer(out, sources, _finished(out, sources))
-            _fill(writer, sources, tokenizer, tell)
+            _fill(writer, sources, tokenizer, on_progress)
             manifest = writer.finish()
         _tidy(out)
         return manifest
@@ -254,7 +254,7 @@ class _Writer:
         self._starts = array("Q")
 
 
-def _fill(writer: _Writer, sources: Sources, tokenizer: Tokenizer, tell: Tell) -> None:
+def _fill(writer: _Writer, sources: Sources, tokenizer: Tokenizer, on_progress: OnProgress) -> None:
     before = [0, *itertools.accumulate(source.size_bytes for source in sources.inputs)]
     begin = writer.cursor
     for index in range(begin.input, len(sources.inputs)):
@@ -264,8 +264,8 @@ def _fill(writer: _Writer, sources: Sources, tokenizer: Tokenizer, tell: Tell) -
             writer.add(_encode(document, tokenizer), index, document.place, skip)
             skip = 0
             within = document.place[0] if source.kind == "jsonl" else 0
-            tell(_progress(writer, before, index, within))
-    tell(_progress(writer, before, len(sources.inputs), 0))
+            on_progress(_progress(writer, before, index, within))
+    on_progress(_progress(writer, before, len(sources.inputs), 0))
 
 
 def _progress(writer: _Writer, before: Sequence[int], index: int, within: int) -> Progress:

@@ -59,11 +59,11 @@ def split_name(name: str) -> tuple[str, str] | None:
 
 
 def index_tars(
-    store: ObjectStore, corpus: str, *, block_bytes: int, tell: Callable[[str, int], None]
+    store: ObjectStore, corpus: str, *, block_bytes: int, on_progress: Callable[[str, int], None]
 ) -> Indexed:
     """Make, or make again, the snapshot of the tar files of a store (or a folder, which is one).
 
-    `tell` is called with the file and its bytes read so far, now and then.
+    `on_progress` is called with the file and its bytes read so far, now and then.
 
     Raises:
         DataError: there are no tar files, one cannot be read or has no samples, or another
@@ -78,7 +78,7 @@ def index_tars(
     indexes: dict[str, bytes] = {}
     passed_over = 0
     for name in names:
-        shard, samples = _read(store, name, block_bytes, tell)
+        shard, samples = _read(store, name, block_bytes, on_progress)
         indexes[shard.samples.name] = _offsets(samples)
         passed_over += samples.passed_over
         shards.append(shard)
@@ -109,11 +109,11 @@ def _offsets(samples: _Samples) -> bytes:
 class _HashedBytes:
     """The chunks of a file as tarfile reads them; each is one block, and hashed when it comes."""
 
-    def __init__(self, chunks: Iterator[bytes], tell: Callable[[int], None]) -> None:
+    def __init__(self, chunks: Iterator[bytes], on_progress: Callable[[int], None]) -> None:
         self.whole = Digest()
         self.blocks: list[str] = []
         self.data_end = 0  # behind the last byte that is not 0
-        self._chunks, self._tell = chunks, tell
+        self._chunks, self._on_progress = chunks, on_progress
         self._rest = b""
 
     def read(self, size: int) -> bytes:
@@ -140,14 +140,15 @@ class _HashedBytes:
             self.blocks.append(digest_bytes(chunk))
             if used := len(chunk.rstrip(b"\0")):
                 self.data_end = before + used
-            self._tell(self.whole.size_bytes)
+            self._on_progress(self.whole.size_bytes)
         return chunk
 
 
 def _read(
-    store: ObjectStore, name: str, block_bytes: int, tell: Callable[[str, int], None]
+    store: ObjectStore, name: str, block_bytes: int, on_progress: Callable[[str, int], None]
 ) -> tuple[TarShard, _Samples]:
-    source = _HashedBytes(iter(store.stream(name, block_bytes)), lambda done: tell(name, done))
+    chunks = iter(store.stream(name, block_bytes))
+    source = _HashedBytes(chunks, lambda done: on_progress(name, done))
     try:
         samples = _samples(name, source)
     except tarfile.TarError as error:

@@ -21,11 +21,11 @@ class Damage:
 
 
 def verify(
-    store: ObjectStore, manifest: SnapshotManifest, tell: Callable[[int], None] | None = None
+    store: ObjectStore, manifest: SnapshotManifest, on_progress: Callable[[int], None] | None = None
 ) -> list[Damage]:
     """All damage of a snapshot in a store (or a folder, which is one).
 
-    `tell` is called with the number of bytes read so far after each block.
+    `on_progress` is called with the number of bytes read so far after each block.
 
     Raises:
         StoreError: the store does not answer.
@@ -33,7 +33,7 @@ def verify(
     found: list[Damage] = []
     done = 0
     for shard in manifest.shards:
-        found.extend(_shard(store, manifest, shard, done, tell))
+        found.extend(_shard(store, manifest, shard, done, on_progress))
         found.extend(_offsets(store, shard))
         done += shard.size_bytes
     return found
@@ -44,7 +44,7 @@ def _shard(
     manifest: SnapshotManifest,
     shard: ShardFile,
     before: int,
-    tell: Callable[[int], None] | None,
+    on_progress: Callable[[int], None] | None,
 ) -> list[Damage]:
     found: list[Damage] = []
     whole, blocks = Digest(), 0
@@ -54,8 +54,8 @@ def _shard(
             if blocks < len(shard.blocks) and digest_bytes(block) != shard.blocks[blocks]:
                 found.append(Damage(shard.name, blocks, "holds other bytes"))
             blocks += 1
-            if tell is not None:
-                tell(before + whole.size_bytes)
+            if on_progress is not None:
+                on_progress(before + whole.size_bytes)
     except NotFound:
         return [Damage(shard.name, None, "is missing")]
     if whole.size_bytes != shard.size_bytes:

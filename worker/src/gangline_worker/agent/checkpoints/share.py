@@ -31,14 +31,14 @@ class Share:
 
         Right for FSDP. Where tensors were cut otherwise it is a guess, and ranks ask for the rest.
         """
-        told = list(manifests)
-        if not all(manifest.alone for manifest in told):
+        known = list(manifests)
+        if not all(manifest.alone for manifest in known):
             return None
         if saved == self.world_size:
             return set(self.ranks)
         tensors = {
             piece.global_shape[0]
-            for manifest in told
+            for manifest in known
             for piece in manifest.tensors
             if piece.shape[:1] != piece.global_shape[:1]
         }

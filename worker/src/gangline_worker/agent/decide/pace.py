@@ -28,7 +28,7 @@ class Pace:
     _times_s: deque[float] = field(default_factory=deque)
     _busy_s: deque[float] = field(default_factory=deque)
     _last_ms: int | None = None
-    _heard_s: float | None = None
+    _last_report_s: float | None = None
 
     def __post_init__(self) -> None:
         """Bound what was read from a handover."""
@@ -42,7 +42,7 @@ class Pace:
                 took_s = (time_ms - self._last_ms) / 1000
                 self._times_s.append(min(max(0.0, took_s), SECONDS_MAX))
             self._last_ms = time_ms
-        self._heard_s = at_s
+        self._last_report_s = at_s
 
     def worked(self, busy_s: Sequence[float | None]) -> None:
         """Steps took so long before they waited for other ranks."""
@@ -54,16 +54,16 @@ class Pace:
         """It does something else from now on: the time between counts for no step."""
         self.activity = activity
         self._last_ms = None
-        self._heard_s = at_s
+        self._last_report_s = at_s
 
     def forgive(self, at_s: float) -> None:
         """Its agent stood still, and could not hear it: it counts as quiet from now on."""
-        if self._heard_s is not None:
-            self._heard_s = at_s
+        if self._last_report_s is not None:
+            self._last_report_s = at_s
 
     def quiet_s(self, at_s: float) -> float | None:
         """Seconds since its last report of progress; None: it never reported."""
-        return None if self._heard_s is None else max(0.0, at_s - self._heard_s)
+        return None if self._last_report_s is None else max(0.0, at_s - self._last_report_s)
 
     def step_p99_s(self) -> float | None:
         """The 99th percentile (nearest rank) of its last steps' times; None: too few yet."""

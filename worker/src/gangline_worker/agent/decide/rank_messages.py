@@ -44,8 +44,8 @@ def on_message(
             rank.stopper = received.pid
         case Troubled() as troubled:
             rank.trouble = troubled.trouble
-        case LeaveOutSamples() as told:
-            rank.left_out = told.left_out
+        case LeaveOutSamples() as excluded:
+            rank.left_out = excluded.left_out
         case DataDamaged() as found if rank.damaged < DAMAGE_LIMIT:
             rank.damaged += 1
             return [announce.damaged(node, gang, rank, found)]

@@ -100,8 +100,8 @@ class _Gpu:
             if self._of(pynvml.nvmlDeviceGetNvLinkState, link)
             for kind in _LINK_ERRORS
         ]
-        told = [errors for errors in found if errors is not None]
-        return sum(told) if told else None
+        counts = [errors for errors in found if errors is not None]
+        return sum(counts) if counts else None
 
     def _of(self, ask: Callable[..., Any], *given: object) -> Any:
         return None if self.handle is None else self._value(ask, self.handle, *given)

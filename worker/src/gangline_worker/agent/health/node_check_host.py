@@ -41,7 +41,7 @@ class NodeCheckHost:
         folders: Folders,
         limits: FitnessLimits,
         watch: HealthWatch,
-        tell: Callable[[NodeChecked], None],
+        report: Callable[[NodeChecked], None],
         gpus: tuple[int, ...] = (),
     ) -> None:
         """`gpus`, as NVML counts them, are what the node offers, and what is looked at."""
@@ -52,7 +52,7 @@ class NodeCheckHost:
         self._limit_s = LIMIT_S[level]
         self._limits = limits
         self._watch = watch
-        self._tell = tell
+        self._report = report
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -76,7 +76,7 @@ class NodeCheckHost:
                 start_new_session=True,
             )
         except OSError as error:
-            self._tell(NodeChecked((f"its check cannot be started: {error.strerror}",)))
+            self._report(NodeChecked((f"its check cannot be started: {error.strerror}",)))
             return
         threading.Thread(
             target=self._wait, args=(self._process,), name="node-check", daemon=True
@@ -89,7 +89,7 @@ class NodeCheckHost:
 
     def _wait(self, process: subprocess.Popen[bytes]) -> None:
         failures = (*self._found(process), *self._unhealthy())
-        self._tell(NodeChecked(failures))
+        self._report(NodeChecked(failures))
 
     def _found(self, process: subprocess.Popen[bytes]) -> tuple[str, ...]:
         try:

@@ -236,7 +236,7 @@ class Isolator:
                 log.info("agent.isolation", level=level.value)
                 self._block_metadata()
                 return
-            log.info("agent.isolation_lacks", level=level.value, because=lacking)
+            log.info("agent.isolation_lacks", level=level.value, reason=lacking)
         self.level = Isolation.NONE
         if wanted is not None:
             raise IsolationMissing(
@@ -252,7 +252,7 @@ class Isolator:
             try:
                 block_metadata(self._bounds.uids)
             except OSError as error:
-                log.warning("agent.metadata_service_is_open", because=str(error))
+                log.warning("agent.metadata_service_is_open", reason=str(error))
 
     def _try(self) -> str | None:
         """The reason why the level cannot be had; None when a process ran at it."""

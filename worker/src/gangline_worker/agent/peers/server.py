@@ -46,7 +46,7 @@ _CONNECTIONS = re.compile(rf"/v1/connections/{_GANG}/{_END}/{_END}")
 _NONCE = re.compile(r"[0-9a-f]{32}")
 _KNOWN_WITHIN_S = 1.0  # the bus may bring a gang's allocation to one of its nodes a little later
 _SEND_TIMEOUT_S = 5.0
-_REFUSALS_TOLD_S = 10.0
+_REFUSALS_LOGGED_S = 10.0
 
 
 class Held(Model):
@@ -140,16 +140,16 @@ class PeerServer(ThreadServer):
         super().__init__((address, port), _Handler, name="peer-copies", close_within_s=0.2)
         self._lock = threading.Lock()
         self._refused = 0
-        self._told_s: float | None = None
+        self._logged_s: float | None = None
 
     def note_refusal(self, client: str, status: HTTPStatus, reason: str) -> None:
         """A line in the log, but not for each one of many."""
         with self._lock:
             self._refused += 1
             now_s = time.monotonic()
-            if self._told_s is not None and now_s < self._told_s + _REFUSALS_TOLD_S:
+            if self._logged_s is not None and now_s < self._logged_s + _REFUSALS_LOGGED_S:
                 return
-            self._told_s, refused, self._refused = now_s, self._refused, 0
+            self._logged_s, refused, self._refused = now_s, self._refused, 0
         log.warning("peer.refused", client=client, status=int(status), reason=reason, count=refused)
 
 

@@ -77,13 +77,13 @@ class PeerTier:
                 except PeerFailed as error:
                     reasons.append(f"{peer.node_id} {error}")
             if not reasons or time.monotonic() > ends_s:
-                because = "; ".join(reasons) or "it is not of the gang's user there"
+                reason = "; ".join(reasons) or "it is not of the gang's user there"
                 log.warning(
                     "rendezvous.turned_away",
                     job=gang.job_id,
                     attempt=gang.attempt,
                     address=address,
-                    because=because,
+                    reason=reason,
                 )
                 return False
             time.sleep(_AGAIN_S)
@@ -100,7 +100,7 @@ def open_peer_tier(
     try:
         server = _listen(address, port, data / "copies.port")
     except OSError as error:
-        log.warning("agent.gives_no_copies", address=address, because=str(error))
+        log.warning("agent.copies_not_offered", address=address, reason=str(error))
         return None
     return PeerTier(node_id, timeout_s, data, server)
 

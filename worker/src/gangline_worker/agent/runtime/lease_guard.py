@@ -40,7 +40,7 @@ class LeaseGuard:
         self._slack_s = slack_s
         self._process: subprocess.Popen[bytes] | Forked | None = None
         self._stdin = -1
-        self._told_s = 0.0
+        self._sent_s = 0.0
 
     @property
     def pid(self) -> int | None:
@@ -60,7 +60,7 @@ class LeaseGuard:
         )
         os.close(reading)
         self._stdin = writing
-        self._told_s = 0.0
+        self._sent_s = 0.0
 
     def kept(self) -> KeptGuard:
         """The guard, to be adopted."""
@@ -80,10 +80,10 @@ class LeaseGuard:
             if self._process is not None:
                 os.close(self._stdin)
             self.start()
-        if lease_ends_s != self._told_s:
+        if lease_ends_s != self._sent_s:
             with contextlib.suppress(OSError):
                 os.write(self._stdin, f"{lease_ends_s + self._slack_s!r}\n".encode())
-            self._told_s = lease_ends_s
+            self._sent_s = lease_ends_s
 
     def stop(self) -> None:
         """End it: it kills what is left and goes."""

@@ -51,8 +51,8 @@ class _Trouble:
     def came(self, **details: object) -> None:
         """It is there."""
         with self._lock:
-            told, self._last_s = self._last_s is not None, time.monotonic()
-        if not told:
+            logged, self._last_s = self._last_s is not None, time.monotonic()
+        if not logged:
             log.error(self._begun, **details)
 
     def pass_time(self, **details: object) -> None:
@@ -102,7 +102,7 @@ class Outgoing:
         self._heartbeats: Writer | None = None
         self._status: WorkerHeartbeat | None = None
         self._status_at_s = 0.0
-        self._health_told_at: datetime | None = None
+        self._health_sent_at: datetime | None = None
         self._holding = _Trouble("spool.held_in_memory", "spool.on_disk_again")
         self._losing = _Trouble("spool.not_written", "spool.written_again")
         self._lost = 0
@@ -165,11 +165,11 @@ class Outgoing:
         self._holding.pass_time()
         self._losing.pass_time(lost=self._lost)
         full = event.model_copy(update=self._load(at_s))
-        told = None if full.health is None else full.health.read_at
+        read_at = None if full.health is None else full.health.read_at
 
         def delivered(error: BusError | None) -> None:
             if error is None:
-                self._health_told_at = told or self._health_told_at
+                self._health_sent_at = read_at or self._health_sent_at
                 acked(HeartbeatAcked(event.incarnation, at_s))
 
         record = self._record(
@@ -232,7 +232,7 @@ class Outgoing:
     def _news_of_health(self) -> NodeHealth | None:
         """The newest reading until a heartbeat with it is on the bus; then None until the next."""
         newest = self._health()
-        return None if newest is None or newest.read_at == self._health_told_at else newest
+        return None if newest is None or newest.read_at == self._health_sent_at else newest
 
     def _spool(self, topic: Topic, subject: str, event: Event, event_id: str, at: datetime) -> None:
         record = self._record(topic, subject, event, event_id, at)

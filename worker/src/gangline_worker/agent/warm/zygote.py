@@ -68,7 +68,7 @@ def fork_twice(sandbox: int | None) -> int:
     Raises OSError, in this process, when the rank does not start.
     """
     reading, writing = os.pipe()
-    with os.fdopen(reading, "rb") as told, os.fdopen(writing, "wb", 0) as telling:
+    with os.fdopen(reading, "rb") as reader, os.fdopen(writing, "wb", 0) as writer:
         child = os.fork()
         if child == 0:
             try:
@@ -81,9 +81,9 @@ def fork_twice(sandbox: int | None) -> int:
             except OSError:
                 os._exit(1)
             os._exit(0)
-        telling.close()
+        writer.close()
         os.waitpid(child, 0)
-        pid = int.from_bytes(told.read(4), "big")
+        pid = int.from_bytes(reader.read(4), "big")
     if pid == 0:
         raise ChildProcessError("the process between could not")
     return pid

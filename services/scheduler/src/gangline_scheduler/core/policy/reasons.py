@@ -162,8 +162,8 @@ class Explainer:
                 f"{need} in one {demand.widest}; the largest has {largest}; "
                 "ask for fewer, or for topology mode preferred",
             )
-        told = _no_whole_workers(demand, usable) or self._too_few(demand, usable)
-        return Reason("shape", f"{need}{told}")
+        detail = _no_whole_workers(demand, usable) or self._too_few(demand, usable)
+        return Reason("shape", f"{need}{detail}")
 
     def _too_few(self, demand: Demand, usable: list[FreeNode]) -> str:
         """All these nodes hold fewer ranks, wherever they lie."""

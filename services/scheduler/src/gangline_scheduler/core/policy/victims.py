@@ -149,8 +149,8 @@ def cost_gpu_s(job: Job, now: datetime, settings: Preemption) -> float:
     if job.gang is None:
         return 0.0
     saved_at = job.gang.allocated_at
-    anew = job.spec.checkpoint.resume == "never" and not job.restored
-    if job.saved_at is not None and not anew:
+    from_scratch = job.spec.checkpoint.resume == "never" and not job.restored
+    if job.saved_at is not None and not from_scratch:
         saved_at = max(saved_at, job.saved_at)
     lost_s = max(0.0, (now - saved_at).total_seconds())
     return job.allocated_gpus * (_pause_s(settings) + lost_s)
