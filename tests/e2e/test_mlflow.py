@@ -36,7 +36,7 @@ def test_the_guide_s_example(platform: RunningPlatform, http: httpx.Client, tmp_
     environment = {
         "PATH": "/usr/bin:/bin",
         "HOME": str(tmp_path),
-        "MLFLOW_TRACKING_URI": f"{platform.client.url}/mlflow/teams/nlp",
+        "MLFLOW_TRACKING_URI": f"{platform.client.url}/mlflow/teams/default",
         "MLFLOW_TRACKING_TOKEN": platform.client.token,
         "MLFLOW_WORKSPACE": "default",  # the gateway decides
     }

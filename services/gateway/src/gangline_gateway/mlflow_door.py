@@ -15,6 +15,7 @@ import re
 from dataclasses import dataclass
 from urllib.parse import unquote
 
+from gangline_schemas.mlflow_workspace import workspace_of
 from gangline_service.tokens import Principal, Role
 
 PREFIX = "/mlflow"
@@ -36,7 +37,6 @@ _MAKES_VERSION = re.compile(r"^/(?:ajax-)?api/\d\.\d/mlflow/model-versions/creat
 _BIG = re.compile(r"^/(?:ajax-)?api/\d\.\d/(?:mlflow-artifacts/|mlflow/upload-artifact$)")
 _SOURCE = re.compile(r"(runs|models):/(?!/)")
 _PARTS = re.compile(r"[/\\?=&;]")
-_NO_WORKSPACE = frozenset({"default", "workspaces", "api", "ajax-api", "static-files"})
 
 
 class Refused(Exception):
@@ -51,7 +51,8 @@ class Refused(Exception):
 class Passed:
     """A request that MLflow may answer."""
 
-    team: str
+    workspace: str
+    """The team's."""
     path: str
     """As MLflow knows it."""
 
@@ -78,10 +79,10 @@ def enter(path: str, query: str, caller: Principal) -> Passed:
         raise Refused(400, "INVALID_PARAMETER_VALUE", "a path must not hold the parts . and ..")
     if not _is_served(inner):
         raise Refused(403, "PERMISSION_DENIED", "this installation does not offer this route")
-    return Passed(_team(named, caller), inner)
+    return Passed(_workspace(named, caller), inner)
 
 
-def check_source(body: bytes, team: str) -> None:
+def check_source(body: bytes, workspace: str) -> None:
     """Raise Refused unless a new model version is made of a run or model of the team.
 
     MLflow reads other sources with its own rights.
@@ -91,7 +92,7 @@ def check_source(body: bytes, team: str) -> None:
     except ValueError:
         asked = None
     source = asked.get("source") if isinstance(asked, dict) else None
-    own = f"mlflow-artifacts:/workspaces/{team}/"
+    own = f"mlflow-artifacts:/workspaces/{workspace}/"
     if not isinstance(source, str) or not (_SOURCE.match(source) or source.startswith(own)):
         raise Refused(
             400,
@@ -121,7 +122,7 @@ def _is_served(path: str) -> bool:
     return any(pattern.search(path) for pattern in (_PAGES, _FILES, _TRACES))
 
 
-def _team(named: str | None, caller: Principal) -> str:
+def _workspace(named: str | None, caller: Principal) -> str:
     if caller.role is Role.SERVICE:
         raise Refused(403, "PERMISSION_DENIED", "give a user's token; this one is a service's")
     if named is None:
@@ -134,6 +135,7 @@ def _team(named: str | None, caller: Principal) -> str:
         (named,) = caller.teams
     if not caller.reads(named):
         raise Refused(403, "PERMISSION_DENIED", "the token does not belong to this team")
-    if len(named) < 2 or named in _NO_WORKSPACE:
-        raise Refused(403, "PERMISSION_DENIED", f"MLflow cannot serve a team with the name {named}")
-    return named
+    try:
+        return workspace_of(named)
+    except ValueError as error:
+        raise Refused(403, "PERMISSION_DENIED", str(error)) from None

@@ -62,7 +62,7 @@ class MlflowProxy:
         body = await _body(scope["headers"], receive, whole=passed.makes_version)
         if passed.makes_version:
             assert isinstance(body, bytes)  # noqa: S101 - asked for whole
-            check_source(body, passed.team)
+            check_source(body, passed.workspace)
         headers = [
             (name.decode("latin1"), value.decode("latin1"))
             for name, value in scope["headers"]
@@ -70,7 +70,7 @@ class MlflowProxy:
         ]
         headers += [
             ("authorization", f"Bearer {self.token}"),
-            ("x-mlflow-workspace", passed.team),
+            ("x-mlflow-workspace", passed.workspace),
         ]
         query = scope["query_string"].decode("latin1")
         url = URL(

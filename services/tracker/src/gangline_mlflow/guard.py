@@ -53,7 +53,7 @@ class Guard:
         """Make a workspace; why there can be none."""
         name = team.decode("latin1")
         if name in {"", "default"}:
-            return "the gateway names a team; MLflow cannot serve a team with the name default"
+            return "the gateway names the workspace of a team, and that is never the default one"
         async with self._making:
             try:
                 await asyncio.to_thread(_make_workspace, name)

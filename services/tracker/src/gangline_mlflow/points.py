@@ -31,6 +31,7 @@ from gangline_mlflow.values import published
 from gangline_schemas.catalog import Topic
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.metrics import MetricLogged
+from gangline_schemas.mlflow_workspace import team_of
 
 log = structlog.get_logger(__name__)
 
@@ -86,12 +87,12 @@ class Points:
         self.flush()
         threading.Thread(target=self._follow, name="latest", daemon=True).start()
 
-    def accept(self, team: str, run_id: str, points: Sequence[Point]) -> Future[None]:
+    def accept(self, workspace: str, run_id: str, points: Sequence[Point]) -> Future[None]:
         """Send valid points of one run. Raises BusError when the bus takes no more."""
         names, steps, times, values = zip(*points, strict=True)
         event = MetricLogged(
             run_id=run_id,
-            team=team,
+            team=team_of(workspace),
             name=names,
             step=steps,
             time_ms=times,

@@ -1,0 +1,29 @@
+"""The MLflow workspace of each team: the team's name, unless MLflow does not allow it.
+
+MLflow keeps some names for itself and allows none of one letter. Teams of such names, and those
+that begin with the prefix, get it in front, so no two teams share a workspace.
+"""
+
+from __future__ import annotations
+
+PREFIX = "team-"
+LONGEST = 63
+_NOT_ALLOWED = frozenset({"default", "workspaces", "api", "ajax-api", "static-files"})
+
+
+def workspace_of(team: str) -> str:
+    """The workspace of a team. Raises ValueError when its name would be too long for MLflow."""
+    if len(team) > 1 and team not in _NOT_ALLOWED and not team.startswith(PREFIX):
+        return team
+    workspace = f"{PREFIX}{team}"
+    if len(workspace) > LONGEST:
+        raise ValueError(
+            f"team {team}: MLflow serves no team whose name begins with {PREFIX} and has more than "
+            f"{LONGEST - len(PREFIX)} characters"
+        )
+    return workspace
+
+
+def team_of(workspace: str) -> str:
+    """The team whose workspace it is."""
+    return workspace.removeprefix(PREFIX)
