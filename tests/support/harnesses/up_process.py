@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -82,15 +83,28 @@ class UpProcess:
         return self._output.read_text(encoding="utf-8", errors="replace")
 
     def pid(self, name: str) -> int:
-        """The process id of one of its processes; waits while that is being restarted."""
-        path = self.data_dir / "run" / f"{name}.json"
-        wait_until(f"{name} runs", path.exists)
-        return int(json.loads(path.read_text(encoding="utf-8"))["pid"])
+        """The process id of one of its processes; waits while that is being restarted.
+
+        It is the one that writes the log of that name.
+        """
+        log = (self.data_dir / "logs" / f"{name}.log").resolve()
+
+        def found() -> int | None:
+            for child in self._children(recursive=False):
+                with contextlib.suppress(OSError):  # it has just ended
+                    if Path(f"/proc/{child.pid}/fd/1").readlink() == log:
+                        return child.pid
+            return None
+
+        return int(wait_until(f"{name} runs", found))
 
     def pids(self) -> list[int]:
         """All its processes, and theirs."""
+        return [child.pid for child in self._children(recursive=True)]
+
+    def _children(self, *, recursive: bool) -> list[psutil.Process]:
         assert self._process is not None
-        return [child.pid for child in psutil.Process(self._process.pid).children(recursive=True)]
+        return psutil.Process(self._process.pid).children(recursive=recursive)
 
     def kill(self, name: str) -> None:
         """SIGKILL one of its processes and wait until it is back and ready."""
