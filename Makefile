@@ -53,7 +53,7 @@ demo: $(STAMP) ## one job's whole life through a failure, on this machine
 
 # Files come in the order of tests/order.py: some compute while others wait for real processes.
 WORKERS ?= 2
-test: $(STAMP) lint ## everything that CI runs (about 12 minutes on 2 cores)
+test: $(STAMP) lint ## everything that CI runs (about 16 minutes on 2 cores)
 	@rm -rf .pytest_cache
 	@$(PYTEST) -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
 	  -m 'not nightly' --max-worker-restart 0 --durations 12 --durations-min 5 --junitxml build/test-report.xml tests \
