@@ -376,6 +376,14 @@ def test_curves_follow_the_newest_attempt_and_are_thinned(curves: CurveReader) -
     assert curves.names(OWN_A) == ["loss", "lr"]
 
 
+def test_many_curves_have_fewer_points_each(
+    curves: CurveReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gangline_gateway.curves.ALL_POINTS", 20)
+    found = curves.curves(CurveQuery(OWN, ["loss", "lr"]))
+    assert [len(curve.points) for curve in found] == [5] * 4
+
+
 def test_curves_over_a_part_of_an_axis(curves: CurveReader) -> None:
     asked = CurveQuery(OWN, ["loss"], first=20, last=29)
     for curve in curves.curves(asked):
@@ -417,6 +425,10 @@ def test_curves_of_a_long_run_are_those_of_its_rows(
     ]
     (final,) = curves.latest(runs)["v"].values()
     assert (final.step, final.value, final.low, final.high) == (4_999, 9_998, 0, 9_998)
+    (part,) = curves.curves(CurveQuery(runs, ["v"], axis="time", first=3.0, last=3.009))
+    assert [(p.step, p.x) for p in part.points] == [
+        (step, step / 1000) for step in range(3_000, 3_010)
+    ], "seconds count from the first step, as the start of the run is not known"
 
 
 def test_runs_are_compared(history: History, curves: CurveReader) -> None:

@@ -20,6 +20,8 @@ from gangline_gateway.sql_parts import Where, fetch
 from gangline_schemas.api.runs import Axis, Curve, Final, Point, Sampling
 
 MAX_POINTS = 5000
+ALL_POINTS = 500_000
+"""Points of an answer: if it has many curves, each has fewer."""
 THINNED_VALUES = 2_000_000
 """Values that Largest Triangle Three Buckets may read: it holds them in memory."""
 _SHAPE_POINTS = 1000
@@ -80,51 +82,28 @@ class CurveReader:
         steps = self._steps(asked)
         if not steps:
             return []
-        found = self._read(asked, steps)
-        origins = self._origins(asked, found)
-        return [
-            curve
-            for curve in (_placed(curve, asked, origins.get(curve.run_id)) for curve in found)
-            if curve.points
-        ]
+        origins = self._origins(asked, steps)
+        if asked.axis == "step":
+            steps = _clipped(asked, steps)
+        elif asked.first is not None or asked.last is not None:
+            whole = replace(asked, first=None, last=None, smoothing=0.0, sampling="bucket")
+            shapes = self._read(replace(whole, points=_SHAPE_POINTS), steps)
+            steps = _steps_of_range(asked, [_placed(each, whole, origins) for each in shapes])
+        if not steps:
+            return []
+        placed = (_placed(curve, asked, origins) for curve in self._read(asked, steps))
+        return [curve for curve in placed if curve.points]
 
     def _steps(self, asked: CurveQuery) -> Steps:
-        """The steps of each run that lie in the range."""
+        """All steps of each run that has one of the metrics."""
         found: Steps = {}
         for row in self._latest(_of(asked.runs, asked.names)):
-            low, high = found.get(row["run_id"], (row["first_step"], row["step"]))
-            found[row["run_id"]] = (min(low, row["first_step"]), max(high, row["step"]))
-        if asked.axis != "step" and (asked.first is not None or asked.last is not None):
-            return self._steps_of_range(asked, found)
-        first, last = asked.first or 0, asked.last
-        clipped = {
-            run: (max(low, int(first)), high if last is None else min(high, int(last)))
-            for run, (low, high) in found.items()
-        }
-        return {run: (low, high) for run, (low, high) in clipped.items() if low <= high}
-
-    def _steps_of_range(self, asked: CurveQuery, steps: Steps) -> Steps:
-        """By coarse curves; a point too many at both ends."""
-        coarse = replace(asked, first=None, last=None, points=_SHAPE_POINTS, sampling="bucket")
-        shapes = self._read(coarse, steps)
-        origins = self._origins(coarse, shapes)
-        found: Steps = {}
-        for shape in shapes:
-            points = _placed(shape, coarse, origins.get(shape.run_id)).points
-            xs = [point.x for point in points]
-            first = 0 if asked.first is None else max(0, bisect_left(xs, asked.first) - 1)
-            last = len(xs) if asked.last is None else bisect_right(xs, asked.last) + 1
-            inside = points[first:last]
-            if inside:
-                low, high = found.get(shape.run_id, (inside[0].first_step, inside[-1].step))
-                found[shape.run_id] = (
-                    min(low, inside[0].first_step),
-                    max(high, inside[-1].step),
-                )
+            _widen(found, row["run_id"], row["first_step"], row["step"])
         return found
 
     def _read(self, asked: CurveQuery, steps: Steps) -> list[Curve]:
-        size = max(1, min(asked.points, MAX_POINTS))
+        most = ALL_POINTS // max(1, len(steps) * len(asked.names))
+        size = max(1, min(asked.points, MAX_POINTS, most))
         longest = max(high - low + 1 for low, high in steps.values())
         if asked.sampling == "lttb":
             values = sum(high - low + 1 for low, high in steps.values()) * len(asked.names)
@@ -149,37 +128,40 @@ class CurveReader:
             curves.setdefault(key, []).append(Point(**row, x=row["step"]))
         return [Curve(run_id=run, name=name, points=found) for (run, name), found in curves.items()]
 
-    def _origins(self, asked: CurveQuery, curves: Sequence[Curve]) -> dict[str, _Origin]:
-        """The origin of the axis, by run; steps need none."""
-        runs = {curve.run_id: asked.runs[curve.run_id] for curve in curves}
-        if asked.axis == "tokens" and runs:
-            counts = self._read(
-                CurveQuery(runs, (TOKENS,), points=MAX_POINTS),
-                self._steps(CurveQuery(runs, (TOKENS,))) or dict.fromkeys(runs, (0, 0)),
-            )
-            if not counts:
+    def _origins(self, asked: CurveQuery, steps: Steps) -> dict[str, _Origin]:
+        """The origin of the axis, by run of `steps`; the axis of steps needs none."""
+        runs = {run: asked.runs[run] for run in steps}
+        if asked.axis == "tokens":
+            counted = CurveQuery(runs, (TOKENS,), points=MAX_POINTS)
+            known = self._steps(counted)
+            if not known:
                 raise CurveError("axis", f"none of the runs reports the metric {TOKENS}")
             return {
                 curve.run_id: _Origin(
                     steps=[point.step for point in curve.points],
                     tokens=[point.value for point in curve.points],
                 )
-                for curve in counts
+                for curve in self._read(counted, known)
             }
-        if asked.axis == "time" and runs:
-            where = Where()
-            where.add("job_id IN {jobs:Array(String)}", jobs=list(runs))
-            rows = self._rows(
-                f"SELECT job_id, team, started_at FROM gangline.run_list {where.sql}",  # noqa: S608
-                where.parameters,
-            )
-            known = {row["job_id"]: row["started_at"] for row in rows if row["started_at"]}
-            first: dict[str, datetime] = {}
-            for curve in curves:
-                at = curve.points[0].time
-                first[curve.run_id] = min(at, first.get(curve.run_id, at))
-            return {run: _Origin(started=known.get(run, first[run])) for run in runs}
+        if asked.axis == "time":
+            starts = self._starts(runs)
+            unknown = {
+                run: (first, first) for run, (first, _) in steps.items() if run not in starts
+            }
+            if unknown:  # their first step is the start
+                for curve in self._read(replace(asked, sampling="bucket"), unknown):
+                    starts.setdefault(curve.run_id, curve.points[0].time)
+            return {run: _Origin(started=at) for run, at in starts.items()}
         return {}
+
+    def _starts(self, runs: Mapping[str, str]) -> dict[str, datetime]:
+        where = Where()
+        where.add("job_id IN {jobs:Array(String)}", jobs=list(runs))
+        rows = self._rows(
+            f"SELECT job_id, started_at FROM gangline.run_list {where.sql}",  # noqa: S608
+            where.parameters,
+        )
+        return {row["job_id"]: row["started_at"] for row in rows if row["started_at"]}
 
     def _latest(self, where: Where) -> list[dict[str, Any]]:
         return self._rows(curve_sql.latest(where.sql), where.parameters)
@@ -218,10 +200,38 @@ def _of_steps(asked: CurveQuery, steps: Steps, width: int) -> Where:
     return where
 
 
-def _placed(curve: Curve, asked: CurveQuery, origin: _Origin | None) -> Curve:
+def _widen(steps: Steps, run: str, first: int, last: int) -> None:
+    low, high = steps.get(run, (first, last))
+    steps[run] = (min(low, first), max(high, last))
+
+
+def _clipped(asked: CurveQuery, steps: Steps) -> Steps:
+    """The steps that lie in the range."""
+    first, last = int(asked.first or 0), None if asked.last is None else int(asked.last)
+    clipped = {
+        run: (max(low, first), high if last is None else min(high, last))
+        for run, (low, high) in steps.items()
+    }
+    return {run: (low, high) for run, (low, high) in clipped.items() if low <= high}
+
+
+def _steps_of_range(asked: CurveQuery, shapes: Sequence[Curve]) -> Steps:
+    """The steps of a range of time or tokens, by whole curves; a point too many at both ends."""
+    found: Steps = {}
+    for shape in shapes:
+        xs = [point.x for point in shape.points]
+        first = 0 if asked.first is None else max(0, bisect_left(xs, asked.first) - 1)
+        last = len(xs) if asked.last is None else bisect_right(xs, asked.last) + 1
+        if inside := shape.points[first:last]:
+            _widen(found, shape.run_id, inside[0].first_step, inside[-1].step)
+    return found
+
+
+def _placed(curve: Curve, asked: CurveQuery, origins: Mapping[str, _Origin]) -> Curve:
     """The curve on its axis, within the range, and smoothed."""
     points = curve.points
     if asked.axis != "step":
+        origin = origins.get(curve.run_id)
         if origin is None:
             return curve.model_copy(update={"points": []})
         points = [point.model_copy(update={"x": _x(point, origin)}) for point in points]

@@ -26,7 +26,7 @@ from gangline_gateway.app_context import (
     visible_teams,
 )
 from gangline_gateway.comparison import compare
-from gangline_gateway.curves import MAX_POINTS, CurveQuery
+from gangline_gateway.curves import ALL_POINTS, MAX_POINTS, CurveQuery
 from gangline_gateway.events import event_of
 from gangline_gateway.filter_words import MAX_CHARS, MAX_ORDER
 from gangline_gateway.history import RunFilter
@@ -64,7 +64,14 @@ MetricNames = Annotated[
     list[str] | None,
     Query(alias="name", max_length=MAX_CURVES, description="Metrics; default: all."),
 ]
-Points = Annotated[int, Query(ge=2, le=MAX_POINTS, description="Approximate maximum per curve.")]
+Points = Annotated[
+    int,
+    Query(
+        ge=2,
+        le=MAX_POINTS,
+        description=f"Approximate maximum per curve; of all curves {ALL_POINTS:,}.",
+    ),
+]
 
 
 def _shape(
@@ -162,7 +169,7 @@ def _curves(
     points: int,
     shape: CurveQuery | None = None,
 ) -> list[Curve]:
-    wanted = list(names) or queries.curves.names(runs)[:MAX_CURVES]
+    wanted = (list(names) or queries.curves.names(runs))[:MAX_CURVES]
     asked = replace(shape or CurveQuery(), runs=runs, names=wanted, points=points)
     return queries.curves.curves(asked) if wanted else []
 
@@ -365,7 +372,8 @@ def compare_runs(
         raise not_found("run")
     owners = {row.run.run_id: row.run.team for row in rows}
     finals = app.history.query(lambda q: q.curves.latest(owners))
-    curves = app.history.query(lambda q: _curves(q, owners, name or (), points, shape))
+    names = name or [*finals]
+    curves = app.history.query(lambda q: _curves(q, owners, names, points, shape))
     return compare(rows, finals, curves)
 
 
