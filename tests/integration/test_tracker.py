@@ -25,6 +25,7 @@ from gangline_gateway.incidents import IncidentFilter, Incidents
 from gangline_gateway.log_pages import LogFilter
 from gangline_gateway.sql_parts import CursorError
 from gangline_schemas.api.incidents import Share
+from gangline_schemas.api.runs import Run
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.checkpoints import CheckpointCommitted, CheckpointDeleted
 from gangline_schemas.events.faults import (
@@ -451,6 +452,12 @@ def test_runs_are_filtered_and_ordered(history: History) -> None:
     assert found("params.lr = '0.1' and metrics.loss < 2 and gpu_hours > 0.001") == ["job-a"]
     assert found("params.lr > 0.1 AND name LIKE '%e%'", "params.lr") == ["job-b", "job-c"]
     assert found("attempts >= 1 and metrics.nothing IS NOT NULL") == []
+    assert found("metrics.nothing IS NULL and metrics.loss > 0 and metrics.lr > 0", "run_id") == [
+        "job-a",
+        "job-b",
+        "job-c",
+    ]
+    assert found(r"name LIKE '%\'") == [], "a backslash is plain"
     assert found("team IN ('nlp') and gpu_hours < 1", "metrics.loss", "run_id") == [
         "job-a",
         "job-b",
@@ -470,14 +477,21 @@ def test_runs_are_filtered_and_ordered(history: History) -> None:
 @settings(max_examples=60, deadline=None)
 @given(text=st.text(max_size=40))
 def test_no_value_of_a_filter_is_sql(tracker: TrackerProcess, text: str) -> None:
-    """Whatever stands in a value or a name selects nothing, and the engine takes the query."""
+    """Values and names are compared as they are, and the engine takes the query."""
     history = History(tracker.client("service"))
     quoted = text.replace("'", "''")
-    for where in (f"name = '{quoted}'", f"params.lr = '{quoted}'", f"name IN ('{quoted}', 'x')"):
-        assert history.runs(RunFilter(where=where)).runs == []
+    known = history.runs().runs
+
+    def check(where: str, expected: list[Run]) -> None:
+        assert history.runs(RunFilter(where=where)).runs == expected
+
+    named = [run for run in known if run.name == text]
+    check(f"name = '{quoted}'", named)
+    check(f"name IN ('{quoted}', 'nobody')", named)
+    check(f"params.lr = '{quoted}'", [r for r in known if r.hyperparameters["lr"] == text])
     if not set(text) & set("`") and text:
-        for key in ("params", "metrics"):
-            assert history.runs(RunFilter(where=f"{key}.`{text}` IS NOT NULL")).runs == []
+        check(f"params.`{text}` IS NOT NULL", [r for r in known if text in r.hyperparameters])
+        check(f"metrics.`{text}` IS NOT NULL", known if text in {"loss", "lr"} else [])
 
 
 def test_logs_checkpoints_and_samples(tracker: TrackerProcess, history: History) -> None:

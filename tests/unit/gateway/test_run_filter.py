@@ -72,7 +72,7 @@ def test_values_and_names_are_parameters(text: str) -> None:
     plain, odd = (
         RunQuery(f"params.`{word}` = '{word}' and metrics.`{word}` > 1") for word in ("x", text)
     )
-    assert (odd.conditions, odd.joins) == (plain.conditions, plain.joins)
+    assert (odd.conditions, odd.join) == (plain.conditions, plain.join)
     assert text in odd.parameters.values()
 
 

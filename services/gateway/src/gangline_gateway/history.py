@@ -87,7 +87,7 @@ class History:
         size = max(1, min(limit, MAX_PAGE))
         rows = self._rows(
             f"SELECT {_RUN_COLUMNS}, {query.columns} FROM gangline.run_list AS r "
-            f"{' '.join(query.joins)} {where.sql} ORDER BY {query.order} LIMIT {size + 1}",
+            f"{query.join} {where.sql} ORDER BY {query.order} LIMIT {size + 1}",
             where.parameters,
         )
         after = query.cursor(rows[size - 1]) if len(rows) > size else None

@@ -65,19 +65,18 @@ TAGS = {
 
 @dataclass
 class RunQuery:
-    """SQL of a filter and an order over run_list AS r: joins, conditions, and their parameters.
+    """SQL of a filter and an order over run_list AS r: a join, conditions, and their parameters.
 
     Raises FilterError for a filter or an order that cannot be.
     """
 
     where: str = ""
     order_by: Sequence[str] = ()
-    joins: list[str] = field(default_factory=list)
     conditions: list[str] = field(default_factory=list)
     parameters: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._metrics: dict[str, str] = {}
+        self._metrics: dict[str, str] = {}  # the parameter of each one's name
         for comparison in read_filter(self.where):
             self.conditions.append(self._condition(comparison))
         try:
@@ -89,6 +88,21 @@ class RunQuery:
             ("toFloat64(toUnixTimestamp64Milli(r.submitted_at))", "time", True),
             ("r.job_id", "text", True),
         ]
+
+    @property
+    def join(self) -> str:
+        """The join with the last values of all metrics that are named; "" without any."""
+        if not self._metrics:
+            return ""
+        values = ", ".join(
+            f"max(if(l.name = {given}, toNullable(l.value), NULL)) AS m{n}"
+            for n, given in enumerate(self._metrics.values())
+        )
+        rows = curve_sql.latest(f"WHERE name IN ({', '.join(self._metrics.values())})")
+        return (
+            f"LEFT JOIN (SELECT l.run_id AS run, l.team AS owner, {values} FROM ({rows}) AS l "
+            "GROUP BY run, owner) AS m ON m.run = r.job_id AND m.owner = r.team"
+        )
 
     @property
     def columns(self) -> str:
@@ -156,7 +170,10 @@ class RunQuery:
         if operator in {"IN", "NOT IN"}:
             listed = self._parameter([self._plain(item, kind) for item in values], kind)
             return f"ifNull({'NOT ' if operator == 'NOT IN' else ''}has({listed}, {sql}), 0)"
-        return f"ifNull({sql} {operator} {self._parameter(self._plain(values[0], kind), kind)}, 0)"
+        plain = self._plain(values[0], kind)
+        if operator in {"LIKE", "ILIKE"} and isinstance(plain, str):
+            plain = plain.replace("\\", "\\\\")  # plain in the filter language
+        return f"ifNull({sql} {operator} {self._parameter(plain, kind)}, 0)"
 
     def _check(self, comparison: Comparison, kind: Kind, values: Sequence[Value]) -> None:
         key, operator = comparison.key, comparison.operator
@@ -187,7 +204,7 @@ class RunQuery:
     def _value(self, key: Key) -> tuple[str, Kind]:
         """The expression of a key, NULL where a run has none, and its kind."""
         if key.kind == "metric":
-            return f"{self._metric(key.name)}.value", "number"
+            return self._metric(key.name), "number"
         if key.kind == "param":
             name = self._parameter(key.name, "text")
             params = "r.hyperparameters"
@@ -204,18 +221,10 @@ class RunQuery:
         return (f"nullIf({sql}, '')", "text") if kind == "text" else (sql, kind)
 
     def _metric(self, name: str) -> str:
-        """The alias of the join with a metric's last values."""
+        """The column of the join that holds a metric's last values."""
         if name not in self._metrics:
-            alias = f"m{len(self._metrics)}"
-            given = self._parameter(name, "text")
-            rows = curve_sql.latest(f"WHERE name = {given}")
-            self.joins.append(
-                f"LEFT JOIN (SELECT l.run_id AS run, l.team AS owner, toNullable(l.value) AS value "
-                f"FROM ({rows}) AS l) AS {alias} "
-                f"ON {alias}.run = r.job_id AND {alias}.owner = r.team"
-            )
-            self._metrics[name] = alias
-        return self._metrics[name]
+            self._metrics[name] = self._parameter(name, "text")
+        return f"m.m{[*self._metrics].index(name)}"
 
     def _parameter(self, value: Any, kind: Kind) -> str:
         name = f"w{len(self.parameters)}"
