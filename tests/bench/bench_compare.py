@@ -105,7 +105,7 @@ def measure(steps: int, repeats: int) -> dict[str, dict[str, float]]:
 
 
 def run(context: Context) -> list[Result]:
-    """Wall times with a budget, and the CPU time, which says the same on a busy machine."""
+    """Wall times, and CPU times with a budget: other load changes them less."""
     steps = 100_000 if context.quick else 1_000_000
     figures = in_own_process("bench_compare", "--steps", str(steps), timeout_s=1200)
     results = []

@@ -47,10 +47,10 @@ ATTRIBUTES: dict[str, tuple[str, Kind]] = {
 }
 """Each attribute's expression; times are Unix milliseconds."""
 _OTHER_NAMES = {
-    "run_name": "name", "status": "state", "user_id": "user", "start_time": "started_at",
-    "end_time": "ended_at", "created": "submitted_at",
+    "run_name": "name", "user_id": "user", "start_time": "started_at", "end_time": "ended_at",
+    "created": "submitted_at",
 }  # fmt: skip
-"""MLflow's names."""
+"""MLflow's names; not `status`, as its words differ from those of `state`."""
 TAGS = {
     "mlflow.runName": "name",
     "mlflow.user": "user",
