@@ -119,6 +119,15 @@ def test_a_death_after_the_first_batch_counts_while_inputs_wait() -> None:
     assert process.heir().guard.cautious
 
 
+@pytest.mark.parametrize(("note", "left"), [("", ""), ('{"lives":1}', '{"lives":1}')])
+def test_an_orderly_end_before_it_has_caught_up_is_no_death(note: str, left: str) -> None:
+    process = Process(note, batch=5, end=20)
+    process.decide(*range(7))
+    assert process.notes[-1] != left
+    process.guard.stopped()
+    assert process.notes[-1] == left
+
+
 def test_what_kills_behind_a_long_backlog_is_reached_after_few_deaths() -> None:
     """Each further death before the end doubles for how long the next process is cautious."""
     deaths, begin, deadly = 0, 0, 600

@@ -280,6 +280,9 @@ class DeciderLoop(Generic[StateT]):
 
     def close(self) -> None:
         """Close after the last cycle, and begin a last snapshot if there was news (`settle`)."""
+        with contextlib.suppress(BusError):  # then the next process is cautious for nothing
+            self.check_connection()
+            self._guard.stopped()
         self._reader.close()
         self._writer.close()
         snapshots = self._snapshots

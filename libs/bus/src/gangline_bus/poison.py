@@ -8,7 +8,7 @@ group, at the place of the own log (no input stands there). Only the shard's fen
 it. It outlives the process, its machine and a change of hosts. A cycle pays nothing for it. It is
 written
 1. before the first batch of a process, and taken back when it has decided all that waited at its
-   takeover, so that a death in between is noticed (`lives` counts them);
+   takeover or ends in order, so that a death in between is noticed (`lives` counts them);
 2. when a decision raises, before the process ends, and by the watchdog when one hangs (`blame`);
 3. in a cautious process around each input (`trying`), for deaths without an error: a kill, no
    memory, C code that never returns.
@@ -201,6 +201,12 @@ class Guard:
         """The process ends for what some input or Tick did: let the next one be cautious."""
         self._suspects.lives += 1
         with contextlib.suppress(BusError):
+            self._keep()
+
+    def stopped(self) -> None:
+        """The process ends in order: that is no death. Raises BusError."""
+        if self._tries and not self._proved:
+            self._suspects.lives -= 1
             self._keep()
 
     def hangs(self, frame: FrameType | None) -> None:
