@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
-
-import pytest
 
 from gangline_schemas.checkpoint import CommitRecord, commit_key, job_prefix
 from gangline_schemas.events.scheduling import CheckpointRef, GangAllocated, ReleaseReason
 from gangline_schemas.events.workers import CheckpointShardWritten, ExitReason
 from gangline_storage.local import LocalStore
+from support.fixtures.node import scene
 from support.harnesses.node import TEAM, NodeHarness
+
+__all__ = ["scene"]  # a fixture is used by being in this module
 
 SCRIPT = textwrap.dedent("""
     import os, torch
@@ -49,12 +48,6 @@ SCRIPT = textwrap.dedent("""
         except CorruptCheckpoint as error:
             print("refused", error, flush=True)
 """)
-
-
-@pytest.fixture
-def scene(tmp_path: Path, kafka_bootstrap: str) -> Iterator[NodeHarness]:
-    with NodeHarness(tmp_path, kafka_bootstrap) as made:
-        yield made
 
 
 def committed(scene: NodeHarness, allocation: GangAllocated) -> CheckpointRef:

@@ -5,10 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import textwrap
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
 
 from gangline_checkpoints.core.model import StepId, Verified, Verify
 from gangline_checkpoints.service.executor import StoreExecutor
@@ -21,7 +17,10 @@ from gangline_schemas.events.scheduling import (
 )
 from gangline_schemas.events.workers import CheckpointShardWritten, WorkerStarted
 from gangline_storage import LocalStore
+from support.fixtures.node import scene
 from support.harnesses.node import TEAM, NodeHarness
+
+__all__ = ["scene"]  # a fixture is used by being in this module
 
 JOB = "job-1"
 HALF_FROZEN = textwrap.dedent("""
@@ -43,12 +42,6 @@ HALF_FROZEN = textwrap.dedent("""
         save(state, step)
         time.sleep(0.5)
 """)
-
-
-@pytest.fixture
-def scene(tmp_path: Path, kafka_bootstrap: str) -> Iterator[NodeHarness]:
-    with NodeHarness(tmp_path, kafka_bootstrap) as made:
-        yield made
 
 
 class Service:

@@ -6,10 +6,8 @@ import json
 import os
 import signal
 import tarfile
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from hashlib import sha256
-from pathlib import Path
 from textwrap import dedent
 
 import pytest
@@ -30,19 +28,12 @@ from gangline_schemas.events.workers import (
     WorkerStarted,
 )
 from gangline_storage.local import LocalStore
-from support.harnesses.node import TEAM, NodeHarness, until
+from support.fixtures.node import scene
+from support.harnesses.node import TEAM, NodeHarness, python, until
+
+__all__ = ["scene"]  # a fixture is used by being in this module
 
 NIGHTLY = pytest.mark.nightly
-
-
-@pytest.fixture
-def scene(tmp_path: Path, kafka_bootstrap: str) -> Iterator[NodeHarness]:
-    with NodeHarness(tmp_path, kafka_bootstrap) as made:
-        yield made
-
-
-def python(script: str) -> list[str]:
-    return ["python", "-c", dedent(script)]
 
 
 def test_a_gang_of_two_runs_and_all_it_wrote_and_reported_arrives(scene: NodeHarness):

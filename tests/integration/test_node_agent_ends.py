@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from textwrap import dedent
@@ -31,19 +30,12 @@ from gangline_schemas.events.workers import (
     WorkerStarted,
 )
 from support.fakes.metadata_server import MetadataServer
-from support.harnesses.node import TEAM, NodeHarness, alive, until
+from support.fixtures.node import scene
+from support.harnesses.node import TEAM, NodeHarness, alive, python, until
+
+__all__ = ["scene"]  # a fixture is used by being in this module
 
 NIGHTLY = pytest.mark.nightly
-
-
-@pytest.fixture
-def scene(tmp_path: Path, kafka_bootstrap: str) -> Iterator[NodeHarness]:
-    with NodeHarness(tmp_path, kafka_bootstrap) as made:
-        yield made
-
-
-def python(script: str) -> list[str]:
-    return ["python", "-c", dedent(script)]
 
 
 def test_preempted_ranks_are_asked_and_the_deaf_one_is_killed(scene: NodeHarness):

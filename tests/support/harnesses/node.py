@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from textwrap import dedent
 from typing import Self, TypeVar
 
 from gangline_bus.codec import decode, encode
@@ -53,6 +54,11 @@ def alive(pid: int) -> bool:
         stat = Path(f"/proc/{pid}/stat").read_text()
         return stat[stat.rindex(")") + 2] not in "ZX"
     return False
+
+
+def python(script: str) -> list[str]:
+    """The command of a rank that runs this program."""
+    return ["python", "-c", dedent(script)]
 
 
 def until(condition: Callable[[], bool], message: str = "it never came true") -> None:
