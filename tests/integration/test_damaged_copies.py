@@ -67,7 +67,7 @@ def committed(scene: NodeHarness, allocation: GangAllocated) -> CheckpointRef:
     return CheckpointRef(job_id="job-1", attempt=1, step=7, world_size=1, commit_key=key)
 
 
-def test_a_rank_reads_on_from_the_store_when_its_nodes_copy_is_damaged(scene: NodeHarness):
+def test_a_rank_reads_on_from_the_store_when_its_nodes_copy_is_damaged(scene: NodeHarness) -> None:
     command = ["python", "-c", SCRIPT]
     node = scene.start_agent()
     first = scene.allocate(node, gpus=(0,), command=command)

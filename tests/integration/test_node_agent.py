@@ -36,7 +36,7 @@ __all__ = ["scene"]  # a fixture is used by being in this module
 NIGHTLY = pytest.mark.nightly
 
 
-def test_a_gang_of_two_runs_and_all_it_wrote_and_reported_arrives(scene: NodeHarness):
+def test_a_gang_of_two_runs_and_all_it_wrote_and_reported_arrives(scene: NodeHarness) -> None:
     node = scene.start_agent()
     gang = scene.allocate(
         node,
@@ -91,7 +91,9 @@ def test_a_gang_of_two_runs_and_all_it_wrote_and_reported_arrives(scene: NodeHar
     assert steps[1].metrics["loss"] == pytest.approx((1.0, 1 / 2, 1 / 3))
 
 
-def test_no_line_is_lost_when_a_rank_kills_itself_and_exits_are_told_apart(scene: NodeHarness):
+def test_no_line_is_lost_when_a_rank_kills_itself_and_exits_are_told_apart(
+    scene: NodeHarness,
+) -> None:
     node = scene.start_agent()
     scene.allocate(
         node,
@@ -119,7 +121,7 @@ def test_no_line_is_lost_when_a_rank_kills_itself_and_exits_are_told_apart(scene
     assert len(first_lines) == len(set(first_lines))
 
 
-def test_a_shell_line_and_a_command_that_does_not_exist(scene: NodeHarness):
+def test_a_shell_line_and_a_command_that_does_not_exist(scene: NodeHarness) -> None:
     node = scene.start_agent()
     scene.allocate(node, job_id="shell", gpus=[0], run='echo "$0" here; exit 3')
     scene.allocate(node, job_id="missing", gpus=[1], command=["no-such-program"])
@@ -135,7 +137,7 @@ def test_a_shell_line_and_a_command_that_does_not_exist(scene: NodeHarness):
 
 def test_what_a_program_caches_is_there_in_its_next_attempt_and_goes_with_the_job(
     scene: NodeHarness,
-):
+) -> None:
     script = python("""
         import os, pathlib
         home, cache = pathlib.Path.home(), pathlib.Path(os.environ["XDG_CACHE_HOME"])
@@ -157,7 +159,9 @@ def test_what_a_program_caches_is_there_in_its_next_attempt_and_goes_with_the_jo
 
 
 @pytest.mark.parametrize("warm", [pytest.param("off", marks=NIGHTLY), "fork"])
-def test_a_program_can_make_sockets_where_its_temporary_files_lie(scene: NodeHarness, warm: str):
+def test_a_program_can_make_sockets_where_its_temporary_files_lie(
+    scene: NodeHarness, warm: str
+) -> None:
     """As the workers of a data loader do; the name of a socket has 107 bytes."""
     script = scene.folder / "makes_sockets.py"
     script.write_text(
@@ -180,7 +184,9 @@ def test_a_program_can_make_sockets_where_its_temporary_files_lie(scene: NodeHar
     )
 
 
-def test_saves_that_are_not_what_they_were_said_to_be_do_not_fill_the_disk(scene: NodeHarness):
+def test_saves_that_are_not_what_they_were_said_to_be_do_not_fill_the_disk(
+    scene: NodeHarness,
+) -> None:
     node = scene.start_agent()
     gang = scene.allocate(
         node,
@@ -210,7 +216,7 @@ def test_saves_that_are_not_what_they_were_said_to_be_do_not_fill_the_disk(scene
     assert scene.of(NodeSaved) == []
 
 
-def test_an_unmodified_torchrun_script_finds_its_peers(scene: NodeHarness):
+def test_an_unmodified_torchrun_script_finds_its_peers(scene: NodeHarness) -> None:
     node = scene.start_agent()
     for attempt in (1, 2):
         gang = scene.allocate(
@@ -232,7 +238,7 @@ def test_an_unmodified_torchrun_script_finds_its_peers(scene: NodeHarness):
         scene.release(gang, ReleaseReason.RESTARTING)
 
 
-def test_a_secret_reaches_the_rank_and_nothing_else(scene: NodeHarness):
+def test_a_secret_reaches_the_rank_and_nothing_else(scene: NodeHarness) -> None:
     value = "s3cr3t-\u00fc-value-of-this-test"
     folder = scene.secrets / TEAM
     folder.mkdir(parents=True)
@@ -265,7 +271,7 @@ def test_a_secret_reaches_the_rank_and_nothing_else(scene: NodeHarness):
     assert b"s3cr3t" not in everything + said + spooled
 
 
-def test_a_missing_secret_is_named_and_nothing_runs(scene: NodeHarness):
+def test_a_missing_secret_is_named_and_nothing_runs(scene: NodeHarness) -> None:
     node = scene.start_agent()
     scene.allocate(node, secrets=["HF_LOGIN"], run="echo ran")
 
@@ -277,7 +283,7 @@ def test_a_missing_secret_is_named_and_nothing_runs(scene: NodeHarness):
     assert scene.of(WorkerStarted) == []
 
 
-def test_a_code_bundle_is_the_working_directory(scene: NodeHarness):
+def test_a_code_bundle_is_the_working_directory(scene: NodeHarness) -> None:
     source = scene.folder / "source"
     source.mkdir()
     (source / "train.py").write_text("print(open('data.txt').read())")
@@ -297,7 +303,9 @@ def test_a_code_bundle_is_the_working_directory(scene: NodeHarness):
     scene.wait(lambda: scene.lines(0) == ["from the bundle"])
 
 
-def test_a_checkpoint_reaches_the_store_and_the_next_attempt_goes_on_from_it(scene: NodeHarness):
+def test_a_checkpoint_reaches_the_store_and_the_next_attempt_goes_on_from_it(
+    scene: NodeHarness,
+) -> None:
     script = python("""
         import sys, torch
         import torch.distributed as dist

@@ -38,7 +38,7 @@ __all__ = ["scene"]  # a fixture is used by being in this module
 NIGHTLY = pytest.mark.nightly
 
 
-def test_preempted_ranks_are_asked_and_the_deaf_one_is_killed(scene: NodeHarness):
+def test_preempted_ranks_are_asked_and_the_deaf_one_is_killed(scene: NodeHarness) -> None:
     node = scene.start_agent()
     gang = scene.allocate(
         node,
@@ -77,7 +77,7 @@ def test_preempted_ranks_are_asked_and_the_deaf_one_is_killed(scene: NodeHarness
 
 def test_sigterm_comes_shortly_before_the_end_and_to_the_process_that_asks_alone(
     scene: NodeHarness,
-):
+) -> None:
     script = scene.folder / "asks.py"
     script.write_text(
         dedent("""
@@ -157,7 +157,9 @@ def pids(scene: NodeHarness, attempt: int = 1) -> list[int]:
 
 # As for ranks that are forks, see the test of a dead guard.
 @pytest.mark.parametrize("warm", ["off", pytest.param("fork", marks=NIGHTLY), "standby"])
-def test_nothing_outlives_a_killed_agent_and_the_next_one_joins_anew(scene: NodeHarness, warm: str):
+def test_nothing_outlives_a_killed_agent_and_the_next_one_joins_anew(
+    scene: NodeHarness, warm: str
+) -> None:
     first = scene.start_agent(warm=warm)
     scene.allocate(first, command=grandchildren(scene, warm=warm))
     started = pids(scene)
@@ -186,7 +188,7 @@ def guards(agent: int) -> list[int]:
 @pytest.mark.parametrize("warm", [pytest.param("off", marks=NIGHTLY), "fork"])
 def test_a_dead_guard_is_replaced_and_one_killed_with_its_agent_is_made_up_for(
     scene: NodeHarness, warm: str
-):
+) -> None:
     node = scene.start_agent(warm=warm)
     scene.allocate(node, command=grandchildren(scene, warm=warm))
     started, agent = pids(scene), scene.agent
@@ -204,7 +206,7 @@ def test_a_dead_guard_is_replaced_and_one_killed_with_its_agent_is_made_up_for(
     until(lambda: not any(alive(pid) for pid in started), "a process outlived its agent")
 
 
-def test_a_higher_attempt_ends_the_older_one_first(scene: NodeHarness):
+def test_a_higher_attempt_ends_the_older_one_first(scene: NodeHarness) -> None:
     node = scene.start_agent()
     scene.allocate(node, attempt=1, command=python(GRANDCHILDREN))
     older = pids(scene)
@@ -219,7 +221,7 @@ def test_a_higher_attempt_ends_the_older_one_first(scene: NodeHarness):
     assert len(order) == 2
 
 
-def test_a_released_gang_is_killed(scene: NodeHarness):
+def test_a_released_gang_is_killed(scene: NodeHarness) -> None:
     node = scene.start_agent()
     gang = scene.allocate(node, command=python(GRANDCHILDREN))
     started = pids(scene)
@@ -246,7 +248,9 @@ HANGING = """
 
 
 @pytest.mark.parametrize("warm", [pytest.param("off", marks=NIGHTLY), "fork"])
-def test_what_hanging_ranks_did_is_known_before_they_are_killed(scene: NodeHarness, warm: str):
+def test_what_hanging_ranks_did_is_known_before_they_are_killed(
+    scene: NodeHarness, warm: str
+) -> None:
     value = "a_value_of_this_test"
     (scene.secrets / TEAM).mkdir(parents=True)
     (scene.secrets / TEAM / "PASSWORD").write_text(value)
@@ -280,7 +284,7 @@ def test_what_hanging_ranks_did_is_known_before_they_are_killed(scene: NodeHarne
     assert value.encode() not in b"".join(item.data.encode() for item in scene.events)
 
 
-def test_an_agent_that_is_told_to_stop_lets_its_ranks_end(scene: NodeHarness):
+def test_an_agent_that_is_told_to_stop_lets_its_ranks_end(scene: NodeHarness) -> None:
     node = scene.start_agent()
     scene.allocate(node, command=python(GRANDCHILDREN))
     started = pids(scene)
@@ -295,7 +299,7 @@ def test_an_agent_that_is_told_to_stop_lets_its_ranks_end(scene: NodeHarness):
 
 def test_a_machine_that_is_to_go_saves_leaves_and_joins_no_more(
     tmp_path: Path, kafka_bootstrap: str
-):
+) -> None:
     with (
         MetadataServer() as cloud,
         NodeHarness(
@@ -349,7 +353,7 @@ def test_a_machine_that_is_to_go_saves_leaves_and_joins_no_more(
         scene.wait(lambda: len(scene.of(NodeJoined)) == 2)
 
 
-def test_a_node_that_is_cut_off_kills_its_ranks_and_joins_again(tmp_path: Path):
+def test_a_node_that_is_cut_off_kills_its_ranks_and_joins_again(tmp_path: Path) -> None:
     with (
         EmbeddedKafka(tmp_path / "kafka") as broker,
         NodeHarness(tmp_path, broker.bootstrap, GANGLINE_LEASE_S="2") as scene,
