@@ -189,4 +189,4 @@ def begun_anew(node: Node) -> list[Effect]:
     """What the core asks for that another program of the agent's process begins with."""
     state = reread(node.core.state)
     node.core = AgentCore(NODE, AgentLimits(heartbeat_interval_s=1.0, lease_s=LEASE_S))
-    return node.core.go_on(state)
+    return node.core.adopt(state)

@@ -221,7 +221,7 @@ def test_an_agent_that_reloads_announces_another_release_once():
     old.start(at)
     newer = node.model_copy(update={"release": "0.2.0"})
     new = AgentCore(newer, AgentLimits())
-    assert new.go_on(old.state) == [announce.joined(newer)]
+    assert new.adopt(old.state) == [announce.joined(newer)]
     assert announce.joined(newer).identity != announce.joined(node).identity
     again = AgentCore(newer, AgentLimits())
-    assert again.go_on(new.state) == []
+    assert again.adopt(new.state) == []

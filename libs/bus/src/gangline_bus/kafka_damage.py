@@ -88,19 +88,19 @@ class BadBatches:
             search.inside = self._probes[place]
         else:
             search.outside = self._probes[place]
-        return self._go_on(place, search)
+        return self._continue(place, search)
 
     def passed(self, place: TopicPartition) -> PassedOver | None:
         """Something could be read where the end of a batch is looked for; gives as `failed`."""
         search = self._searches[place]
         search.outside = self._probes[place]
-        return self._go_on(place, search)
+        return self._continue(place, search)
 
     def searching(self, place: TopicPartition) -> bool:
         """Whether the end of a batch is looked for here."""
         return place in self._searches
 
-    def _go_on(self, place: TopicPartition, search: BadBatch) -> PassedOver | None:
+    def _continue(self, place: TopicPartition, search: BadBatch) -> PassedOver | None:
         probe = search.next_probe(self._end(place))
         if probe is not None:
             self._probes[place] = probe

@@ -77,7 +77,7 @@ class World:
         state = reread(self.core.state)
         self.asked.clear()
         self.core = AgentCore(NODE, LIMITS)
-        self.act(self.core.go_on(state))
+        self.act(self.core.adopt(state))
 
     def give(self, item: Input) -> None:
         self.act(self.core.handle(item, self.at()))

@@ -260,7 +260,7 @@ class Agent:
     def _turn(self, executor: Executor) -> bool:
         """Whether to hand over; else nothing is left to be done."""
         at = now()
-        begun = self._core.go_on(self._handover.core) if self._handover else self._core.start(at)
+        begun = self._core.adopt(self._handover.core) if self._handover else self._core.start(at)
         self._act(executor, begun, at)
         renewal = Renewal(self._restarting, self._core, executor.launcher)
         tick_due_s = at.mono_s

@@ -184,11 +184,11 @@ def _take(  # noqa: C901, PLR0912 - one case for each input type
             jobs.failed(plan, event, limits.save_wait)
         case CheckpointCommitted():
             checkpoints.committed(plan, event)
-            jobs.go_on_if_saved(plan, event.job_id)
+            jobs.restart_if_saved(plan, event.job_id)
         case CheckpointSaved():
             checkpoints.saved(plan, event)
         case CheckpointAbandoned():
-            jobs.go_on_without(plan, event)
+            jobs.restart_without(plan, event)
         case CheckpointDeleted() | CheckpointCorrupted():
             checkpoints.lost(plan, event)
         case IntervalAdvised():

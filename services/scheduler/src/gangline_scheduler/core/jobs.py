@@ -189,14 +189,14 @@ def failed(plan: Plan, verdict: GangFailed, save_wait: timedelta) -> None:
         _start_again(plan, job, verdict)
 
 
-def go_on_if_saved(plan: Plan, job_id: str) -> None:
+def restart_if_saved(plan: Plan, job_id: str) -> None:
     """Start a failed gang again that waited for its checkpoint, if nothing is left to wait for."""
     job = _waiting(plan, job_id)
     if job is not None and save_waits.is_over(plan, job):
         finish_stop(plan, job_id)
 
 
-def go_on_without(plan: Plan, event: CheckpointAbandoned) -> None:
+def restart_without(plan: Plan, event: CheckpointAbandoned) -> None:
     """Start a failed gang again that waited for this checkpoint."""
     job = _waiting(plan, event.job_id)
     if job is not None and save_waits.gives_up(job, event):

@@ -141,7 +141,7 @@ def check_agents(plan: Plan, oldest: str | None) -> None:
 def _end_waits(plan: Plan, node: Node) -> None:
     """No checkpoint comes from here: gangs that failed and waited for one start again."""
     for job_id, _ in node.allocations:
-        jobs.go_on_if_saved(plan, job_id)
+        jobs.restart_if_saved(plan, job_id)
 
 
 def _current(plan: Plan, node_id: str, incarnation: str) -> Node | None:

@@ -96,12 +96,12 @@ class AgentCore:
         self._ticked_s = at.mono_s
         return self.member.start(at)
 
-    def go_on(self, state: CoreState) -> list[Effect]:
+    def adopt(self, state: CoreState) -> list[Effect]:
         """Instead of `start`: be the core that had this state; ask again what it waits for.
 
         If this agent has another release, its node announces it.
         """
-        announced = self.member.go_on(state.standing)
+        announced = self.member.adopt(state.standing)
         self._fences = state.fences
         self._gangs = {gang.key: gang for gang in state.gangs}
         self._reports = state.reports

@@ -20,7 +20,7 @@ from .effects import Effect, SendControl
 from .keys import GangKey, RankKey
 from .pace import Pace
 
-_GOES_ON = {StopReason.PREEMPTED, StopReason.DRAIN, StopReason.DEFRAGMENT, StopReason.RESIZE}
+_RESUMES = {StopReason.PREEMPTED, StopReason.DRAIN, StopReason.DEFRAGMENT, StopReason.RESIZE}
 _STEPS_ON_DISK = 8
 SAVES_ON_THEIR_WAY = 2  # of a rank: one goes into the store, one waits; both lie on this disk
 
@@ -156,12 +156,12 @@ class Gang:
     def awaits_commit(self, rank: Rank, at_s: float) -> bool:
         """Whether an orderly exit is held back at this monotonic time.
 
-        Its uploads are on their way. Or the job resumes elsewhere (`_GOES_ON`), and the rank's save
+        Its uploads are on their way. Or the job resumes elsewhere (`_RESUMES`), and the rank's save
         is not committed: an attempt that began now would resume from an older step.
         """
         if rank.uploads:
             return True
-        if self.stop not in _GOES_ON or rank.saved is None:
+        if self.stop not in _RESUMES or rank.saved is None:
             return False
         until_s = min(rank.held_until_s, self.stop_by_s or rank.held_until_s)
         return at_s < until_s and (self.committed is None or self.committed < rank.saved)

@@ -89,7 +89,7 @@ class Membership:
         self.standing.acked_mono_s = self.standing.heartbeat_due_s = at.mono_s
         return [*self.offer(at, busy=False), *self.beat((), at)]
 
-    def go_on(self, standing: Standing) -> list[Effect]:
+    def adopt(self, standing: Standing) -> list[Effect]:
         """Be the member that had this standing. A node that joined announces another release."""
         release, self.standing = self.node.release, standing
         if release == standing.node.release:

@@ -34,7 +34,7 @@ class Ceilings:
 
     def __init__(self, state: State) -> None:
         self._at_start = state
-        self._holdable: dict[str, bool] = {}
+        self._fits: dict[str, bool] = {}
         self._types: dict[str, dict[str, tuple[TypeLimit, ...]] | None] = {}
         self._lines: dict[str, tuple[TeamConfig, ...]] = {}
         self._used: dict[str, int] = {}
@@ -127,9 +127,9 @@ class Ceilings:
             demand = _of_models(state, demand, allowed, self._there)
         if demand is None:
             return False
-        if job.job_id not in self._holdable:
-            self._holdable[job.job_id] = fits_empty_cluster(self._at_start, demand)
-        return self._holdable[job.job_id]
+        if job.job_id not in self._fits:
+            self._fits[job.job_id] = fits_empty_cluster(self._at_start, demand)
+        return self._fits[job.job_id]
 
     @cached_property
     def _waiting(self) -> dict[str, list[Job]]:
