@@ -32,8 +32,9 @@ from gangline_scheduler.core.model import Demand
 from gangline_schemas.base import Event
 from gangline_schemas.events.checkpoints import AttemptNoted
 from gangline_schemas.events.requests import JobSubmitted
-from gangline_worker.agent.decide.core import AgentCore, AgentLimits
+from gangline_worker.agent.decide.core import AgentCore
 from gangline_worker.agent.decide.gang import Gang
+from gangline_worker.agent.decide.membership import AgentLimits
 from gangsim import effects
 from gangsim.bus import SimBroker
 from gangsim.parts import HEARTBEAT_S, Parts

@@ -16,7 +16,8 @@ from gangline_quota.core.decide import Quota
 from gangline_scheduler.core.decide import Scheduler
 from gangline_scheduler.core.policy.config import Policy, Preemption
 from gangline_scheduler.core.policy.configured import Limits
-from gangline_worker.agent.decide.core import AgentCore, AgentLimits
+from gangline_worker.agent.decide.core import AgentCore
+from gangline_worker.agent.decide.membership import AgentLimits
 from gangsim.bus import SimBroker
 
 HEARTBEAT_S = 5.0

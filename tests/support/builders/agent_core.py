@@ -22,7 +22,7 @@ from gangline_schemas.events.scheduling import (
 from gangline_schemas.events.workers import CheckpointShardWritten, GpuInfo, NodeInfo, ObjectDigest
 from gangline_schemas.job import JobSpec
 from gangline_schemas.rank_protocol import ShardReady
-from gangline_worker.agent.decide.core import AgentCore, AgentLimits
+from gangline_worker.agent.decide.core import AgentCore
 from gangline_worker.agent.decide.core_state import CoreState
 from gangline_worker.agent.decide.effects import Effect, Publish, SendHeartbeat, Spawn
 from gangline_worker.agent.decide.inputs import (
@@ -36,6 +36,7 @@ from gangline_worker.agent.decide.inputs import (
     Uploaded,
 )
 from gangline_worker.agent.decide.keys import GangKey, Moment, RankKey
+from gangline_worker.agent.decide.membership import AgentLimits
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
 

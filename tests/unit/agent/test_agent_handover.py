@@ -18,9 +18,10 @@ from gangline_schemas.events.logs import LogLine
 from gangline_schemas.events.workers import GpuInfo, NodeInfo
 from gangline_schemas.rank_protocol import Control, Hello, Report
 from gangline_worker.agent.decide import announce
-from gangline_worker.agent.decide.core import AgentCore, AgentLimits
+from gangline_worker.agent.decide.core import AgentCore
 from gangline_worker.agent.decide.inputs import Prepared, RankMessage
 from gangline_worker.agent.decide.keys import GangKey, Moment, RankKey
+from gangline_worker.agent.decide.membership import AgentLimits
 from gangline_worker.agent.handover import FORMAT, refusal, sample
 from gangline_worker.agent.inbox import Inbox
 from gangline_worker.agent.runtime.log_lines import KeptLog, LogBatcher

@@ -14,7 +14,7 @@ from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.scheduling import ResumePointChanged
 from gangline_schemas.events.workers import GpuInfo, NodeInfo
 from gangline_schemas.rank_protocol import Control, Hello
-from gangline_worker.agent.decide.core import AgentCore, AgentLimits
+from gangline_worker.agent.decide.core import AgentCore
 from gangline_worker.agent.decide.effects import Effect, SendControl
 from gangline_worker.agent.decide.inputs import (
     Input,
@@ -24,6 +24,7 @@ from gangline_worker.agent.decide.inputs import (
     StoreOpened,
 )
 from gangline_worker.agent.decide.keys import GangKey, Moment, RankKey
+from gangline_worker.agent.decide.membership import AgentLimits
 from gangline_worker.agent.workspace.environment import rank_environment
 from gangline_worker.agent_line import Reporter
 from support.builders.checkpoints import JOB, allocated, restored, resumes

@@ -15,7 +15,7 @@ from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.faults import FailureCause, GangFailed
 from gangline_schemas.events.scheduling import GangAllocated, GangStopping, StopReason
 from gangline_schemas.events.workers import NodeJoined, WorkerExited
-from gangline_worker.agent.decide.core import AgentCore, AgentLimits
+from gangline_worker.agent.decide.core import AgentCore
 from gangline_worker.agent.decide.effects import (
     CloseGang,
     Effect,
@@ -40,6 +40,7 @@ from gangline_worker.agent.decide.inputs import (
     StoreOpened,
 )
 from gangline_worker.agent.decide.keys import GangKey, Moment, RankKey
+from gangline_worker.agent.decide.membership import AgentLimits
 from support.builders.agent_core import START, allocation, node_info, released, reread
 
 LIMITS = AgentLimits(1.0, lease_s=5.0)

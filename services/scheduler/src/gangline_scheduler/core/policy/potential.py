@@ -85,13 +85,8 @@ class Standings:
                 continue
             reserved = state.reserved.get(job_id)
             stays = job.gang is not None and not job.gang.leaving
-            gpus = (
-                job.allocated_gpus
-                if stays
-                else sum(n for _, n in reserved.nodes)
-                if reserved
-                else 0
-            )
+            waits_for = () if reserved is None else reserved.nodes
+            gpus = job.allocated_gpus if stays else sum(n for _, n in waits_for)
             if gpus:
                 worth = self._order.worth(job, self._state, self._now)
                 found.setdefault(job.team, {})[job_id] = (worth, gpus, job.fewest)
