@@ -13,6 +13,7 @@ from gangline_bus.codec import Received
 from gangline_bus.decider import DeciderLoop
 from gangline_bus.decision import Decision, Input, InvariantViolated
 from gangline_bus.poison import DEATHS
+from gangline_bus.shard import Shard
 from gangline_schemas.catalog import Topic
 from support.harnesses.decider_world import (
     KAFKA_NIGHTLY,
@@ -91,6 +92,35 @@ def assert_passed_over(world: World, team: str, limit: int, most: int, trace: st
     assert headers["gangline_dlq_error"] == b"its decision ended the teams 2 times"
     assert headers["gangline_dlq_trace"].startswith(trace.encode())
     assert b"a value" not in headers["gangline_dlq_trace"]
+
+
+def note(world: World) -> str:
+    """What the shard's next process would read."""
+    shard = Shard(Teams(), world.names, 0)
+    return world.bus.note(shard.notes, shard.log)
+
+
+def test_an_orderly_stop_behind_a_backlog_leaves_no_note(world: World) -> None:
+    world.request(*TEAMS)
+    loop = world.process(offsets_after_s=0.0)
+    loop.take_over()
+    run_until(loop, lambda state: bool(state.limits))
+    assert len(loop.state.limits) < len(TEAMS)
+    assert note(world) == '{"lives":1}'
+    loop.close()
+    assert note(world) == ""
+
+
+def test_a_process_has_caught_up_where_a_transaction_ends_its_inputs(world: World) -> None:
+    """The last offset is that of a marker, which no reader gives."""
+    writer = world.bus.transactional_writer("a-gateway")
+    writer.commit([world.record(*team) for team in TEAMS], {}, "none")
+    writer.close()
+    loop = world.process(offsets_after_s=0.0)
+    loop.take_over()
+    run_to_the_end(world, loop)
+    assert note(world) == ""
+    loop.close()
 
 
 class Hanging(Teams):

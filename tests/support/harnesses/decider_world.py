@@ -166,10 +166,14 @@ class World:
     def request(self, *teams: tuple[str, int]) -> None:
         writer = self.bus.writer()
         for team, limit in teams:
-            event = TeamConfigureRequested(config=TeamConfig(team=team, gpu_limit=limit))
-            envelope = Envelope(derived_id(team, limit), "/test", START, team, event)
-            writer.send(encode(envelope, topic=self.names.name(Topic.ADMIN)))
+            writer.send(self.record(team, limit))
         assert writer.flush(60) == 0
+
+    def record(self, team: str, limit: int) -> OutRecord:
+        """A request for this team's limit."""
+        event = TeamConfigureRequested(config=TeamConfig(team=team, gpu_limit=limit))
+        envelope = Envelope(derived_id(team, limit), "/test", START, team, event)
+        return encode(envelope, topic=self.names.name(Topic.ADMIN))
 
     def send_raw(self, value: bytes, *headers: tuple[str, bytes]) -> None:
         writer = self.bus.writer()
