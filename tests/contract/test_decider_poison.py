@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 import pytest
 
 from gangline_bus.codec import Received
 from gangline_bus.decider import DeciderLoop
-from gangline_bus.decision import Decision, Input, InvariantViolated
+from gangline_bus.decision import Decision, Input, InvariantViolated, Tick
+from gangline_bus.memory_clients import MemoryReader
 from gangline_bus.poison import DEATHS
+from gangline_bus.ports import OutRecord, TopicPartition
 from gangline_bus.shard import Shard
 from gangline_schemas.catalog import Topic
 from support.harnesses.decider_world import (
@@ -121,6 +123,49 @@ def test_a_process_has_caught_up_where_a_transaction_ends_its_inputs(world: Worl
     run_to_the_end(world, loop)
     assert note(world) == ""
     loop.close()
+
+
+class Noting(Buggy):
+    """Also has signals, and notes for each Tick how many inputs were decided by then."""
+
+    signals = (Topic.HEARTBEATS,)
+
+    def __init__(self) -> None:
+        self.ticks: list[int] = []
+
+    def decide(self, state: Seen, soft: None, item: Input, now: datetime) -> Sequence[Decision]:
+        if isinstance(item, Tick):
+            self.ticks.append(len(state.limits))
+        return super().decide(state, soft, item, now)
+
+
+@pytest.mark.parametrize("world", ["memory"], indirect=True)
+def test_signals_use_up_no_caution_and_hold_up_no_tick(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka gives the partitions in any order: here signals come first, and many of them."""
+
+    def signals_first(reader: MemoryReader, positions: Mapping[TopicPartition, int]) -> None:
+        assign(reader, positions)
+        reader._positions = dict(sorted(positions.items(), reverse=True))
+
+    assign = MemoryReader.assign
+    monkeypatch.setattr(MemoryReader, "assign", signals_first)
+    world.request(*TEAMS[:2], ("kills", 1))
+    signals, decider = world.names.name(Topic.HEARTBEATS), Noting()
+    for _ in range(3):
+        loop = world.process(decider=decider, offsets_after_s=0.0, tick_interval_s=1e-6)
+        loop.take_over()
+        decider.ticks.clear()
+        for number in range(100):
+            world.bus.writer().send(OutRecord(signals, b"%d" % number, b"", ()))
+        with pytest.raises(SimulatedCrash):
+            run_to_the_end(world, loop)
+        assert decider.ticks
+    loop = world.process(decider=decider, offsets_after_s=0.0)
+    loop.take_over()
+    run_to_the_end(world, loop)
+    assert loop.state.limits == dict(TEAMS[:2])
 
 
 class Hanging(Teams):

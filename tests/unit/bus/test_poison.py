@@ -36,7 +36,7 @@ class Process:
                         raise KeyboardInterrupt if silent else ZeroDivisionError
             except (KeyboardInterrupt, ZeroDivisionError):
                 return
-            self.guard.passed(1)
+            self.guard.passed()
             text = self.guard.settle({PLACE: offset + 1})
             self.guard.settled(text)
             if text is not None:

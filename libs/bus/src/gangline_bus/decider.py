@@ -197,12 +197,10 @@ class DeciderLoop(Generic[StateT]):
         Raises what ends the process: BusError, InvariantViolated, LogBroken.
         """
         self.check_connection()
-        self._reader.fill(1 if self._guard.cautious else self.settings.batch, timeout_s)
+        self._reader.fill(self.settings.batch, timeout_s)
         now = self._clock()
         out: list[OutRecord] = []
-        if self._guard.cautious and (record := self._reader.next()) is not None:
-            self._take_one(record, now, out)
-        else:
+        if not self._take_one(now, out):
             self._take_batch(now, out)
         self._save(out, now)
         self._guard.advanced(self._reader.positions)
@@ -211,13 +209,17 @@ class DeciderLoop(Generic[StateT]):
         self._effects.start(self.decider, self.state, self._soft)
         return len(out)
 
-    def _take_one(self, record: Record, now: datetime, out: list[OutRecord]) -> None:
-        """Decide one input alone and check the invariants.
+    def _take_one(self, now: datetime, out: list[OutRecord]) -> bool:
+        """While cautious: decide the next input alone and check the invariants; whether one waits.
 
-        Not a Tick: its error would be blamed on the input.
+        Signals before it are noted. No Tick is decided: its error would be blamed on the input.
         """
-        self._take(record, now, out, self._check)
-        self._guard.passed(1)
+        while self._guard.cautious and (record := self._reader.next()) is not None:
+            self._take(record, now, out, self._check)
+            if record.topic not in self._shard.signals:
+                self._guard.passed()
+                return True
+        return False
 
     def _take_batch(self, now: datetime, out: list[OutRecord]) -> None:
         """Inputs for `cycle_s` at most, finished effects, and a Tick if one is due."""
@@ -227,7 +229,6 @@ class DeciderLoop(Generic[StateT]):
             taken += 1
             if self._stopwatch() >= until:
                 break
-        self._guard.passed(taken)
         for done in self._effects.completed():
             self._decide(done, now, out, traceparent=None)
         if self._tick_is_due(now):

@@ -152,9 +152,9 @@ class Guard:
         """Whether inputs are decided one by one."""
         return self._careful > 0
 
-    def passed(self, records: int) -> None:
-        """So many records were taken."""
-        self._careful = max(0, self._careful - records)
+    def passed(self) -> None:
+        """An input was decided."""
+        self._careful = max(0, self._careful - 1)
 
     def advanced(self, positions: Callable[[], Mapping[TopicPartition, int]]) -> None:
         """A cycle was committed, and the inputs are read up to these positions. Raises BusError."""
