@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gangline_simulator.ledger import PoolResult
     from gangline_simulator.run import Workload
 
-_TELL_EVERY_S = 5.0
+_NOTE_EVERY_S = 5.0
 
 
 def simulate(  # noqa: PLR0917 - options of a command are keywords
@@ -163,7 +163,7 @@ def now_and_then(out: Output) -> Callable[[str], None]:
 
     def note(line: str) -> None:
         nonlocal noted_s
-        if time.monotonic() - noted_s >= _TELL_EVERY_S:
+        if time.monotonic() - noted_s >= _NOTE_EVERY_S:
             noted_s = time.monotonic()
             out.note(line)
 

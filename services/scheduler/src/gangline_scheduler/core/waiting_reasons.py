@@ -78,17 +78,17 @@ def _in_turn(first: Sequence[Job], explainer: Explainer, plan: Plan) -> list[Job
 
 
 def _estimate_start(plan: Plan, policy: Policy, first: list[str]) -> None:
-    untold = [
+    unestimated = [
         number
         for number, job_id in enumerate(first)
         if (job := plan.state.jobs[job_id]).start_estimate is None
         and job.waiting is not None
         and job.waiting.code not in STUCK
     ]
-    if not untold:
+    if not unestimated:
         return
     # Another one at each tick: one without a forecast keeps no other from it.
-    number = untold[int(plan.now.timestamp()) % len(untold)]
+    number = unestimated[int(plan.now.timestamp()) % len(unestimated)]
     found = forecast(
         plan.state, first[number], first[:number], plan.now, policy, most_ends=ESTIMATE_ENDS
     )
