@@ -12,6 +12,8 @@ from gangline_schemas.limits import Few, Message, Score
 
 CLUSTER = "cluster"
 """The subject of alerts about the whole cluster, which have no team."""
+MAX_RECEIVERS = 1000
+"""Receivers of one installation."""
 
 
 class AlertRule(StrEnum):

@@ -9,7 +9,7 @@ import pytest
 from gangline_alerts.core.model import Deliver, Delivered, Undelivered
 from gangline_alerts.core.policy.routes import Receivers, Route
 from gangline_alerts.core.policy.timing import Timing
-from gangline_schemas.alerts import AlertRule, Severity, SilenceScope
+from gangline_schemas.alerts import MAX_RECEIVERS, AlertRule, Severity, SilenceScope
 from gangline_schemas.events.admin import SilenceRequested, UnsilenceRequested
 from gangline_schemas.events.alerts import (
     NotificationDeferred,
@@ -80,6 +80,14 @@ def test_routes_choose_by_rule_team_and_severity() -> None:
     run = waiting("a", receivers=Receivers(routes))
     run.tick(1)
     assert [one.targets for one in run.raised(AlertRule.QUEUE_WAIT)] == [("nlp", "waits")]
+
+
+def test_an_alert_may_go_to_all_receivers() -> None:
+    names = [f"r{number}" for number in range(MAX_RECEIVERS)]
+    routes = tuple(Route(to=name) for name in names)
+    run = waiting("a", receivers=Receivers(routes, dict.fromkeys(names, frozenset())))
+    run.tick(1)
+    assert run.raised(AlertRule.QUEUE_WAIT)[0].targets == tuple(names)
 
 
 def test_a_silenced_alert_is_raised_and_sent_only_once_the_silence_is_over() -> None:

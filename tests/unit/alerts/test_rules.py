@@ -9,6 +9,7 @@ import pytest
 from gangline_alerts.core.policy.rules import QueueWait, Rules
 from gangline_schemas.alerts import AlertRule, Cause
 from gangline_schemas.job import JobState
+from gangline_schemas.limits import METRIC_MAX
 from support.builders.alerts import AlertsRun
 
 HOUR_S = 3600.0
@@ -97,6 +98,13 @@ def test_large_jobs_have_30_percent_mfu(gpus: int, mfu: float, raised: int) -> N
     assert run.raised(AlertRule.LOW_MFU) == []
     spell(run, 60, lambda: run.progress("a", mfu=mfu))
     assert len(run.raised(AlertRule.LOW_MFU)) == raised
+
+
+@pytest.mark.parametrize(("mfu", "values"), [(-METRIC_MAX, [0.0]), (METRIC_MAX, [])])
+def test_a_program_may_report_any_number_as_its_mfu(mfu: float, values: list[float]) -> None:
+    run = running(128)
+    spell(run, 650, lambda: run.progress("a", mfu=mfu))
+    assert [one.value for one in run.raised(AlertRule.LOW_MFU)] == values
 
 
 @pytest.mark.parametrize(("waits", "raised"), [(0.21, 1), (0.19, 0)])

@@ -6,7 +6,15 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from gangline_schemas.alerts import AlertRule, AlertText, Cause, JobText, Severity, SilenceScope
+from gangline_schemas.alerts import (
+    MAX_RECEIVERS,
+    AlertRule,
+    AlertText,
+    Cause,
+    JobText,
+    Severity,
+    SilenceScope,
+)
 from gangline_schemas.base import Event, Identifier, Model, Team, Timestamp
 from gangline_schemas.job import JobState, Notification
 from gangline_schemas.limits import (
@@ -29,7 +37,7 @@ from gangline_schemas.limits import (
 
 ALERTS_SHOWN = 50
 """A notification lists at most so many alerts, and counts the others."""
-Targets = Annotated[tuple[Identifier, ...], Field(max_length=64)]
+Targets = Annotated[tuple[Identifier, ...], Field(max_length=MAX_RECEIVERS)]
 """Names of receivers in the service's configuration."""
 
 

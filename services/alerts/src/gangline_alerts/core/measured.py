@@ -61,10 +61,12 @@ def _note_run(state: AlertState, soft: Watch, event: RunProgress, now: datetime)
     if job is None or job.team != event.team or job.attempt != event.attempt or not job.places:
         return
     metrics = event.metrics
+    mfu = metrics.get("mfu")
     soft.runs[event.run_id] = RunReading(
         at=now,
         attempt=event.attempt,
-        mfu=metrics.get("mfu"),
+        # A program may report any number; an alert's value is bounded.
+        mfu=None if mfu is None else min(max(mfu, 0.0), 1.0),
         step_s=event.step_s,
         busy_s=metrics.get("busy_s"),
         data_wait_share=event.data_wait_share,
@@ -78,6 +80,5 @@ def _note_node(state: AlertState, soft: Watch, event: WorkerHeartbeat, now: date
     soft.nodes[event.node_id] = NodeReading(
         at=now,
         activity={g.index: g.utilization / 100 for g in event.gpus if g.utilization is not None},
-        memory={g.index: g.memory_used_gb for g in event.gpus if g.memory_used_gb is not None},
         cpu_percent=event.cpu_percent,
     )

@@ -178,7 +178,6 @@ class NodeReading:
 
     at: datetime
     activity: dict[int, float]
-    memory: dict[int, float]
     cpu_percent: float | None
 
 

@@ -26,6 +26,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from gangline_alerts.core.policy.routes import Receivers, Route
 from gangline_alerts.core.policy.rules import Rules
 from gangline_alerts.service.targets import Target, Webhook
+from gangline_schemas.alerts import MAX_RECEIVERS
 from gangline_schemas.base import Identifier, Model, field_errors
 
 
@@ -57,7 +58,7 @@ class AlertsFile(Model):
 
     rules: Annotated[Rules, BeforeValidator(_by_rule)] = Rules()
     receivers: Annotated[dict[Identifier, Target], BeforeValidator(_by_kind)] = Field(
-        default_factory=dict, max_length=1000
+        default_factory=dict, max_length=MAX_RECEIVERS
     )
     routes: tuple[Route, ...] = Field(default=(), max_length=1000)
 
