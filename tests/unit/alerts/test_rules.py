@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import pytest
 
+from gangline_alerts.core.model import Span
+from gangline_alerts.core.policy.counted import watched_s
 from gangline_alerts.core.policy.rules import QueueWait, Rules
 from gangline_schemas.alerts import AlertRule, Cause
 from gangline_schemas.job import JobState
@@ -98,6 +101,14 @@ def test_large_jobs_have_30_percent_mfu(gpus: int, mfu: float, raised: int) -> N
     assert run.raised(AlertRule.LOW_MFU) == []
     spell(run, 60, lambda: run.progress("a", mfu=mfu))
     assert len(run.raised(AlertRule.LOW_MFU)) == raised
+
+
+def test_a_wait_is_without_the_absences_in_it() -> None:
+    now = datetime(2026, 11, 21, 12, tzinfo=UTC)
+    hours = [(2, 4), (5, 7), (8, 9)]
+    away = tuple(Span(now.replace(hour=a), now.replace(hour=b)) for a, b in hours)
+    waits = [watched_s(now.replace(hour=hour), now, away) / HOUR_S for hour in (1, 4, 6, 7, 9)]
+    assert waits == [6, 5, 4, 4, 3]
 
 
 @pytest.mark.parametrize(("mfu", "values"), [(-METRIC_MAX, [0.0]), (METRIC_MAX, [])])

@@ -27,7 +27,8 @@ def note_spells(
     """Note since when each measured condition holds, or does not; unknown ones have no spell."""
     holding, clear = soft.holding, soft.clear
     soft.holding, soft.clear = {}, {}
-    for finding in of_runs.findings(state, soft, rules, timing, now):
+    soft.findings = tuple(of_runs.findings(state, soft, rules, timing, now))
+    for finding in soft.findings:
         old, new = (holding, soft.holding) if finding.holds else (clear, soft.clear)
         new[finding.key] = old.get(finding.key, now)
 

@@ -186,6 +186,7 @@ class Watch:
     """The soft state: measurements since this process took over. Lost with it.
 
     - `began`: the first Tick; `now`: the last. `behind_at`: when the last old input came.
+    - `findings`: the measured ones at the last Tick.
     - `holding`, `clear`: since when the condition of a measured finding holds, or does not.
     - `saved`, `unsaved`: saves that are not counted yet, up to `counted` in each partition.
     """
@@ -195,6 +196,7 @@ class Watch:
     behind_at: datetime | None = None
     runs: dict[str, RunReading] = field(default_factory=dict)
     nodes: dict[str, NodeReading] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
     holding: dict[str, datetime] = field(default_factory=dict)
     clear: dict[str, datetime] = field(default_factory=dict)
     saved: int = 0

@@ -29,7 +29,7 @@ class AlertSettings(DecidingSettings):
     notify_retry_s: Annotated[float, Field(gt=0, le=3600)] = 5.0
     """The wait before the second try of a delivery; it doubles each time, up to an hour."""
     notify_tries: Annotated[int, Field(ge=1, le=100)] = 12
-    """So often a delivery is tried: with the defaults for about 5 hours."""
+    """So often a delivery is tried: with the defaults for about 2.4 hours."""
 
     def timing(self) -> Timing:
         """The form that decisions use."""

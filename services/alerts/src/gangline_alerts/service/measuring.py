@@ -26,7 +26,7 @@ class MeasuredDecider(AlertDecider):
         # Not super(): a dataclass with slots is another class than the one that is written here.
         soft = AlertDecider.observe(self, state, soft, observed, now)
         if isinstance(observed, Tick):
-            self.newest = tuple(gauges(state, soft, self.rules, self.timing, now))
+            self.newest = tuple(gauges(state, soft, self.rules, now))
         return soft
 
     def export(self, meter: Meter) -> None:

@@ -60,8 +60,11 @@ def _utilization(state: AlertState, rules: Rules, now: datetime) -> Iterator[Fin
 
 def _waits(state: AlertState, rules: Rules, now: datetime) -> Iterator[Finding]:
     rule = rules.queue_wait
+    latest = now - timedelta(seconds=rule.above_s)
     for job_id, job in state.jobs.items():
         if job.waiting_since is None or job.priority >= rule.priority_below:
+            continue
+        if job.waiting_since >= latest:
             continue
         waited_s = watched_s(job.waiting_since, now, state.away)
         if waited_s <= rule.above_s:
@@ -124,9 +127,11 @@ def _counts(state: AlertState, rules: Rules, now: datetime) -> Iterator[Finding]
 
 def watched_s(since: datetime, now: datetime, away: tuple[Span, ...]) -> float:
     """Seconds from `since` to `now` in which this service watched."""
-    gone = sum(
-        max(0.0, (min(one.until, now) - max(one.since, since)).total_seconds()) for one in away
-    )
+    gone = 0.0
+    for one in reversed(away):  # the newest first: earlier ones cost nothing
+        if one.until <= since:
+            break
+        gone += max(0.0, (min(one.until, now) - max(one.since, since)).total_seconds())
     return max(0.0, (now - since).total_seconds() - gone)
 
 

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from gangline_alerts.core.model import Watch
-from gangline_alerts.core.policy import of_runs
 from gangline_alerts.core.policy.counted import watched_s
 from gangline_alerts.core.policy.rules import Rules
-from gangline_alerts.core.policy.timing import Timing
 from gangline_alerts.core.state import AlertState, total
 from gangline_schemas.alerts import AlertRule
 
@@ -43,10 +41,8 @@ class Gauge:
     labels: Mapping[str, str]
 
 
-def gauges(
-    state: AlertState, soft: Watch, rules: Rules, timing: Timing, now: datetime
-) -> Iterator[Gauge]:
-    """All values now. Cost: the jobs, and the runs that report."""
+def gauges(state: AlertState, soft: Watch, rules: Rules, now: datetime) -> Iterator[Gauge]:
+    """All values now. Cost: the jobs."""
     held: dict[tuple[str, str, str], int] = {}
     for alert in state.alerts.values():
         key = (alert.text.rule.value, alert.text.severity.value, alert.text.team)
@@ -66,16 +62,15 @@ def gauges(
     ):
         yield Gauge("gangline.day.jobs", count, {"outcome": outcome})
     yield Gauge("gangline.day.node.failures", counts.node_failures, {})
-    for finding in of_runs.findings(state, soft, rules, timing, now):
+    for finding in soft.findings:
         labels = {"team": finding.team, "job": finding.subject}
         yield Gauge(OF_RUNS[finding.rule], finding.value, labels)
 
 
 def _waits(state: AlertState, rules: Rules, now: datetime) -> Iterator[Gauge]:
-    longest: dict[str, float] = {}
+    first: dict[str, datetime] = {}
     for job in state.jobs.values():
         if job.waiting_since is not None and job.priority < rules.queue_wait.priority_below:
-            waited_s = watched_s(job.waiting_since, now, state.away)
-            longest[job.team] = max(longest.get(job.team, 0.0), waited_s)
-    for team, waited_s in longest.items():
-        yield Gauge("gangline.queue.wait", waited_s, {"team": team})
+            first[job.team] = min(first.get(job.team, job.waiting_since), job.waiting_since)
+    for team, since in first.items():
+        yield Gauge("gangline.queue.wait", watched_s(since, now, state.away), {"team": team})
