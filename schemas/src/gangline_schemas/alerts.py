@@ -47,9 +47,9 @@ class Cause(StrEnum):
 
 
 class AlertText(Model):
-    """An alert as people read it. `number` is unique in one installation."""
+    """An alert as people read it."""
 
-    number: Few
+    number: Few = Field(description="Unique in one installation; counts up.")
     rule: AlertRule
     subject: Identifier = Field(description="A job's id, or `cluster`.")
     team: Team = Field(default="", description="The job's team; empty: the whole cluster.")
@@ -57,7 +57,7 @@ class AlertText(Model):
     value: Score = Field(description="In the unit of the threshold.")
     threshold: Score
     message: Message
-    cause: Cause | None = None
+    cause: Cause | None = Field(default=None, description="The likely reason, where one is known.")
     raised_at: Timestamp
 
 

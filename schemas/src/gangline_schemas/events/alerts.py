@@ -10,9 +10,7 @@ from gangline_schemas.alerts import (
     MAX_RECEIVERS,
     AlertRule,
     AlertText,
-    Cause,
     JobText,
-    Severity,
     SilenceScope,
 )
 from gangline_schemas.base import Event, Identifier, Model, Team, Timestamp
@@ -149,20 +147,10 @@ class WatchNoted(Event):
     away_since: Timestamp | None = None
 
 
-class AlertRaised(Event):
+class AlertRaised(Event, AlertText):
     """A condition of a rule holds. It is raised once, until it is resolved."""
 
     type: ClassVar[str] = "alert.raised"
-    number: Few = Field(description="Unique in one installation; counts up.")
-    rule: AlertRule
-    subject: Identifier = Field(description="A job's id, or `cluster`.")
-    team: Team = Field(default="", description="The job's team; empty: the whole cluster.")
-    severity: Severity
-    value: Score = Field(description="In the unit of the threshold.")
-    threshold: Score
-    message: Message
-    cause: Cause | None = Field(default=None, description="The likely reason, where one is known.")
-    raised_at: Timestamp
     silence: Few | None = Field(default=None, description="The silence that covers it.")
     targets: Targets = Field(default=(), description="The receivers that are notified.")
 
@@ -187,6 +175,9 @@ class AlertUnsilenced(Event):
 
     type: ClassVar[str] = "alert.unsilenced"
     number: Few
+    rule: AlertRule
+    subject: Identifier
+    team: Team = ""
     targets: Targets = ()
 
 

@@ -75,4 +75,11 @@ def _notify_again(plan: AlertPlan, receivers: Receivers) -> None:
             continue
         if silence_of(plan.state, text) is None:
             targets = receivers.of_alert(text.rule, text.severity, text.team)
-            plan.add(text.subject, AlertUnsilenced(number=text.number, targets=targets))
+            unsilenced = AlertUnsilenced(
+                number=text.number,
+                rule=text.rule,
+                subject=text.subject,
+                team=text.team,
+                targets=targets,
+            )
+            plan.add(text.subject, unsilenced)

@@ -54,7 +54,7 @@ MINUTES_KEPT = 1500
 HOURS_KEPT = 25
 RESOLVED_KEPT = 1000
 SENT_KEPT = 1000
-REFUSED_KEPT = 1000
+REQUESTS_KEPT = 1000
 AWAY_KEPT = 1000
 ValueT = TypeVar("ValueT")
 KeyT = TypeVar("KeyT")
@@ -228,11 +228,10 @@ def _(state: AlertState, event: AlertResolved, at: datetime) -> None:
 
 @fold.on(AlertUnsilenced)
 def _(state: AlertState, event: AlertUnsilenced, at: datetime) -> None:
-    for key, alert in state.alerts.items():
-        if alert.text.number == event.number:
-            state.alerts[key] = replace(alert, silence=None, targets=event.targets)
-            _group(state, event.targets, alert.text, at)
-            return
+    key = alert_key(event.rule, event.team, event.subject)
+    alert = state.alerts[key]
+    state.alerts[key] = replace(alert, silence=None, targets=event.targets)
+    _group(state, event.targets, alert.text, at)
 
 
 @fold.on(SilenceBegun)
@@ -269,7 +268,7 @@ def request_key(source: str, request_id: str) -> str:
 def _answered(state: AlertState, source: str, request_id: str, reason: str) -> None:
     if request_id:
         state.requests[request_key(source, request_id)] = reason
-        _keep_newest(state.requests, REFUSED_KEPT)
+        _keep_newest(state.requests, REQUESTS_KEPT)
 
 
 # Notifications
