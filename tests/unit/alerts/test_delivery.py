@@ -21,12 +21,13 @@ import pytest
 from gangline_alerts.core.model import Deliver, Delivered, Undelivered
 from gangline_alerts.service import http_post
 from gangline_alerts.service.addresses import is_public
-from gangline_alerts.service.alerts_file import AlertsFileError, read_alerts
+from gangline_alerts.service.alerts_file import read_alerts
 from gangline_alerts.service.delivery import Deliverer
 from gangline_alerts.service.targets import Email, Secrets, Slack, Target, Webhook
 from gangline_schemas.alerts import JobText
 from gangline_schemas.events.alerts import NotificationDue
 from gangline_schemas.job import JobState
+from gangline_service.config_file import ConfigFileError
 
 AT = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 DUE = NotificationDue(
@@ -260,6 +261,6 @@ def test_the_file_has_rules_receivers_and_routes(tmp_path: Path) -> None:
 def test_a_wrong_file_names_the_field(tmp_path: Path, text: str, named: str) -> None:
     path = tmp_path / "alerts.yaml"
     path.write_text(text)
-    with pytest.raises(AlertsFileError, match=named) as error:
+    with pytest.raises(ConfigFileError, match=named) as error:
         read_alerts(path)
     assert "secret@" not in str(error.value)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gangline_quota.service.teams_file import TeamsFileError, read_teams
+from gangline_quota.service.teams_file import read_teams
 from gangline_schemas.team_limits import TeamConfig
+from gangline_service.config_file import ConfigFileError
 
 PAGE = (Path(__file__).parents[3] / "docs" / "guides" / "teams.md").read_text(encoding="utf-8")
 REFUSED = re.findall(r"```yaml\n([^`]*)```\n```\n([^`]*)```", PAGE)
@@ -41,7 +42,7 @@ def test_refusals_are_as_shown(tmp_path: Path, text: str, quoted: str) -> None:
     wanted = " ".join(quoted.splitlines())
     path = write(tmp_path, "yaml", text)
 
-    with pytest.raises(TeamsFileError) as caught:
+    with pytest.raises(ConfigFileError) as caught:
         read_teams(path)
 
     assert str(caught.value) == f"{path}: {wanted}"

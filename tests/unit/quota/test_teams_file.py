@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from gangline_quota.service.app import teams_request
-from gangline_quota.service.teams_file import TeamsFileError, read_teams
+from gangline_quota.service.teams_file import read_teams
+from gangline_service.config_file import ConfigFileError
 from support.builders.deciding import team
 
 
@@ -47,14 +48,14 @@ def test_reads_teams(tmp_path: Path, name: str, text: str) -> None:
 def test_errors_name_the_team_and_the_field(tmp_path: Path, text: str, wanted: str) -> None:
     path = write(tmp_path, "teams.yaml", text)
 
-    with pytest.raises(TeamsFileError, match=r"teams\.yaml") as caught:
+    with pytest.raises(ConfigFileError, match=r"teams\.yaml") as caught:
         read_teams(path)
 
     assert wanted in str(caught.value)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TeamsFileError, match="cannot be read"):
+    with pytest.raises(ConfigFileError, match="cannot be read"):
         read_teams(tmp_path / "none.yaml")
 
 
@@ -77,7 +78,7 @@ def test_a_broken_tree_is_refused_before_anything_is_sent(
 ) -> None:
     path = write(tmp_path, "teams.yaml", text)
 
-    with pytest.raises(TeamsFileError, match=r"teams\.yaml") as caught:
+    with pytest.raises(ConfigFileError, match=r"teams\.yaml") as caught:
         read_teams(path)
 
     assert wanted in str(caught.value)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 
 from gangline_alerts.core.snapshot import codec
-from gangline_alerts.service.alerts_file import AlertsFile, AlertsFileError, read_alerts
+from gangline_alerts.service.alerts_file import AlertsFile, read_alerts
 from gangline_alerts.service.config import AlertSettings
 from gangline_alerts.service.delivery import Deliverer, share_of
 from gangline_alerts.service.measuring import MeasuredDecider
 from gangline_alerts.service.targets import Secrets
 from gangline_bus.ports import Bus
+from gangline_service.config_file import ConfigFileError
 from gangline_service.deciding import run_decider
 from gangline_service.lifecycle import Context
 from gangline_service.settings import EXIT_USAGE, ServiceSettings
@@ -23,7 +24,7 @@ def main() -> None:
     if settings.alerts_file is not None:
         try:
             file = read_alerts(settings.alerts_file)
-        except AlertsFileError as error:
+        except ConfigFileError as error:
             sys.stderr.write(f"cannot start: GANGLINE_ALERTS_FILE: {error}\n")
             raise SystemExit(EXIT_USAGE) from None
     decider = MeasuredDecider(file.rules, file.core(), settings.timing())

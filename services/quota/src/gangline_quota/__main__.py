@@ -13,8 +13,9 @@ from gangline_quota.core.decide import Quota
 from gangline_quota.core.snapshot import codec
 from gangline_quota.service.app import publish_teams, wait_for_teams
 from gangline_quota.service.config import QuotaSettings
-from gangline_quota.service.teams_file import TeamsFileError, read_teams
+from gangline_quota.service.teams_file import read_teams
 from gangline_schemas.team_limits import TeamConfig
+from gangline_service.config_file import ConfigFileError
 from gangline_service.deciding import connect, run_decider
 from gangline_service.lifecycle import Context
 from gangline_service.settings import EXIT_USAGE, ServiceSettings
@@ -27,7 +28,7 @@ def main() -> None:
     if settings.teams_file is not None:
         try:
             teams = read_teams(settings.teams_file)
-        except TeamsFileError as error:
+        except ConfigFileError as error:
             sys.stderr.write(f"cannot start: GANGLINE_TEAMS_FILE: {error}\n")
             raise SystemExit(EXIT_USAGE) from None
     names = TopicNames(settings.topic_prefix)

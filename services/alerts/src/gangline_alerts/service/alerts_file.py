@@ -16,11 +16,9 @@ docs/guides/alerts.md has every field.
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-import yaml
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from gangline_alerts.core.policy.routes import Receivers, Route
@@ -28,10 +26,7 @@ from gangline_alerts.core.policy.rules import Rules
 from gangline_alerts.service.targets import Target, Webhook
 from gangline_schemas.alerts import MAX_RECEIVERS
 from gangline_schemas.base import Identifier, Model, field_errors
-
-
-class AlertsFileError(Exception):
-    """The file of alerts cannot be used; the message names the file and the field."""
+from gangline_service.config_file import ConfigFileError, read_config_file
 
 
 def _by_rule(value: Any) -> Any:
@@ -80,8 +75,8 @@ class AlertsFile(Model):
 
 
 def read_alerts(path: Path) -> AlertsFile:
-    """The file's content. Raises AlertsFileError with every problem found."""
-    content = _parse(path)
+    """The file's content. Raises ConfigFileError with every problem found."""
+    content = read_config_file(path)
     try:
         return AlertsFile.model_validate({} if content is None else content)
     except ValidationError as error:
@@ -89,19 +84,4 @@ def read_alerts(path: Path) -> AlertsFile:
             item.message if item.field == "(body)" else f"{item.field}: {item.message}"
             for item in field_errors(error, model=AlertsFile)
         ]
-        raise AlertsFileError(f"{path}: " + "; ".join(problems)) from None
-
-
-def _parse(path: Path) -> object:
-    try:
-        text = path.read_text(encoding="utf-8")
-        if path.suffix == ".toml":
-            return tomllib.loads(text)
-        return yaml.safe_load(text)
-    except OSError as error:
-        raise AlertsFileError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise AlertsFileError(f"{path}: is not UTF-8 text") from None
-    except (tomllib.TOMLDecodeError, yaml.YAMLError) as error:
-        kind = "TOML" if path.suffix == ".toml" else "YAML"
-        raise AlertsFileError(f"{path}: is not {kind}: {error}") from None
+        raise ConfigFileError(f"{path}: " + "; ".join(problems)) from None

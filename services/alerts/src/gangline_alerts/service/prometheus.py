@@ -14,8 +14,9 @@ import yaml
 
 from gangline_alerts.core.policy.gauges import OF_RUNS
 from gangline_alerts.core.policy.rules import MeasuredRule, Rules
-from gangline_alerts.service.alerts_file import AlertsFileError, read_alerts
+from gangline_alerts.service.alerts_file import read_alerts
 from gangline_schemas.alerts import AlertRule
+from gangline_service.config_file import ConfigFileError
 from gangline_service.settings import EXIT_USAGE
 
 GUIDE = "docs/guides/alerts.md#rules"
@@ -95,7 +96,7 @@ def main() -> None:
     if len(sys.argv) > 1:
         try:
             rules = read_alerts(Path(sys.argv[1])).rules
-        except AlertsFileError as error:
+        except ConfigFileError as error:
             sys.stderr.write(f"{error}\n")
             raise SystemExit(EXIT_USAGE) from None
     sys.stdout.write(rules_file(rules))

@@ -11,27 +11,22 @@ The whole tree is checked before anything is sent. docs/guides/teams.md has ever
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 
-import yaml
 from pydantic import ValidationError
 
 from gangline_schemas.base import field_errors
 from gangline_schemas.team_limits import TeamConfig
 from gangline_schemas.teams import problems as tree_problems
-
-
-class TeamsFileError(Exception):
-    """The file of teams cannot be used; the message names the file, the team and the field."""
+from gangline_service.config_file import ConfigFileError, read_config_file
 
 
 def read_teams(path: Path) -> tuple[TeamConfig, ...]:
-    """The teams of the file, in its order. Raises TeamsFileError with every problem found."""
-    content = _parse(path)
+    """The teams of the file, in its order. Raises ConfigFileError with every problem found."""
+    content = read_config_file(path)
     entries = content.get("teams") if isinstance(content, dict) else content
     if not isinstance(entries, list) or not entries:
-        raise TeamsFileError(f"{path}: must hold a list of teams (`teams:` or `[[teams]]`)")
+        raise ConfigFileError(f"{path}: must hold a list of teams (`teams:` or `[[teams]]`)")
     teams: list[TeamConfig] = []
     problems: list[str] = []
     for number, entry in enumerate(entries, start=1):
@@ -48,20 +43,5 @@ def read_teams(path: Path) -> tuple[TeamConfig, ...]:
     if not problems:
         problems += [str(problem) for problem in tree_problems(teams)]
     if problems:
-        raise TeamsFileError(f"{path}: " + "; ".join(problems))
+        raise ConfigFileError(f"{path}: " + "; ".join(problems))
     return tuple(teams)
-
-
-def _parse(path: Path) -> object:
-    try:
-        text = path.read_text(encoding="utf-8")
-        if path.suffix == ".toml":
-            return tomllib.loads(text)
-        return yaml.safe_load(text)
-    except OSError as error:
-        raise TeamsFileError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise TeamsFileError(f"{path}: is not UTF-8 text") from None
-    except (tomllib.TOMLDecodeError, yaml.YAMLError) as error:
-        kind = "TOML" if path.suffix == ".toml" else "YAML"
-        raise TeamsFileError(f"{path}: is not {kind}: {error}") from None
