@@ -85,6 +85,10 @@ Name = Annotated[str, StringConstraints(min_length=1, max_length=256), _Plain]
 User = Label
 RequestId = Annotated[str, StringConstraints(max_length=1024)]
 """The ce_id of a request."""
+RequestCeId = Annotated[RequestId, Field(description="The ce_id of the request.")]
+RequestCeSource = Annotated[
+    RequestId, Field(description="Its ce_source: ids are unique within one.")
+]
 Release = Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z.+-]{1,64}$")]
 """The number of a release, like 0.1.0."""
 Month = Annotated[

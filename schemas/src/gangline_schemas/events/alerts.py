@@ -26,7 +26,8 @@ from gangline_schemas.limits import (
     Message,
     Offset,
     Priority,
-    RequestId,
+    RequestCeId,
+    RequestCeSource,
     Score,
     Seconds,
     User,
@@ -190,8 +191,8 @@ class SilenceBegun(Event):
     until: Timestamp
     comment: Label = ""
     user: User
-    request_id: RequestId = ""
-    request_source: RequestId = ""
+    request_id: RequestCeId = ""
+    request_source: RequestCeSource = ""
 
 
 class SilenceEnded(Event):
@@ -201,8 +202,8 @@ class SilenceEnded(Event):
     silence: Few
     reason: Literal["expired", "withdrawn"]
     user: User = ""
-    request_id: RequestId = ""
-    request_source: RequestId = ""
+    request_id: RequestCeId = ""
+    request_source: RequestCeSource = ""
 
 
 class SilenceRefused(Event):
@@ -211,8 +212,8 @@ class SilenceRefused(Event):
     type: ClassVar[str] = "silence.refused"
     reason: Message
     user: User = ""
-    request_id: RequestId = ""
-    request_source: RequestId = ""
+    request_id: RequestCeId = ""
+    request_source: RequestCeSource = ""
 
 
 class NotificationDue(Event):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -16,18 +16,14 @@ from gangline_schemas.limits import (
     Message,
     Month,
     Priority,
-    RequestId,
+    RequestCeId,
+    RequestCeSource,
     ShortText,
     Step,
     User,
     WorldSize,
 )
 from gangline_schemas.team_limits import TeamConfig
-
-RequestCeId = Annotated[RequestId, Field(description="The ce_id of the request.")]
-RequestCeSource = Annotated[
-    RequestId, Field(description="Its ce_source: ids are unique within one.")
-]
 
 
 class JobAdmitted(Event):

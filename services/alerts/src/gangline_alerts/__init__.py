@@ -1,1 +1,1 @@
-"""The alerts service: what is out of order, and who is notified of it."""
+"""The alerts service: watches the cluster and its jobs by rules, and notifies receivers."""

@@ -12,8 +12,9 @@ from gangline_alerts.core.model import Silence as SilenceFacts
 from gangline_alerts.core.snapshot import codec
 from gangline_alerts.core.state import AlertState
 from gangline_bus.snapshot import SnapshotStore
-from gangline_gateway.followed import Copies, Followed, NoStateError
+from gangline_gateway.followed import Copies, Followed, only_state
 from gangline_schemas.api.alerts import Alert, SentNotification, Silence
+from gangline_schemas.catalog import Topic
 from gangline_schemas.events.alerts import NotificationDue
 
 
@@ -24,10 +25,7 @@ def followed(store: SnapshotStore | None = None) -> Followed[AlertState]:
 
 def alerts_of(copies: Copies[AlertState]) -> AlertState:
     """The state of its one partition. Raises NoStateError."""
-    states = copies.states()
-    if len(states) != 1:
-        raise NoStateError(f"gangline.alerts has {len(states)} partitions and must have one")
-    return states[0]
+    return only_state(copies, Topic.ALERTS)
 
 
 def _copy(state: AlertState) -> AlertState:
@@ -51,7 +49,7 @@ def alerts(state: AlertState, *, ended: bool, sees: Callable[[str], bool]) -> li
 
 
 def silences(state: AlertState, sees: Callable[[str], bool]) -> list[Silence]:
-    """Silences that hold, by number; those of all teams are for everybody."""
+    """Silences that hold, by number; every caller sees those of all teams."""
     return [
         silence(number, one)
         for number, one in sorted(state.silences.items())
@@ -60,7 +58,7 @@ def silences(state: AlertState, sees: Callable[[str], bool]) -> list[Silence]:
 
 
 def notifications(state: AlertState, sees: Callable[[str], bool]) -> Iterator[SentNotification]:
-    """The newest first; those about the cluster are seen by who sees the team ""."""
+    """The newest first. `sees` gets the team; "" for those about the cluster."""
     waiting, over = list(state.open.values()), list(state.sent.values())
     both: list[Delivery | Sent] = sorted(
         [*waiting, *over], key=lambda one: _number(one.due), reverse=True

@@ -16,6 +16,7 @@ from gangline_bus.decision import Decider
 from gangline_bus.fold import Folded, fold_event
 from gangline_bus.ports import Bus, Record, TopicPartition
 from gangline_bus.snapshot import SnapshotCodec, Snapshots, SnapshotStore
+from gangline_schemas.catalog import Topic
 from gangline_schemas.envelope import Envelope
 
 log = structlog.get_logger(__name__)
@@ -96,6 +97,14 @@ class Followed(Generic[StateT]):
         """Copies of the current states."""
         states = [self._copy(folded.state) for folded in self._shards.values()]
         return Copies(states, self._broken)
+
+
+def only_state(copies: Copies[StateT], log: Topic) -> StateT:
+    """The state of a log with one partition. Raises NoStateError."""
+    states = copies.states()
+    if len(states) != 1:
+        raise NoStateError(f"{log.value} has {len(states)} partitions and must have one")
+    return states[0]
 
 
 class Copies(Generic[StateT]):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gangline_bus.snapshot import SnapshotStore
-from gangline_gateway.followed import Copies, Followed, NoStateError
+from gangline_gateway.followed import Copies, Followed, only_state
 from gangline_quota.core.decide import Quota
 from gangline_quota.core.snapshot import codec
 from gangline_quota.core.state import State
+from gangline_schemas.catalog import Topic
 
 
 def followed(store: SnapshotStore | None = None) -> Followed[State]:
@@ -18,10 +19,7 @@ def followed(store: SnapshotStore | None = None) -> Followed[State]:
 
 def state_of(copies: Copies[State]) -> State:
     """The state of its one partition. Raises NoStateError."""
-    states = copies.states()
-    if len(states) != 1:
-        raise NoStateError(f"gangline.quota has {len(states)} partitions and must have one")
-    return states[0]
+    return only_state(copies, Topic.QUOTA)
 
 
 def _copy(state: State) -> State:

@@ -64,8 +64,8 @@ KeyT = TypeVar("KeyT")
 class AlertState:
     """Values are frozen, so that a plan branches the dicts alone.
 
-    - `jobs`: those that have not ended. `nodes`: the GPUs that each node offers,
-      `drained`: or will offer once it is no longer cordoned.
+    - `jobs`: those that have not ended. `nodes`: the GPUs that each node offers.
+      `drained`: the GPUs it offers again once it is uncordoned.
     - `totals`: GPUs "held" by gangs and "offered" by nodes; `usage`: both by minute.
     - `hours`: counts by hour. `counted`: saves are counted up to these offsets by partition.
     - `away`: when this service was away. `watched_at`: when it last noted that it watches.

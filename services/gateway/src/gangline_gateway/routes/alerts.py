@@ -1,4 +1,4 @@
-"""/v1/alerts, /v1/silences and /v1/notifications: what is out of order, and who was notified."""
+"""/v1/alerts, /v1/silences and /v1/notifications: alerts, silences, and sent notifications."""
 
 from __future__ import annotations
 
