@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from gangline_alerts.core.model import Deliver, Delivered, Undelivered
-from gangline_alerts.service import http_post
+from gangline_alerts.service import delivery, http_post
 from gangline_alerts.service.addresses import is_public
 from gangline_alerts.service.alerts_file import read_alerts
 from gangline_alerts.service.delivery import Deliverer
@@ -119,22 +119,33 @@ def test_what_a_receiver_refuses_is_tried_again_unless_it_is_gone(
     assert len(taken) == 1, "a redirect is not followed"
 
 
+@pytest.mark.parametrize("kind", ["webhook", "email"])
 def test_a_receiver_that_never_ends_its_answer_is_cut_off(
-    deliver: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    deliver: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setattr(http_post, "TOTAL_S", 0.3)
+    monkeypatch.setattr(delivery, "MAIL_S", 0.3)
     stopping = threading.Event()
 
     class Dripping(socketserver.BaseRequestHandler):
         def handle(self) -> None:
             try:
+                if kind == "email":
+                    self.request.sendall(b"220 here\r\n")
                 while not stopping.wait(0.05):
                     self.request.sendall(b"x")
             except OSError:
                 return
 
     with serving(socketserver.ThreadingTCPServer(("127.0.0.1", 0), Dripping)) as port:
-        found = deliver(Webhook(url=f"http://127.0.0.1:{port}/", allow_private=True))
+        targets: dict[str, Target] = {
+            "webhook": Webhook(url=f"http://127.0.0.1:{port}/", allow_private=True),
+            "email": Email(
+                kind="email", to=("a@example.org",), sender="b@example.org", host="127.0.0.1",
+                port=port, tls="none",
+            ),
+        }  # fmt: skip
+        found = deliver(targets[kind])
         stopping.set()
     assert isinstance(found, Undelivered)
 

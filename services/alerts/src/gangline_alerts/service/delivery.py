@@ -26,7 +26,7 @@ from opentelemetry import metrics
 from gangline_alerts.core.model import Deliver, Delivered, Undelivered
 from gangline_alerts.service import texts
 from gangline_alerts.service.addresses import AddressRefusedError
-from gangline_alerts.service.http_post import TOTAL_S, post
+from gangline_alerts.service.http_post import TOTAL_S, cut_after, post
 from gangline_alerts.service.targets import (
     Email,
     SecretMissingError,
@@ -39,6 +39,8 @@ from gangline_schemas.events.alerts import NotificationDue
 
 log = structlog.get_logger(__name__)
 
+MAIL_S = 60.0
+"""A mail takes at most so long after the greeting of its server."""
 SOURCE = "/gangline/alerts"
 CLOUD_EVENT = "application/cloudevents+json; charset=utf-8"
 _DELIVERIES = metrics.get_meter(__name__).create_counter(
@@ -184,7 +186,7 @@ def _mail(target: Email, due: NotificationDue, password: str | None) -> None:
         link = smtplib.SMTP_SSL(target.host, target.port, timeout=TOTAL_S, context=context)
     else:
         link = smtplib.SMTP(target.host, target.port, timeout=TOTAL_S)
-    try:
+    with contextlib.closing(link), cut_after(MAIL_S, lambda: link.sock):
         if target.tls == "starttls":
             link.starttls(context=context)
         if target.user is not None:
@@ -192,8 +194,6 @@ def _mail(target: Email, due: NotificationDue, password: str | None) -> None:
         link.send_message(message)
         with contextlib.suppress(OSError):  # the mail is accepted, whatever comes after it
             link.quit()
-    finally:
-        link.close()
 
 
 def _reason(error: Exception) -> str:

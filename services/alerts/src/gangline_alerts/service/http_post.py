@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import socket
 import ssl
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from urllib.parse import urlsplit
 
 from gangline_alerts.service.addresses import resolve
 
 CONNECT_S = 5.0
+ADDRESSES_TRIED = 3
 TOTAL_S = 15.0
 
 
@@ -29,11 +31,7 @@ def post(url: str, body: bytes, headers: Mapping[str, str], *, allow_private: bo
     if tls:
         context = ssl.create_default_context()
         link = context.wrap_socket(link, server_hostname=host, do_handshake_on_connect=False)
-    # A receiver that sends a byte now and then must not keep the thread for ever.
-    timer = threading.Timer(TOTAL_S, _cut, [link])
-    timer.daemon = True
-    timer.start()
-    try:
+    with contextlib.closing(link), cut_after(TOTAL_S, lambda: link):
         if isinstance(link, ssl.SSLSocket):
             link.do_handshake()
         connection = http.client.HTTPConnection(host, port)
@@ -42,23 +40,37 @@ def post(url: str, body: bytes, headers: Mapping[str, str], *, allow_private: bo
         target = f"{path}?{parts.query}" if parts.query else path
         connection.request("POST", target, body, {"Host": parts.netloc, **headers})
         return connection.getresponse().status
+
+
+@contextlib.contextmanager
+def cut_after(seconds: float, link: Callable[[], socket.socket | None]) -> Iterator[None]:
+    """End the connection after that time.
+
+    Else a receiver that sends a byte now and then would keep the thread for ever.
+    """
+    timer = threading.Timer(seconds, lambda: _cut(link()))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
     finally:
         timer.cancel()
-        link.close()
 
 
 def _connected(addresses: list[str], port: int) -> socket.socket:
     """A connection to the first address that takes one. Raises the last one's OSError."""
-    for number, address in enumerate(addresses, start=1):
+    problem = OSError("no address")
+    for address in addresses[:ADDRESSES_TRIED]:
         try:
             return socket.create_connection((address, port), CONNECT_S)
-        except OSError:
-            if number == len(addresses):
-                raise
-    raise OSError("no address")
+        except OSError as error:
+            problem = error
+    raise problem
 
 
-def _cut(link: socket.socket) -> None:
+def _cut(link: socket.socket | None) -> None:
+    if link is None:
+        return
     try:
         link.shutdown(socket.SHUT_RDWR)
     except OSError:
