@@ -82,5 +82,8 @@ class SilenceScope(Model):
 
     def covers(self, rule: AlertRule, subject: str, team: str) -> bool:
         """Whether an alert is covered."""
-        wanted = ((self.rule, rule), (self.team, team), (self.subject, subject))
-        return all(of in {None, value} for of, value in wanted)
+        return (
+            (self.rule is None or self.rule == rule)
+            and (self.team is None or self.team == team)
+            and (self.subject is None or self.subject == subject)
+        )

@@ -41,11 +41,12 @@ def _copy(state: AlertState) -> AlertState:
     )
 
 
-def alerts(state: AlertState, *, ended: bool, sees: Callable[[str], bool]) -> list[Alert]:
+def alerts(state: AlertState, *, ended: bool, sees: Callable[[str], bool]) -> Iterator[Alert]:
     """Alerts that hold, with `ended` also resolved ones; the newest first."""
     held = [*state.alerts.values(), *(state.resolved.values() if ended else ())]
-    found = [_alert(one) for one in held if not one.text.team or sees(one.text.team)]
-    return sorted(found, key=lambda alert: alert.number, reverse=True)
+    for one in sorted(held, key=lambda alert: alert.text.number, reverse=True):
+        if not one.text.team or sees(one.text.team):
+            yield _alert(one)
 
 
 def silences(state: AlertState, sees: Callable[[str], bool]) -> list[Silence]:

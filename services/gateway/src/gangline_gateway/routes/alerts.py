@@ -46,7 +46,7 @@ def list_alerts(
 ) -> AlertList:
     """The cluster's alerts, and those of jobs that the caller can see; the newest first."""
     found = alerts_state.alerts(alerts_of(app.tail.alerts()), ended=all, sees=caller.reads)
-    return AlertList(alerts=found[:limit])
+    return AlertList(alerts=[*islice(found, limit)])
 
 
 @alerts.get(
