@@ -264,6 +264,8 @@ def test_the_file_has_rules_receivers_and_routes(tmp_path: Path) -> None:
         ("receivers: {x: {url: 'ftp://a/b'}}", "url"),
         ("receivers: {x: {kind: slack}}", "url_secret"),
         ("receivers: {x: {url: 'https://user:secret@host/'}}", "url"),
+        ("receivers: {x: {kind: email, to: ['().@:'], sender: a@b, host: c}}", "to"),
+        ("receivers: {x: {kind: email, to: [a@b], sender: '=?@[!;)', host: c}}", "sender"),
         ("routes: [{to: nowhere}]", "'nowhere'"),
         ("rules: [", "is not YAML"),
         ("- a", "alerts.yaml"),

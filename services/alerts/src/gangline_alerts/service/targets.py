@@ -21,7 +21,12 @@ SecretName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._
 Url = Annotated[
     str, StringConstraints(pattern=r"^https?://[^\s/?#@]+(/[^\s#]*)?$", max_length=2000)
 ]
-Address = Annotated[str, StringConstraints(pattern=r"^[^\s@<>,\"]+@[^\s@<>,\"]+$", max_length=320)]
+_ATOM = r"[\w!#$%&'*+/=^`{|}~-]+"
+Address = Annotated[
+    str,
+    StringConstraints(pattern=rf"^{_ATOM}(\.{_ATOM})*@[\w-]+(\.[\w-]+)*$", max_length=320),
+]
+"""A mail address without quotes, comments or encoded words: Python's parser fails at some."""
 
 
 class SecretMissingError(Exception):
