@@ -91,11 +91,16 @@ class AlertsRun(Run):
         self, job_id: str, gpus: int = 8, nodes: tuple[str, ...] = ("n1",), **fields: object
     ) -> None:
         """A job waits and has its gang at once, spread evenly over the nodes."""
-        spec = self.queue(job_id, gpus, **fields)
+        self.allocate(job_id, self.queue(job_id, gpus, **fields), gpus, nodes)
+
+    def allocate(
+        self, job_id: str, spec: JobSpec, gpus: int, nodes: tuple[str, ...], attempt: int = 1
+    ) -> None:
+        """An attempt has its gang, spread evenly over the nodes."""
         each = gpus // len(nodes)
         allocated = GangAllocated(
             job_id=job_id,
-            attempt=1,
+            attempt=attempt,
             team=spec.team,
             world_size=gpus,
             nodes=tuple(

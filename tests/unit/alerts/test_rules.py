@@ -103,6 +103,15 @@ def test_large_jobs_have_30_percent_mfu(gpus: int, mfu: float, raised: int) -> N
     assert len(run.raised(AlertRule.LOW_MFU)) == raised
 
 
+def test_a_job_that_is_no_longer_large_has_no_alert_of_large_jobs() -> None:
+    run = running(128)
+    spell(run, 650, lambda: run.progress("a", mfu=0.1))
+    assert len(run.raised(AlertRule.LOW_MFU)) == 1
+    run.allocate("a", run.queue("a", 64), 64, tuple(f"n{n}" for n in range(8)), attempt=2)
+    run.tick(1)
+    assert [one.reason for one in run.resolved(AlertRule.LOW_MFU)] == ["ended"]
+
+
 def test_a_wait_is_without_the_absences_in_it() -> None:
     now = datetime(2026, 11, 21, 12, tzinfo=UTC)
     hours = [(2, 4), (5, 7), (8, 9)]

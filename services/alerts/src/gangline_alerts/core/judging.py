@@ -77,7 +77,7 @@ def _over(plan: AlertPlan, alert: Alert, finding: Finding | None, rules: Rules) 
     job = plan.state.jobs.get(alert.text.subject)
     if name in counted.RULES:
         return _over_by_count(finding, known=job is not None)
-    if job is None or not job.places:
+    if job is None or not of_runs.watches(name, rules, job):
         return "ended"
     if finding is None or not isinstance(rule, MeasuredRule):
         return None

@@ -26,12 +26,19 @@ def findings(
         job = state.jobs.get(job_id)
         if job is None or not job.places or not _fresh(run, job, timing, now):
             continue
-        if rules.low_mfu.enabled and run.mfu is not None:
-            yield from _mfu(rules.low_mfu, job_id, job, run.mfu)
+        large = watches(AlertRule.LOW_MFU, rules, job)
+        if rules.low_mfu.enabled and large and run.mfu is not None:
+            yield _mfu(rules.low_mfu, job_id, job, run.mfu)
         if rules.data_loading.enabled and run.data_wait_share is not None:
             yield _loading(rules.data_loading, job_id, job, run.data_wait_share)
         if rules.gpu_activity.enabled:
             yield from _activity(rules.gpu_activity, job_id, job, soft, timing, now)
+
+
+def watches(rule: AlertRule, rules: Rules, job: Job) -> bool:
+    """Whether a rule over measurements applies to a job as it is placed now."""
+    least = rules.low_mfu.gpus_at_least if rule is AlertRule.LOW_MFU else 1
+    return job.held >= least
 
 
 def _fresh(run: RunReading, job: Job, timing: Timing, now: datetime) -> bool:
@@ -39,10 +46,8 @@ def _fresh(run: RunReading, job: Job, timing: Timing, now: datetime) -> bool:
     return not run.stalled and run.attempt == job.attempt and age_s <= timing.stale_s
 
 
-def _mfu(rule: LargeJobMfu, job_id: str, job: Job, mfu: float) -> Iterator[Finding]:
-    if job.held < rule.gpus_at_least:
-        return
-    yield Finding(
+def _mfu(rule: LargeJobMfu, job_id: str, job: Job, mfu: float) -> Finding:
+    return Finding(
         AlertRule.LOW_MFU,
         job_id,
         job.team,
