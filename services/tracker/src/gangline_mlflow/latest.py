@@ -31,6 +31,13 @@ WHERE (excluded.step, excluded.timestamp, excluded.value)
 """
 
 
+def keep_newer(latest: Latest, key: tuple[str, str], row: LatestRow) -> None:
+    """Put a value in, unless a newer one is there."""
+    known = latest.get(key)
+    if known is None or row[:3] > known[:3]:
+        latest[key] = row
+
+
 class LatestTable:
     """`latest_metrics` of an MLflow database: SQLite or PostgreSQL."""
 

@@ -24,7 +24,7 @@ import structlog
 
 from gangline_bus.codec import UndecodableError, encode, receive
 from gangline_bus.ports import BusError, Record, TopicPartition
-from gangline_mlflow.latest import Latest, LatestTable
+from gangline_mlflow.latest import Latest, LatestTable, keep_newer
 from gangline_mlflow.parts import Parts
 from gangline_mlflow.plain import Point
 from gangline_mlflow.values import published
@@ -42,6 +42,7 @@ _ANALYZE_EVERY_S = 60.0
 _POLL_S = 0.2
 _RECORDS = 2_000
 _RUNS_KEPT = 10_000
+_VALUES_KEPT = 100_000
 
 
 class NotSettledError(Exception):
@@ -84,11 +85,16 @@ class Points:
         while any(positions[place] < end for place, end in ends.items()):
             self._take(self._reader.poll(_RECORDS, _POLL_S))
             positions = self._reader.positions()
+            if len(self._latest) > _VALUES_KEPT:
+                self.flush()
         self.flush()
         threading.Thread(target=self._follow, name="latest", daemon=True).start()
 
     def accept(self, workspace: str, run_id: str, points: Sequence[Point]) -> Future[None]:
-        """Send valid points of one run. Raises BusError when the bus takes no more."""
+        """Send valid points of one run.
+
+        Raises BusError when the bus takes no more, and ValueError for what no event can hold.
+        """
         names, steps, times, values = zip(*points, strict=True)
         event = MetricLogged(
             run_id=run_id,
@@ -120,7 +126,8 @@ class Points:
     def settle_latest(self, run_id: str | None = None) -> None:
         """Wait until SQL has what was accepted of this run, or of all. Raises NotSettledError."""
         with self._changed:
-            if not self._latest and not self._waiting(run_id):
+            is_written = not self._latest and not self._flushing.locked()
+            if is_written and not self._waiting(run_id):
                 return
             self._await_reading(run_id)
         self.flush()
@@ -158,7 +165,8 @@ class Points:
                 self._table.write(latest, positions)
             except BaseException:
                 with self._changed:
-                    self._latest = {**latest, **self._latest}
+                    for key, row in latest.items():
+                        keep_newer(self._latest, key, row)
                     self._positions = {**positions, **self._positions}
                 raise
 
@@ -227,10 +235,7 @@ class Points:
         columns = zip(event.name, event.step, event.time_ms, event.value, strict=True)
         for name, step, time_ms, value in columns:
             row = (step, time_ms, 0.0 if value is None else value, value is None)
-            key = (event.run_id, name)
-            known = self._latest.get(key)
-            if known is None or row[:3] > known[:3]:
-                self._latest[key] = row
+            keep_newer(self._latest, (event.run_id, name), row)
 
     def _passed(self, positions: dict[int, int]) -> None:
         """ClickHouse has so much: forget places before it."""

@@ -1,0 +1,97 @@
+"""Points on their way to SQL, over the bus in memory; over Kafka they are in tests/integration."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import cast
+
+import pytest
+
+pytest.importorskip("sqlalchemy")
+
+from gangline_bus.memory import Broker
+from gangline_bus.topics import TopicNames
+from gangline_mlflow.history import Histories
+from gangline_mlflow.latest import Latest, LatestTable
+from gangline_mlflow.parts import Parts
+from gangline_mlflow.points import Points
+from gangline_schemas.catalog import Topic
+
+KEY = ("r1", "loss")
+
+
+class Table:
+    """Takes what is written; `before` runs first, and may wait or raise."""
+
+    def __init__(self) -> None:
+        self.rows: Latest = {}
+        self.before: Callable[[], object] = lambda: None
+
+    def write(self, latest: Latest, _positions: dict[int, int]) -> None:
+        self.before()
+        self.rows.update(latest)
+
+
+class Log:
+    """Points of run r1 on a bus, and a reader of them that does not follow by itself."""
+
+    def __init__(self) -> None:
+        names = TopicNames("")
+        broker = Broker()
+        bus = broker.connect("mlflow")
+        bus.create_topics(names.settings())
+        self.table = Table()
+        parts = Parts(bus, names, cast("Histories", None))
+        self.points = Points(parts, cast("LatestTable", self.table))
+        self.reader = bus.reader("test")
+        self.reader.assign(dict.fromkeys(names.places(bus, Topic.METRICS), 0))
+
+    def log(self, step: int, value: float) -> None:
+        """Accept a point and read it back."""
+        self.points.accept("nlp", "r1", [("loss", step, 1000, value)]).result(5)
+        self.points._take(self.reader.poll(10, 1.0))
+
+
+def test_a_value_that_could_not_be_written_stays_unless_a_newer_one_comes() -> None:
+    log = Log()
+
+    def fail() -> None:
+        log.log(3, 0.3)
+        raise OSError("the database is locked")
+
+    log.log(7, 0.7)
+    log.table.before = fail
+    with pytest.raises(OSError, match="locked"):
+        log.points.flush()
+    log.table.before = lambda: None
+    log.points.settle_latest("r1")
+    assert log.table.rows == {KEY: (7, 1000, 0.7, False)}
+
+
+def test_a_reader_waits_for_a_write_in_progress() -> None:
+    log = Log()
+    begun, end = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        begun.set()
+        assert end.wait(30)
+
+    log.log(1, 0.5)
+    log.table.before = wait
+    writer = threading.Thread(target=log.points.flush)
+    writer.start()
+    assert begun.wait(30)
+    seen: list[Latest] = []
+
+    def read() -> None:
+        log.points.settle_latest("r1")
+        seen.append(dict(log.table.rows))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    reader.join(0.2)  # it returns here only if it does not wait
+    end.set()
+    reader.join(30)
+    writer.join(30)
+    assert seen == [{KEY: (1, 1000, 0.5, False)}]
