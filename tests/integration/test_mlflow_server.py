@@ -154,9 +154,28 @@ def test_refusals_are_mlflows_own(client: Any) -> None:
         client.log_metric("0" * 32, "loss", 1.0)
     with pytest.raises(refused, match="Invalid"):
         client.search_runs(["1"], "metrics.loss >< 1")
+    with pytest.raises(refused, match="Invalid metric"):
+        client.log_metric(run_id, "loss\n", 1.0)
+
+
+def test_a_deleted_run_takes_no_more_metrics(client: Any) -> None:
+    experiment = client.create_experiment("deleted")
+    run_id, other = (client.create_run(experiment).info.run_id for _ in range(2))
+    for run in (run_id, other):  # the lane knows them as active
+        client.log_metric(run, "loss", 1.0, step=1)
+    client.set_terminated(run_id)
+    client.log_metric(run_id, "loss", 2.0, step=2)  # MLflow takes metrics of ended runs
+    refused, not_active = mlflow.exceptions.MlflowException, "must be in the 'active' state"
     client.delete_run(run_id)
-    with pytest.raises(refused, match="must be in the 'active' state"):
-        client.log_metric(run_id, "loss", 1.0)
+    with pytest.raises(refused, match=not_active):
+        client.log_metric(run_id, "loss", 3.0, step=3)
+    client.restore_run(run_id)
+    client.log_metric(run_id, "loss", 4.0, step=4)
+    client.delete_experiment(experiment)
+    for run in (run_id, other):
+        with pytest.raises(refused, match=not_active):
+            client.log_metric(run, "loss", 5.0, step=5)
+    assert client.get_run(run_id).data.metrics == {"loss": 4.0}
 
 
 def test_another_team_sees_nothing_of_it(server: MlflowProcess) -> None:

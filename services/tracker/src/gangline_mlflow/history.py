@@ -15,6 +15,7 @@ from typing import Any
 
 import clickhouse_connect
 from clickhouse_connect.driver.client import Client
+from clickhouse_connect.driver.exceptions import OperationalError
 
 Row = tuple[str, int, int, float, bool]
 """(run, step, Unix time in ms, value, whether it is a NaN)."""
@@ -44,9 +45,16 @@ ORDER BY indexOf({runs:Array(String)}, run_id), place
 """
 
 
+class Unreadable(Exception):
+    """ClickHouse does not answer."""
+
+
 @dataclass
 class Histories:
-    """Queries of one ClickHouse. May be used from any thread; a client serves one at a time."""
+    """Queries of one ClickHouse. May be used from any thread; a client serves one at a time.
+
+    Each raises Unreadable while ClickHouse is away.
+    """
 
     url: str
     user: str
@@ -131,8 +139,11 @@ class Histories:
         return [line.replace(b'"value":null', b'"value":"NaN"', 1) for line in lines]
 
     def _read(self, sql: str, shape: str, given: dict[str, Any]) -> list[bytes]:
-        with self._client() as client:
-            answer: bytes = client.raw_query(sql, parameters=given, fmt=shape)
+        try:
+            with self._client() as client:
+                answer: bytes = client.raw_query(sql, parameters=given, fmt=shape)
+        except OperationalError as error:
+            raise Unreadable("ClickHouse does not answer") from error
         return answer.splitlines()
 
     @contextmanager

@@ -17,21 +17,25 @@ from mlflow.exceptions import MlflowException
 from mlflow.utils.search_utils import SearchUtils
 from mlflow.utils.validation import _validate_metric
 from mlflow.utils.workspace_context import ServerWorkspaceContext
+from pydantic import ValidationError
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gangline_bus.ports import BusError
 from gangline_mlflow import plain
 from gangline_mlflow.asgi import answer, refuse, replayed, whole_body
 from gangline_mlflow.guard import WORKSPACE
+from gangline_mlflow.history import Unreadable
 from gangline_mlflow.plain import HistoryAsked, Logged, Odd, SampleAsked
 from gangline_mlflow.points import NotSettledError
 from gangline_mlflow.store import ACCEPT_S, GanglineStore
 
 _NAMES_KEPT = 100_000
+_RUNS_KEPT = 100_000
 # Writes that leave active runs active. After any other one, runs are looked up again.
 _HARMLESS = re.compile(
     r"/(runs/(log-[a-z-]+|set-tag|delete-tag|update|create|search|outputs)"
     r"|registered-models/.*|model-versions/.*|logged-models.*|traces.*|graphql"
+    r"|mlflow-artifacts/.*|upload-artifact"
     r"|experiments/(search|create|get|get-by-name|set-experiment-tag))$"
 )
 
@@ -43,7 +47,8 @@ class FastLane:
 
     def __init__(self, app: ASGIApp, store: GanglineStore) -> None:
         self._app, self._store, self._points = app, store, store.points
-        self._active: set[tuple[str, str]] = set()  # (workspace, run)
+        self._active: set[tuple[str, str]] = set()  # (workspace, run); a new set forgets all
+        self._changing = 0  # requests in progress that may end the activity of runs
         self._good_names: set[str] = set()
         self._routes: dict[tuple[str, str], _Answer] = {}
         for prefix in ("/api/2.0/mlflow", "/ajax-api/2.0/mlflow"):
@@ -66,7 +71,7 @@ class FastLane:
         body = await whole_body(receive) if scope["method"] == "POST" else b""
         try:
             made = await route(workspace, body, scope["query_string"])
-        except (Odd, MlflowException, BusError, NotSettledError):
+        except (Odd, MlflowException, BusError, NotSettledError, Unreadable, ValidationError):
             # Also what could not be stored now: MLflow's way tries once more, and says why.
             await self._hand_on(scope, replayed(body, receive), send)
         except TimeoutError:
@@ -78,11 +83,13 @@ class FastLane:
         if scope["method"] in {"GET", "HEAD", "OPTIONS"} or _HARMLESS.search(scope["path"]):
             await self._app(scope, receive, send)
             return
-        self._active.clear()
+        self._active = set()
+        self._changing += 1
         try:
             await self._app(scope, receive, send)
         finally:
-            self._active.clear()
+            self._changing -= 1
+            self._active = set()
 
     # Writing
 
@@ -97,11 +104,19 @@ class FastLane:
             if point[0] not in self._good_names:
                 self._check_name(point[0])
         if (workspace, logged.run_id) not in self._active:
-            await to_thread.run_sync(_within, workspace, self._store.assert_active, logged.run_id)
-            self._active.add((workspace, logged.run_id))
+            await self._look_up(workspace, logged.run_id)
         accepted = self._points.accept(workspace, logged.run_id, logged.points)
         await asyncio.wait_for(asyncio.wrap_future(accepted), ACCEPT_S)
         return b"{}"
+
+    async def _look_up(self, workspace: str, run_id: str) -> None:
+        """Raise MlflowException unless the run is active; remember it if nothing changed since."""
+        active = self._active
+        await to_thread.run_sync(_within, workspace, self._store.assert_active, run_id)
+        if active is self._active and not self._changing:
+            if len(active) >= _RUNS_KEPT:
+                active.clear()
+            active.add((workspace, run_id))
 
     def _check_name(self, name: str) -> None:
         _validate_metric(name, 0.0, 0, 0)

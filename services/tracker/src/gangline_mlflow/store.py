@@ -22,9 +22,10 @@ from mlflow.store.tracking.sqlalchemy_workspace_store import WorkspaceAwareSqlAl
 from mlflow.utils.search_utils import SearchUtils
 from mlflow.utils.validation import _validate_metric
 from mlflow.utils.workspace_context import get_request_workspace
+from pydantic import ValidationError
 
 from gangline_bus.ports import BusError
-from gangline_mlflow.history import Histories, Row
+from gangline_mlflow.history import Histories, Row, Unreadable
 from gangline_mlflow.latest import LatestTable
 from gangline_mlflow.parts import Parts
 from gangline_mlflow.plain import RunsAsked
@@ -32,6 +33,21 @@ from gangline_mlflow.points import NotSettledError, Points
 from gangline_mlflow.search import found_runs
 
 ACCEPT_S = 30.0
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Answer 503 while bus or ClickHouse are away: MLflow's client then tries again."""
+    try:
+        yield
+    except (BusError, NotSettledError, Unreadable, TimeoutError) as error:
+        raise MlflowException(
+            f"metrics cannot be stored or read now: {error}", error_code=TEMPORARILY_UNAVAILABLE
+        ) from error
+    except ValidationError as error:  # MLflow lets a name end with a line break
+        raise MlflowException.invalid_parameter_value(
+            f"Invalid metric: {error.errors()[0]['msg']}"
+        ) from None
 
 
 class GanglineStore(WorkspaceAwareSqlAlchemyStore):  # type: ignore[misc]  # MLflow has no types
@@ -95,6 +111,7 @@ class GanglineStore(WorkspaceAwareSqlAlchemyStore):  # type: ignore[misc]  # MLf
             self.points.settle_history(run_ids)
         return self.histories
 
+    @_refusals()
     def get_metric_history(
         self,
         run_id: str,
@@ -113,20 +130,22 @@ class GanglineStore(WorkspaceAwareSqlAlchemyStore):  # type: ignore[misc]  # MLf
             following = SearchUtils.create_page_token(offset + max_results)
         return PagedList([_metric(metric_key, row) for row in rows], following)
 
+    @_refusals()
     def get_metric_history_bulk(
         self, run_ids: Sequence[str], metric_key: str, max_results: int
     ) -> list[MetricWithRunId]:
         """Points of the runs that are of this workspace."""
         with self.ManagedSessionMaker() as session:
             mine = self._filter_entity_ids(session, EntityAssociationType.RUN, list(run_ids))
-        with _refusals():
-            self.points.settle_history(mine)
+        self.points.settle_history(mine)
         return _with_runs(metric_key, self.histories.of_runs(mine, metric_key, max_results))
 
+    @_refusals()
     def get_max_step_for_metric(self, run_id: str, metric_key: str) -> int:
         """The largest step of a metric; 0 without points."""
         return self.readable([run_id]).last_step(run_id, metric_key)
 
+    @_refusals()
     def get_metric_history_bulk_interval_from_steps(
         self, run_id: str, metric_key: str, steps: Sequence[int], max_results: int
     ) -> list[MetricWithRunId]:
@@ -134,6 +153,7 @@ class GanglineStore(WorkspaceAwareSqlAlchemyStore):  # type: ignore[misc]  # MLf
         rows = self.readable([run_id]).at_steps(run_id, metric_key, list(steps), max_results)
         return _with_runs(metric_key, rows)
 
+    @_refusals()
     def get_metric_history_bulk_interval(
         self,
         run_ids: Sequence[str],
@@ -181,17 +201,6 @@ def _prompt_commits(connection: Any, _record: object) -> None:
     """Commits that survive this process, as those of ClickHouse and the broker's do."""
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
-
-
-@contextmanager
-def _refusals() -> Iterator[None]:
-    """Answer 503, after which MLflow's client tries again, while bus or tracker are away."""
-    try:
-        yield
-    except (BusError, NotSettledError, TimeoutError) as error:
-        raise MlflowException(
-            f"metrics cannot be stored now: {error}", error_code=TEMPORARILY_UNAVAILABLE
-        ) from error
 
 
 def _metric(name: str, row: Row) -> Metric:
