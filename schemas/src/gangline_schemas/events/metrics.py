@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, StringConstraints, model_validator
@@ -13,8 +14,8 @@ POINTS_PER_MESSAGE = 10_000
 RunKey = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 """The id of an MLflow run: 32 hexadecimal digits where MLflow made it."""
 AnyInt64 = Annotated[int, Field(ge=-INT64_MAX - 1, le=INT64_MAX)]
-_LARGEST = 1.7976931348623157e308
-AnyFloat = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)]
+LARGEST = sys.float_info.max
+AnyFloat = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
 """MLflow keeps an infinity as the largest number."""
 
 

@@ -1,7 +1,7 @@
 """`python -m gangline_mlflow`: MLflow's own server on Gangline's store, behind the gateway.
 
-1. Wait for the bus, and listen.
-2. With `mlflow_lazy`, wait for the first connection: until then MLflow is not even imported.
+1. Listen. With `mlflow_lazy`, wait for the first connection: MLflow is not even imported before.
+2. Wait for the bus.
 3. Migrate the database, read from the bus what it lacks, and serve until a signal.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import select
 import socket
-from typing import cast
 
 from gangline_bus.topics import TopicNames
 from gangline_mlflow import parts
@@ -20,7 +19,6 @@ from gangline_service.bound_address import BoundAddress
 from gangline_service.deciding import connect, wait_for_topics
 from gangline_service.lifecycle import Context, run
 from gangline_service.loopback import LOOPBACK
-from gangline_service.settings import ServiceSettings
 
 _BACKLOG = 512
 
@@ -41,7 +39,7 @@ def main(context: Context[Settings]) -> int:
                 return 0
     names = TopicNames(settings.topic_prefix)
     bus = connect(settings, "gangline.mlflow")
-    wait_for_topics(bus, names, cast("Context[ServiceSettings]", context))
+    wait_for_topics(bus, names, context)
     histories = Histories(
         settings.clickhouse_url, settings.clickhouse_user, settings.service_token.get_secret_value()
     )

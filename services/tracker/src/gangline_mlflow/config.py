@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, ClassVar
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pydantic import Field, SecretStr, field_validator
 
 from gangline_service.settings import ServiceSettings
 
 _DATABASES = ("sqlite", "postgresql")
+_S3_VARIABLES = {"endpoint": "MLFLOW_S3_ENDPOINT_URL", "region": "AWS_DEFAULT_REGION"}
+"""The settings that a store's URL may hold."""
 
 
 class Settings(ServiceSettings):
@@ -43,9 +45,12 @@ class Settings(ServiceSettings):
 
     def artifacts(self) -> tuple[str, dict[str, str]]:
         """Where MLflow keeps artifacts, and the variables that its S3 client needs."""
+        if self.store_url.startswith("/"):
+            return f"{self.store_url.rstrip('/')}/mlflow", {}
         parts = urlsplit(self.store_url)
+        path = f"{unquote(parts.path).rstrip('/')}/mlflow"
         if parts.scheme == "file":
-            return f"{parts.path.rstrip('/')}/mlflow", {}
-        endpoint = parse_qs(parts.query).get("endpoint")
-        variables = {"MLFLOW_S3_ENDPOINT_URL": endpoint[0]} if endpoint else {}
-        return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}/mlflow", variables
+            return path, {}
+        given = dict(parse_qsl(parts.query))
+        variables = {own: given[name] for name, own in _S3_VARIABLES.items() if name in given}
+        return f"{parts.scheme}://{parts.netloc}{path}", variables

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-LARGEST = 1.7976931348623157e308
+from gangline_schemas.events.metrics import LARGEST
 
 
 def published(value: float) -> float | None:
