@@ -27,7 +27,7 @@ class Settings(ServiceSettings):
     mlflow_database: str
     """sqlite:////absolute/file or postgresql://user@host/name: experiments, runs, models."""
     mlflow_lazy: bool = False
-    """Load MLflow with the first request: 5 s later, and 200 MB less until then."""
+    """Load MLflow with the first request: 5 s later, and 210 MB less until then."""
     store_url: str
     """The object store; artifacts are kept below `mlflow/` there."""
     service_token: SecretStr
