@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 pytest.importorskip("sqlalchemy")
 
 from gangline_bus.memory import Broker
+from gangline_bus.ports import BusError, Writer
 from gangline_bus.topics import TopicNames
 from gangline_mlflow.history import Histories
 from gangline_mlflow.latest import Latest, LatestTable
@@ -42,7 +44,7 @@ class Log:
         bus = broker.connect("mlflow")
         bus.create_topics(names.settings())
         self.table = Table()
-        parts = Parts(bus, names, cast("Histories", None))
+        parts = Parts(bus, names, cast("Histories", None), lambda: None)
         self.points = Points(parts, cast("LatestTable", self.table))
         self.reader = bus.reader("test")
         self.reader.assign(dict.fromkeys(names.places(bus, Topic.METRICS), 0))
@@ -67,6 +69,17 @@ def test_a_value_that_could_not_be_written_stays_unless_a_newer_one_comes() -> N
     log.table.before = lambda: None
     log.points.settle_latest("r1")
     assert log.table.rows == {KEY: (7, 1000, 0.7, False)}
+
+
+def test_a_caller_that_gives_up_does_not_disturb_the_delivery() -> None:
+    log = Log()
+    sent: list[Callable[[BusError | None], None]] = []
+    log.points._writer = cast("Writer", SimpleNamespace(send=lambda _, done: sent.append(done)))
+    for error in (None, BusError("the broker is away")):
+        accepted = log.points.accept("nlp", "r1", [("loss", 1, 1000, 0.5)])
+        assert not accepted.cancel()
+        sent.pop()(error)
+        assert accepted.exception(5) is error
 
 
 def test_a_reader_waits_for_a_write_in_progress() -> None:

@@ -43,7 +43,7 @@ def main(context: Context[Settings]) -> int:
     histories = Histories(
         settings.clickhouse_url, settings.clickhouse_user, settings.service_token.get_secret_value()
     )
-    parts.use(parts.Parts(bus, names, histories))
+    parts.use(parts.Parts(bus, names, histories, health.beat))
     app = create_app(settings)
     server = Server(app, listening)
     health.set("http", ok=True, detail=address.url)

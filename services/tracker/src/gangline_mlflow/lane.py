@@ -112,7 +112,8 @@ class FastLane:
     async def _look_up(self, workspace: str, run_id: str) -> None:
         """Raise MlflowException unless the run is active; remember it if nothing changed since."""
         active = self._active
-        await to_thread.run_sync(_within, workspace, self._store.assert_active, run_id)
+        # Not the threads of `to_thread`: readers that wait for ClickHouse may hold all of these.
+        await asyncio.to_thread(_within, workspace, self._store.assert_active, run_id)
         if active is self._active and not self._changing:
             if len(active) >= _RUNS_KEPT:
                 active.clear()

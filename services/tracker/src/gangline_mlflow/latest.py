@@ -12,6 +12,8 @@ Latest = dict[tuple[str, str], LatestRow]
 
 _CHUNK = 500
 _TRIES = 3
+_ANALYZED = 1_000
+"""Rows of each index that are looked at: the work does not grow with the table."""
 _CREATE = """
 CREATE TABLE IF NOT EXISTS gangline_metric_positions
 (topic_partition INTEGER PRIMARY KEY, next_offset BIGINT NOT NULL)
@@ -73,6 +75,7 @@ class LatestTable:
         """
         if self._engine.dialect.name == "sqlite":
             with self._engine.begin() as connection:
+                connection.execute(sa.text(f"PRAGMA analysis_limit = {_ANALYZED}"))
                 for table in ("runs", "latest_metrics", "params", "tags"):
                     connection.execute(sa.text(f"ANALYZE {table}"))
             self._engine.dispose()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from gangline_bus.ports import Bus
@@ -16,6 +17,8 @@ class Parts:
     bus: Bus
     names: TopicNames
     histories: Histories
+    beat: Callable[[], None]
+    """Called often while the log is read at the start: the process is alive."""
 
 
 _current: list[Parts] = []

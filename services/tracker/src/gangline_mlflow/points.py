@@ -56,7 +56,7 @@ class Points:
         self._table, self._histories = table, parts.histories
         self._topic = parts.names.name(Topic.METRICS)
         self._writer = parts.bus.writer(prompt=True)
-        self._bus, self._names = parts.bus, parts.names
+        self._bus, self._names, self._beat = parts.bus, parts.names, parts.beat
         self._reader = parts.bus.reader("latest")
         self._changed = threading.Condition()
         self._flushing = threading.Lock()
@@ -83,6 +83,7 @@ class Points:
         self._reader.assign(positions)
         self._floor = {place.partition: end - 1 for place, end in ends.items() if end}
         while any(positions[place] < end for place, end in ends.items()):
+            self._beat()
             self._take(self._reader.poll(_RECORDS, _POLL_S))
             positions = self._reader.positions()
             if len(self._latest) > _VALUES_KEPT:
@@ -106,6 +107,7 @@ class Points:
         )
         envelope = Envelope(uuid.uuid4().hex, SOURCE, datetime.now(UTC), run_id, event)
         done: Future[None] = Future()
+        done.set_running_or_notify_cancel()  # a caller that waits no longer cannot cancel it
 
         def delivered(error: BusError | None) -> None:
             if error is None:
