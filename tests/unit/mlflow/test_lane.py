@@ -1,0 +1,112 @@
+"""The runs that the fast lane remembers as active; its answers are in tests/integration."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from starlette.types import Message, Receive, Scope, Send
+
+pytest.importorskip("mlflow")
+
+from gangline_mlflow import lane as module
+from gangline_mlflow.guard import WORKSPACE
+from gangline_mlflow.lane import FastLane
+
+LOG, DELETE = "/api/2.0/mlflow/runs/log-metric", "/api/2.0/mlflow/runs/delete"
+ARTIFACT = "/api/2.0/mlflow-artifacts/artifacts/1/runs/delete"
+
+
+class Server:
+    """A lane before a store that finds every run active, and an MLflow that does nothing."""
+
+    def __init__(self) -> None:
+        self.looked_up: list[str] = []
+        self.looking, self.may_look = threading.Event(), threading.Event()
+        self.may_delete = asyncio.Event()
+        self.may_look.set()
+        self.may_delete.set()
+        self.points = self
+        store: Any = self
+        self.lane = FastLane(self.mlflow, store)
+
+    async def mlflow(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.may_delete.wait()
+
+    def assert_active(self, run_id: str) -> None:
+        self.looked_up.append(run_id)
+        self.looking.set()
+        assert self.may_look.wait(30)
+
+    def accept(self, workspace: str, run_id: str, points: object) -> Future[None]:
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    async def log(self, run_id: str = "r1") -> None:
+        point = {"run_id": run_id, "key": "loss", "value": 0.5, "timestamp": 1}
+        assert await self.ask(LOG, json.dumps(point).encode()) == b"{}"
+
+    async def ask(self, path: str, body: bytes = b"") -> bytes:
+        headers = [(WORKSPACE, b"nlp"), (b"content-type", b"application/json")]
+        scope = {"type": "http", "method": "POST", "path": path, "headers": headers}
+        sent: list[Message] = []
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": body}
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        await self.lane({**scope, "query_string": b""}, receive, send)
+        return b"".join(message.get("body", b"") for message in sent)
+
+
+def test_a_run_is_looked_up_once_until_runs_may_have_ended() -> None:
+    async def scene() -> list[str]:
+        server = Server()
+        for path in (None, ARTIFACT, "/api/2.0/mlflow/runs/set-tag", DELETE):
+            if path is not None:
+                await server.ask(path)
+            await server.log()
+            await server.log()
+        return server.looked_up
+
+    assert asyncio.run(scene()) == ["r1", "r1"]
+
+
+def test_a_run_found_active_beside_a_delete_is_not_remembered() -> None:
+    async def scene() -> int:
+        server = Server()
+        server.may_delete.clear()
+        delete = asyncio.create_task(server.ask(DELETE))
+        await asyncio.sleep(0)
+        await server.log()  # beside the delete
+        server.may_look.clear()
+        server.looking.clear()
+        log = asyncio.create_task(server.log())
+        await asyncio.to_thread(server.looking.wait, 30)
+        server.may_delete.set()
+        await delete
+        server.may_look.set()
+        await log  # found before the delete ended
+        await server.log()
+        return len(server.looked_up)
+
+    assert asyncio.run(scene()) == 3
+
+
+def test_runs_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_RUNS_KEPT", 3)
+
+    async def scene() -> int:
+        server = Server()
+        for number in range(10):
+            await server.log(f"r{number}")
+        return len(server.lane._active)
+
+    assert 0 < asyncio.run(scene()) <= 3
