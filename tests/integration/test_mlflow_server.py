@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from gangline.local.kafka import EmbeddedKafka
@@ -189,6 +192,33 @@ def test_another_team_sees_nothing_of_it(server: MlflowProcess) -> None:
         with pytest.raises(mlflow.exceptions.MlflowException, match="not found"):
             vision.log_metric(run_id, "loss", 2.0)
         assert vision.get_experiment_by_name("secret") is None
+
+
+def test_a_large_artifact_takes_no_memory(server: MlflowProcess) -> None:
+    size, piece = 300 << 20, bytes(1 << 20)
+    with client_of(server, "nlp") as client:
+        run = client.create_run(client.create_experiment("large"))
+    stored = f"{run.info.artifact_uri.removeprefix('mlflow-artifacts:/')}/large.bin"
+    path = (
+        f"{server.url}/api/2.0/mlflow-artifacts/artifacts/{stored.removeprefix('workspaces/nlp/')}"
+    )
+    page = f"{server.url}/get-artifact?path=large.bin&run_uuid={run.info.run_id}"
+    headers = {"Authorization": f"Bearer {server.token}", "X-MLFLOW-WORKSPACE": "nlp"}
+    with httpx.Client(headers=headers, timeout=60) as http:
+        assert http.put(f"{path}.small", content=piece).status_code == 200
+        before = peak_bytes(server.pid)
+        assert http.put(path, content=(piece for _ in range(size >> 20))).status_code == 200
+        for source in (path, page):
+            with http.stream("GET", source) as answer:
+                time.sleep(1)  # the server must not read ahead
+                assert sum(map(len, answer.iter_raw())) == size
+    assert peak_bytes(server.pid) - before < size / 10
+
+
+def peak_bytes(pid: int) -> int:
+    """The most memory that a process ever had."""
+    (line,) = re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    return int(line) * 1024
 
 
 def test_a_killed_server_loses_no_point_that_it_acknowledged(server: MlflowProcess) -> None:

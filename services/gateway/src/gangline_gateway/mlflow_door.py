@@ -34,7 +34,7 @@ _FILES = re.compile(r"^/static-files/")
 _TRACES = re.compile(r"^/v1/traces$")
 _TEAM = re.compile(r"^/teams/([a-z0-9-]{1,63})(/.*)$")
 _MAKES_VERSION = re.compile(r"^/(?:ajax-)?api/\d\.\d/mlflow/model-versions/create$")
-_BIG = re.compile(r"^/(?:ajax-)?api/\d\.\d/(?:mlflow-artifacts/|mlflow/upload-artifact$)")
+_BIG = re.compile(r"^/(?:ajax-)?api/\d\.\d/mlflow-artifacts/artifacts/")
 _SOURCE = re.compile(r"(runs|models):/(?!/)")
 _PARTS = re.compile(r"[/\\?=&;]")
 

@@ -43,15 +43,17 @@ def environment(settings: Settings) -> Mapping[str, str]:
 def create_app(settings: Settings) -> Any:
     """The application. Call `parts.use` first; takes seconds, and migrates the database."""
     os.environ.update(environment(settings))
-    from mlflow.server.fastapi_app import app
+    from mlflow.server import fastapi_app
     from mlflow.server.handlers import _get_model_registry_store, _get_tracking_store
 
     from gangline_mlflow.guard import Guard
     from gangline_mlflow.lane import FastLane
+    from gangline_mlflow.wsgi import BoundedResponder
 
+    fastapi_app._EfficientWSGIResponder = BoundedResponder  # noqa: SLF001 - see ADR 32
     store = _get_tracking_store()
     _get_model_registry_store()
-    return Guard(FastLane(app, store), settings.service_token.get_secret_value())
+    return Guard(FastLane(fastapi_app.app, store), settings.service_token.get_secret_value())
 
 
 class Server:
