@@ -21,7 +21,6 @@ _WHOLE_BYTES = 1 << 20
 """Bodies up to here are handed on in one piece."""
 _CONNECT_S, _ANSWER_S = 5.0, 120.0
 """The first request after a start waits until MLflow is loaded."""
-_CONNECTIONS = 64
 _DROPPED = frozenset(
     {
         # of a connection
@@ -91,7 +90,9 @@ class MlflowProxy:
     def _client(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=_CONNECTIONS),
+                # No limit: the gateway bounds each user's requests. Slow uploads of one must not
+                # hold up the others.
+                connector=aiohttp.TCPConnector(limit=0),
                 timeout=aiohttp.ClientTimeout(
                     total=None, sock_connect=_CONNECT_S, sock_read=_ANSWER_S
                 ),
