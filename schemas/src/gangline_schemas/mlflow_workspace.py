@@ -1,10 +1,14 @@
-"""The MLflow workspace of each team: the team's name, unless MLflow does not allow it.
+"""The MLflow workspace of each team, and the MLflow run of each job.
+
+A workspace has the team's name, unless MLflow does not allow it.
 
 MLflow keeps some names for itself and allows none of one letter. Teams of such names, and those
 that begin with the prefix, get it in front, so no two teams share a workspace.
 """
 
 from __future__ import annotations
+
+from gangline_schemas.envelope import derived_id
 
 PREFIX = "team-"
 LONGEST = 63
@@ -27,3 +31,8 @@ def workspace_of(team: str) -> str:
 def team_of(workspace: str) -> str:
     """The team whose workspace it is."""
     return workspace.removeprefix(PREFIX)
+
+
+def mlflow_run_id(job_id: str) -> str:
+    """The id of the MLflow run of a job: 32 hexadecimal digits, the same wherever it is derived."""
+    return derived_id("mlflow-run", job_id).replace("-", "")

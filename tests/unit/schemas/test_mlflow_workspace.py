@@ -1,4 +1,4 @@
-"""Each team has an MLflow workspace of its own, with a name that MLflow allows."""
+"""Teams have MLflow workspaces of their own, jobs have runs, with names that MLflow allows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gangline_schemas.mlflow_workspace import LONGEST, PREFIX, team_of, workspace_of
+from gangline_schemas.mlflow_workspace import (
+    LONGEST,
+    PREFIX,
+    mlflow_run_id,
+    team_of,
+    workspace_of,
+)
 
 MLFLOW = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 MLFLOWS_OWN = {"default", "workspaces", "api", "ajax-api", "static-files"}
@@ -35,3 +41,8 @@ def test_a_name_that_has_no_room_for_the_prefix_is_refused() -> None:
     assert team_of(workspace_of(longest)) == longest
     with pytest.raises(ValueError, match="more than 58 characters"):
         workspace_of(longest + "x")
+
+
+def test_the_run_of_a_job_is_the_same_in_every_release() -> None:
+    assert mlflow_run_id("train-llama-0a1b2c3d4e") == "ce9d4ddc37555b4cb079e90416205911"
+    assert re.fullmatch("[0-9a-f]{32}", mlflow_run_id("x" * 63))
