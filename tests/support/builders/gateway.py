@@ -126,7 +126,7 @@ class NoHistory:
 def no_history() -> Queries:
     """Queries without answers."""
     empty: Any = NoHistory()
-    return Queries(empty, empty, empty, empty, empty)
+    return Queries(empty, empty, empty, empty, empty, empty)
 
 
 class GatewayHarness:

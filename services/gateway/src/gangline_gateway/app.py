@@ -22,6 +22,7 @@ from gangline_gateway.routes.cluster import cluster, who
 from gangline_gateway.routes.incidents import incidents
 from gangline_gateway.routes.jobs import jobs
 from gangline_gateway.routes.logs import logs
+from gangline_gateway.routes.points import points
 from gangline_gateway.routes.reports import reports
 from gangline_gateway.routes.runs import runs
 from gangline_gateway.routes.topics import topics
@@ -56,7 +57,7 @@ def routes(context: AppContext) -> FastAPI:
     app.state.context = context
     problems.install(app)
     for router in (
-        jobs, checkpoints, bundles, logs, runs, incidents, alerts, cluster, approvals,
+        jobs, checkpoints, bundles, logs, runs, points, incidents, alerts, cluster, approvals,
         reports, topics, who,
     ):  # fmt: skip
         app.include_router(router)

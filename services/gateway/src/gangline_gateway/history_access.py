@@ -24,6 +24,7 @@ from gangline_gateway.history import History
 from gangline_gateway.incidents import Incidents
 from gangline_gateway.problems import ProblemError, invalid, unavailable
 from gangline_gateway.reports.source import Reports
+from gangline_gateway.run_points import PointReader
 from gangline_gateway.sql_parts import CursorError, fetch
 from gangline_gateway.user_limits import UserSlots, current_user
 from gangline_schemas.api.logs import BusEvent
@@ -100,6 +101,7 @@ class Queries:
     records: Records
     reports: Reports
     incidents: Incidents
+    points: PointReader
 
 
 class HistoryAccess:
@@ -176,6 +178,7 @@ def connector(settings: Settings, names: TopicNames) -> Callable[[], Queries] | 
             Records(client, names),
             Reports(client),
             Incidents(client),
+            PointReader(client),
         )
 
     return connect

@@ -7,8 +7,6 @@ run does not have is false, and by an order such runs come last.
 # ruff: noqa: S608 - SQL is built from constants; values are query parameters.
 from __future__ import annotations
 
-import base64
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -24,7 +22,7 @@ from gangline_gateway.filter_words import (
     order_of,
     read_filter,
 )
-from gangline_gateway.sql_parts import CursorError
+from gangline_gateway.sql_parts import CursorError, json_cursor, read_json_cursor
 
 Kind = Literal["text", "number", "time"]
 _TEXTS = (
@@ -119,8 +117,7 @@ class RunQuery:
     def cursor(self, row: dict[str, Any]) -> str:
         """The cursor of the page after this row."""
         values = [row[f"o{n}"] for n in range(len(self._terms))]
-        text = json.dumps(values, separators=(",", ":"))
-        return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+        return json_cursor(values)
 
     def after(self, cursor: str) -> None:
         """Only rows behind the one of the cursor. Raises CursorError."""
@@ -138,23 +135,16 @@ class RunQuery:
         self.conditions.append(f"({' OR '.join(f'({way})' for way in ways)})")
 
     def _read(self, cursor: str) -> list[Value | None]:
-        wrong = CursorError("cursor must be the cursor of an earlier page of the same query")
-        try:
-            padded = cursor + "=" * (-len(cursor) % 4)
-            values = json.loads(base64.urlsafe_b64decode(padded.encode("ascii")))
-        except (ValueError, RecursionError):
-            raise wrong from None
-        if not isinstance(values, list) or len(values) != len(self._terms):
-            raise wrong
+        values = read_json_cursor(cursor, len(self._terms))
         for (_, kind, _), value in zip(self._terms, values, strict=True):
             if isinstance(value, bool) or not (
                 value is None
                 or (kind == "text" and isinstance(value, str))
                 or (kind != "text" and isinstance(value, int | float) and math.isfinite(value))
             ):
-                raise wrong
+                raise CursorError
         if values[-1] is None:
-            raise wrong
+            raise CursorError
         return values
 
     def _condition(self, comparison: Comparison) -> str:

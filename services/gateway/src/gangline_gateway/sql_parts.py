@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -11,6 +13,9 @@ from clickhouse_connect.driver.client import Client
 
 class CursorError(ValueError):
     """The text is not the cursor of a page."""
+
+    def __init__(self) -> None:
+        super().__init__("cursor must be the cursor of an earlier page of the same query")
 
 
 class Where:
@@ -76,14 +81,32 @@ def read_cursor(cursor: str, parts: int) -> list[str]:
     """The values of a cursor. Raises CursorError."""
     found = cursor.split(".")
     if len(found) != parts:
-        raise CursorError("cursor must be the cursor of an earlier page")
+        raise CursorError
     return found
+
+
+def json_cursor(values: Sequence[object]) -> str:
+    """The same for values of any JSON types."""
+    text = json.dumps(values, separators=(",", ":"))
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def read_json_cursor(cursor: str, parts: int) -> list[Any]:
+    """The values of such a cursor, whose types are not checked. Raises CursorError."""
+    try:
+        padded = cursor + "=" * (-len(cursor) % 4)
+        values = json.loads(base64.urlsafe_b64decode(padded.encode("ascii")))
+    except (ValueError, RecursionError):
+        raise CursorError from None
+    if not isinstance(values, list) or len(values) != parts:
+        raise CursorError
+    return values
 
 
 def number(text: str) -> int:
     """A value of a cursor as a whole number. Raises CursorError."""
     if not text.isascii() or not text.isdigit() or len(text) > 18:
-        raise CursorError("cursor must be the cursor of an earlier page")
+        raise CursorError
     return int(text)
 
 
