@@ -1,11 +1,14 @@
 """Command line, Python SDK and embedded platform.
 
 ```python
-from gangline import connect
+import gangline
 
-with connect() as gangline:
-    job = gangline.submit("job.yaml")
-    job = gangline.wait(job.job_id)
+with gangline.connect() as platform:         # jobs of the platform
+    job = platform.submit("job.yaml")
+    job = platform.wait(job.job_id)
+
+with gangline.init(project="sft") as run:    # a run of this script
+    run.log({"loss": 0.5}, step=1)
 ```
 """
 
@@ -17,15 +20,29 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gangline.errors import CliError
     from gangline.sdk import Gangline, connect
+    from gangline.tracking import Run, active_run, finish, init, log, log_artifact
 
-__all__ = ["CliError", "Gangline", "connect"]
+__all__ = [
+    "CliError",
+    "Gangline",
+    "Run",
+    "active_run",
+    "connect",
+    "finish",
+    "init",
+    "log",
+    "log_artifact",
+]
+_SDK = {"Gangline", "connect"}
 
 
 def __getattr__(name: str) -> object:
     """Import what is asked for, when it is asked for: the platform's processes need none of it."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = "gangline.errors" if name == "CliError" else "gangline.sdk"
+    module = "gangline.sdk" if name in _SDK else "gangline.tracking"
+    if name == "CliError":
+        module = "gangline.errors"
     value = getattr(importlib.import_module(module), name)
     globals()[name] = value
     return value

@@ -34,6 +34,7 @@ from gangline.commands import (
     runs,
     simulate,
     submit,
+    sync,
     watch,
 )
 from gangline.errors import CliError, ExitCode
@@ -92,6 +93,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "metrics": runs.metrics,
         "compare": compare.compare,
         "reproduce": reproduce.reproduce,
+        "sync": sync.sync,
     },
     "Cluster": {
         "nodes": cluster.nodes,

@@ -110,6 +110,26 @@ class Transport:
             self._sleep(delay_s)
         raise AssertionError  # the loop returns or raises
 
+    def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        timeout_s: float,
+        params: Params | None = None,
+        content: bytes | Iterator[bytes] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> httpx.Response:
+        """One request, sent once, and its answer, whatever it is. Raises httpx.TransportError."""
+        return self._client.request(
+            method,
+            path,
+            params=_set_only(params),
+            content=content,
+            headers=headers,
+            timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
+        )
+
     def events(
         self, path: str, params: Params | None = None, *, after: str = ""
     ) -> Iterator[ServerEvent]:

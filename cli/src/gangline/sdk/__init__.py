@@ -14,6 +14,7 @@ from gangline.sdk.cluster import Cluster
 from gangline.sdk.jobs import Jobs
 from gangline.sdk.results import Results
 from gangline.sdk.runs import Runs
+from gangline.sdk.uploads import Uploads
 
 __all__ = ["Gangline", "connect"]
 
@@ -34,5 +35,5 @@ def connect(
     return Gangline(find_gateway(url, token, folder, notice=notice))
 
 
-class Gangline(Jobs, Results, Runs, Alerts, Cluster):
+class Gangline(Jobs, Results, Runs, Uploads, Alerts, Cluster):
     """A client of one gateway. Use it as a context manager, or call `close`."""

@@ -1,0 +1,127 @@
+"""Uploads the folders that runs left: offline ones, and those of processes that were killed."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict
+
+from gangline.errors import CliError, ExitCode
+from gangline.tracking.server import Away, Refused, TrackingServer
+from gangline.tracking.spool import Spool, runs_below
+from gangline.tracking.uploader import Uploader
+from gangline.transport import Transport
+
+TRIES: Final = 7
+FIRST_RETRY_S, LONGEST_RETRY_S = 0.5, 10.0
+PROGRESS_S: Final = 2.0
+RUNNING, UPLOADED, THERE = "running", "uploaded", "uploaded before"
+
+
+class Synced(BaseModel):
+    """The outcome for one folder."""
+
+    model_config = ConfigDict(frozen=True)
+
+    folder: Path
+    state: str
+    """running (its process has not ended, nothing was done), uploaded, uploaded before."""
+    run_id: str | None = None
+    url: str | None = None
+    points: int = 0
+    """Metrics that were sent now."""
+
+
+def sync_folder(
+    transport: Transport,
+    folder: Path,
+    *,
+    team: str | None = None,
+    remove: bool = False,
+    notice: Callable[[str], None] = lambda _: None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[Synced]:
+    """Upload a run's folder, or all that lie in `folder`; again is safe, and sends nothing twice.
+
+    `team`: for runs that name none. `remove`: folders go once they are uploaded. `notice` gets
+    lines of progress. Raises CliError if there is no such folder, if the platform stays away (what
+    is uploaded by then counts), or if it refuses a run.
+    """
+    found = runs_below(folder)
+    if not found:
+        raise CliError(f"{folder} holds no runs", "give a folder that a run left", ExitCode.USAGE)
+    for place in found:
+        spool = Spool.take(place)
+        if spool is None:
+            yield Synced(folder=place, state=RUNNING)
+            continue
+        try:
+            server = TrackingServer(transport, team=spool.header.team or team)
+            synced = _sync(Uploader(spool, server, notice, keep=True), spool, notice, sleep)
+        finally:
+            spool.close()
+        if remove:
+            shutil.rmtree(place, ignore_errors=True)
+        yield synced
+
+
+def _sync(
+    uploader: Uploader,
+    spool: Spool,
+    notice: Callable[[str], None],
+    sleep: Callable[[float], None],
+) -> Synced:
+    before = uploader.done
+    progress = _Progress(spool, notice)
+    tries = 0
+    while True:
+        try:
+            if uploader.step():
+                tries = 0
+                progress.show()
+                continue
+            if not uploader.done:
+                uploader.end_killed()
+        except Away as away:
+            tries += 1
+            if tries >= TRIES:
+                raise CliError(
+                    f"{spool.folder}: {away}", "run the command again: it continues there"
+                ) from None
+            wait_s = max(away.wait_s, min(LONGEST_RETRY_S, FIRST_RETRY_S * 2 ** (tries - 1)))
+            notice(f"{away}; trying again in {wait_s:g} s")
+            sleep(wait_s)
+        except Refused as refused:
+            raise CliError(f"{spool.folder}: {refused}") from None
+        else:
+            break
+    state = THERE if before and not uploader.points else UPLOADED
+    return Synced(
+        folder=spool.folder,
+        state=state,
+        run_id=uploader.run_id,
+        url=uploader.url,
+        points=uploader.points,
+    )
+
+
+class _Progress:
+    """A line every `PROGRESS_S`."""
+
+    def __init__(self, spool: Spool, notice: Callable[[str], None]) -> None:
+        self._spool, self._notice = spool, notice
+        self._all = spool.left
+        self._due = time.monotonic() + PROGRESS_S
+
+    def show(self) -> None:
+        """Say how far it is, if a line is due."""
+        if time.monotonic() < self._due:
+            return
+        self._due = time.monotonic() + PROGRESS_S
+        left = self._spool.left
+        share = 1 - left / self._all if self._all else 1.0
+        self._notice(f"{self._spool.folder.name}: {share:.0%} of {self._all / 1e6:.1f} MB")

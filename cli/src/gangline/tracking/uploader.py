@@ -1,0 +1,151 @@
+"""Uploads a run's folder, in order. A live run's thread and `gangline sync` do it alike.
+
+A batch that was not acknowledged is sent again. That changes nothing on the server: rows of
+metrics are the same rows, parameters and tags have the same values, and the run itself is found by
+a tag with the client's id.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+
+from gangline.tracking.server import CLIENT_TAG, Refused, TrackingServer
+from gangline.tracking.spool import Batch, Spool, Uploaded
+
+_GONE = frozenset({"RESOURCE_DOES_NOT_EXIST", "INVALID_STATE"})
+_NO_RIGHTS = frozenset({401, 403})
+
+
+class Uploader:
+    """Uploads one folder to one server."""
+
+    def __init__(
+        self,
+        spool: Spool,
+        server: TrackingServer,
+        note: Callable[[str], None],
+        *,
+        keep: bool,
+        fresh: bool = False,
+    ) -> None:
+        """`keep`: uploaded parts stay on disk. `fresh`: no server can know this run yet."""
+        self._spool, self._server, self._note = spool, server, note
+        self._keep, self._fresh = keep, fresh
+        self.points = 0
+        self.bytes = 0
+        self.url: str | None = None
+        if spool.uploaded.server != server.url:
+            spool.uploaded = Uploaded(server=server.url)
+
+    @property
+    def run_id(self) -> str | None:
+        """The run's id on the server, once that is known."""
+        return self._spool.uploaded.run_id
+
+    @property
+    def done(self) -> bool:
+        """Whether the run's end was uploaded."""
+        return self._spool.uploaded.done
+
+    def enter(self) -> str:
+        """Find the run on the server, or make it; gives its id. Raises Away or Refused."""
+        header = self._spool.header
+        team = self._server.enter()
+        run_id = self.run_id or header.run_id
+        if run_id is None:
+            experiment = header.experiment or f"{team}/{header.project}"
+            experiment_id = self._server.experiment(experiment)
+            fresh, self._fresh = self._fresh, False
+            if not fresh:
+                run_id = self._server.find_run(experiment_id, header.client_id)
+            if run_id is None:
+                tags = {**header.tags, CLIENT_TAG: header.client_id}
+                run_id = self._server.create_run(
+                    experiment_id, header.name, header.started_ms, tags
+                )
+            self.url = self._server.page_of(experiment_id, run_id)
+        elif self.url is None:
+            info = self._server.run_info(run_id)
+            self.url = self._server.page_of(str(info["experiment_id"]), run_id)
+        if self.run_id != run_id:
+            if header.run_id is not None and header.tags:
+                self._server.set_tags(run_id, header.tags)
+            self._note_place(run_id=run_id)
+        return run_id
+
+    def step(self) -> bool:
+        """Upload the next batch; False: there is none. Raises Away or Refused."""
+        run_id = self.enter() if self.url is None or self.run_id is None else self.run_id
+        batch = self._spool.next_batch()
+        if batch is None:
+            return False
+        try:
+            done = self._send(run_id, batch)
+        except Refused as refused:
+            if refused.status in _NO_RIGHTS or refused.code in _GONE:
+                raise
+            done = False
+            self._note(f"left out: {refused}")
+        self.bytes += batch.size
+        self.points += len(batch.metrics)
+        self._note_place(segment=batch.segment, offset=batch.offset, done=done or self.done)
+        return True
+
+    def end_killed(self) -> None:
+        """End a run whose process was killed, at the time of its last line."""
+        if self._spool.header.sets_status:
+            self._server.update_run(self.enter(), "KILLED", self._spool.last_write_ms)
+        self._note_place(done=True)
+
+    def _note_place(self, **changed: object) -> None:
+        self._spool.note(self._spool.uploaded.model_copy(update=changed), keep=self._keep)
+
+    def _send(self, run_id: str, batch: Batch) -> bool:
+        """Send one batch; True: it was the run's end."""
+        if batch.record is None:
+            self._send_metrics(run_id, batch.metrics)
+            return False
+        match batch.record:
+            case ["params", dict(params)]:
+                self._server.log_params(run_id, params)
+            case ["tags", dict(tags)]:
+                self._server.set_tags(run_id, tags)
+            case ["file", str(kept), str(name)]:
+                file = self._spool.folder / "files" / kept
+                if file.exists():  # or it was uploaded, and the answer's note was lost
+                    self._server.put_file(run_id, file, name, self._sent)
+                    if not self._keep:
+                        file.unlink()
+            case ["status", str(status), int() | None as end_ms]:
+                self._server.update_run(run_id, status, end_ms)
+                return end_ms is not None
+            case ["over"]:
+                return True
+            case _:
+                self._note("left out: a damaged line of the log")
+        return False
+
+    def _sent(self, size: int) -> None:
+        self.bytes += size
+
+    def _send_metrics(self, run_id: str, metrics: Sequence[bytes]) -> None:
+        """Send metrics; of a batch that is refused, all but the ones that are at fault."""
+        try:
+            self._server.log_metrics(run_id, metrics)
+        except Refused as refused:
+            if refused.status in _NO_RIGHTS or refused.code in _GONE:
+                raise
+            if len(metrics) == 1:
+                self._note(f"left out: {_key(metrics[0])}: {refused}")
+                return
+            half = len(metrics) // 2
+            self._send_metrics(run_id, metrics[:half])
+            self._send_metrics(run_id, metrics[half:])
+
+
+def _key(metric: bytes) -> str:
+    try:
+        return str(json.loads(metric)["key"])
+    except (ValueError, LookupError, TypeError):
+        return "a damaged line"

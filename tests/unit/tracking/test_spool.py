@@ -1,0 +1,276 @@
+"""Folders of runs: kept offline, damaged, full, and uploaded later."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gangline
+from gangline.errors import CliError, ExitCode
+from gangline.sdk import connect
+from gangline.tracking import spool as spools
+from gangline.tracking import start, writer
+from gangline.tracking.spool import Spool
+from support.fakes.tracking_server import TOKEN, TrackingStub
+from support.harnesses.cli_run import runner
+
+
+def offline(**options: Any) -> Path:
+    """A run of 2,500 steps in a folder."""
+    with gangline.init(mode="offline", config={"lr": 0.1}, **options) as run:
+        for step in range(2500):
+            run.log({"loss": float(step)}, step=step)
+        folder = run.folder
+    assert folder is not None
+    return folder
+
+
+def test_an_offline_run_is_uploaded_once(
+    server: TrackingStub, kept: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "notes").write_text("x")
+    folder = offline(name="offline", project="sft")
+    assert f"gangline sync {folder}" in capsys.readouterr().err
+    assert server.requests == []
+    gangline_command = runner(capsys)
+    first = gangline_command("sync", str(kept), "--json")
+    again = gangline_command("sync", str(folder), "--json")
+    assert (first.code, again.code) == (0, 0)
+    assert [line["state"] for line in first.json_lines] == ["uploaded"]
+    assert first.json_lines[0]["points"] == 2500
+    assert [(line["state"], line["points"]) for line in again.json_lines] == [
+        ("uploaded before", 0)
+    ]
+    run = server.run
+    assert run.steps("loss") == [(step, float(step)) for step in range(2500)]
+    assert (run.params, run.info["status"]) == ({"lr": "0.1"}, "FINISHED")
+    assert server.experiments == {"nlp/sft": "1"}
+    assert gangline_command("sync", str(kept), "--remove").code == 0
+    assert not folder.exists()
+
+
+def test_sync_again_after_its_own_notes_are_lost(server: TrackingStub) -> None:
+    folder = offline()
+    with connect() as client:
+        (first,) = client.sync(folder)
+        (folder / "upload.json").unlink()
+        (again,) = client.sync(folder)
+    assert again.run_id == first.run_id
+    assert len(server.run.points) == 2500
+
+
+def test_sync_waits_for_a_server_and_continues_later(
+    server: TrackingStub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = offline()
+    said: list[str] = []
+    monkeypatch.setattr("gangline.tracking.sync.FIRST_RETRY_S", 0.001)
+    server.stop()
+    with connect() as client:
+        with pytest.raises(CliError, match="nothing answers") as caught:
+            list(client.sync(folder, notice=said.append))
+        assert "again" in caught.value.hint
+        server.start()
+        (synced,) = client.sync(folder)
+    assert len([line for line in said if "trying again" in line]) == 6
+    assert synced.points == 2500
+
+
+def test_a_running_script_s_folder_is_left_alone(
+    server: TrackingStub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with gangline.init(mode="offline") as run:
+        run.log({"loss": 1.0})
+        ran = runner(capsys)("sync", str(run.folder))
+    assert ran.code == ExitCode.NOT_FINISHED
+    assert "1 still running" in ran.err
+    assert server.runs == {}
+
+
+def test_no_such_folder(
+    server: TrackingStub, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert runner(capsys)("sync", str(tmp_path)).code == ExitCode.USAGE
+    (tmp_path / "run.json").write_text("{")
+    ran = runner(capsys)("sync", str(tmp_path))
+    assert (ran.code, "is no run's folder" in ran.err) == (1, True)
+
+
+SCRIPT = """
+import os, signal, sys, time
+import gangline
+run = gangline.init(mode=sys.argv[1])
+for step in range(300):
+    run.log({"loss": float(step)}, step=step)
+while run.progress.queued:
+    time.sleep(0.01)
+print(run.folder, flush=True)
+END
+"""
+KILL = "os.kill(os.getpid(), signal.SIGKILL)"
+
+
+def script(
+    server: TrackingStub, kept: Path, mode: str, end: str
+) -> subprocess.CompletedProcess[str]:
+    environment = {
+        **os.environ, "GANGLINE_URL": server.url, "GANGLINE_TOKEN": TOKEN,
+        "GANGLINE_DIR": str(kept),
+    }  # fmt: skip
+    return subprocess.run(
+        [sys.executable, "-c", SCRIPT.replace("END", end), mode],
+        env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", ["offline", "online"])
+def test_a_killed_script(server: TrackingStub, kept: Path, mode: str) -> None:
+    ended = script(server, kept, mode, KILL)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    with connect() as client:
+        (synced,) = client.sync(kept)
+    assert synced.state == "uploaded"
+    assert server.run.steps("loss") == [(step, float(step)) for step in range(300)]
+    assert server.run.info["status"] == "KILLED"
+
+
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [
+        ("", "FINISHED"),
+        ("raise ValueError", "FAILED"),
+        ("raise KeyboardInterrupt", "KILLED"),
+        ("sys.exit(0)", "FINISHED"),
+    ],
+)
+def test_a_script_without_finish(server: TrackingStub, kept: Path, end: str, status: str) -> None:
+    ended = script(server, kept, "online", end)
+    assert server.run.info["status"] == status, ended.stderr
+    assert len(server.run.points) == 300
+
+
+def test_a_torn_last_line_and_a_damaged_one(server: TrackingStub) -> None:
+    folder = offline()
+    (log,) = folder.glob("log.*")
+    lines = log.read_bytes().splitlines(keepends=True)
+    metrics = [line for line in lines if line.startswith(b"{")]
+    damaged = [
+        *metrics[:10],
+        b'{"key":"loss","val\n',
+        b"\xff\xfe[\n",
+        *metrics[10:20],
+        metrics[20][:-5],
+    ]
+    log.write_bytes(b"".join(damaged))
+    said: list[str] = []
+    with connect() as client:
+        (synced,) = client.sync(folder, notice=said.append)
+    assert synced.state == "uploaded"
+    assert server.run.steps("loss") == [(step, float(step)) for step in range(20)]
+    assert server.run.info["status"] == "KILLED"
+    assert len(said) == 2
+
+
+def test_segments(server: TrackingStub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spools, "SEGMENT_BYTES", 10_000)
+    folder = offline()
+    assert len([*folder.glob("log.*")]) > 3
+    with connect() as client:
+        (synced,) = client.sync(folder)
+    assert synced.points == 2500
+    assert len(server.run.points) == 2500
+
+
+def test_uploaded_segments_of_a_live_run_are_removed(
+    server: TrackingStub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spools, "SEGMENT_BYTES", 10_000)
+    monkeypatch.setattr("gangline.tracking.live.UPLOAD_PERIOD_S", 0.02)
+    with gangline.init() as run:
+        for step in range(2500):
+            run.log({"loss": float(step)}, step=step)
+        deadline = time.monotonic() + 60
+        while run.progress.uploaded < 2500 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert run.folder is not None
+        assert len([*run.folder.glob("log.*")]) == 1
+    assert len(server.run.points) == 2500
+
+
+def test_a_full_folder_keeps_what_is_there_and_the_last_values(
+    server: TrackingStub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(start, "_spool_bytes", lambda: 20_000)
+    folder = offline()
+    said = capsys.readouterr().err
+    assert said.count("new metrics are left out") == 1
+    with connect() as client:
+        (synced,) = client.sync(folder)
+    steps = [step for step, _ in server.run.steps("loss")]
+    assert steps[:-1] == [*range(len(steps) - 1)]
+    assert steps[-1] == 2499
+    left_out = int(server.run.tags["sdk.dropped_points"])
+    assert f"{left_out:,} points were left out" in said
+    assert synced.points - 1 + left_out == 2500
+    assert server.run.params == {"lr": "0.1"}
+
+
+def test_a_disk_that_is_full_for_a_while(
+    server: TrackingStub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real, full = Spool.append, [True]
+    monkeypatch.setattr(writer, "PERIOD_S", 0.01)
+    monkeypatch.setattr(writer, "_RETRY_S", 0.01)
+
+    def append(self: Spool, lines: bytes) -> None:
+        if full[0]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(self, lines)
+
+    monkeypatch.setattr(Spool, "append", append)
+    with gangline.init() as run:
+        for step in range(100):
+            run.log({"loss": float(step)}, step=step)
+        deadline = time.monotonic() + 60
+        while "No space left" not in capsys.readouterr().err and time.monotonic() < deadline:
+            time.sleep(0.01)
+        full[0] = False
+    assert len(server.run.points) == 100
+
+
+def test_memory_is_bounded(
+    server: TrackingStub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(writer, "PERIOD_S", 600.0)
+    monkeypatch.setattr(writer, "QUEUE_POINTS", 100)
+    with gangline.init(mode="offline") as run:
+        for step in range(150):
+            run.log({"loss": float(step)}, step=step)
+        assert (run.progress.queued, run.progress.dropped) == (100, 50)
+    assert "50 points were left out" in capsys.readouterr().err
+    assert run.folder is not None
+    lines = [json.loads(line) for line in next(run.folder.glob("log.*")).read_text().splitlines()]
+    steps = [line["step"] for line in lines if isinstance(line, dict)]
+    assert steps == [*range(100), 149]
+
+
+def test_folders_are_private_and_ignored_by_git(server: TrackingStub, kept: Path) -> None:
+    folder = offline()
+    assert folder.stat().st_mode & 0o077 == 0
+    assert (kept / ".gitignore").read_text() == "*\n"
+
+
+def test_a_folder_that_cannot_be_made(server: TrackingStub, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CliError, match="Not a directory") as caught:
+        gangline.init(mode="offline", dir=tmp_path / "file")
+    assert "dir=" in caught.value.hint
