@@ -5,8 +5,9 @@ start real processes, those of tests/e2e first because they take longest. Files 
 are spread evenly among them, the longest first: some workers compute while others wait for their
 processes, and the last files are short.
 
-A worker takes a file at a time, except that one takes all files of tests/e2e that share the
-session's platform: it is started once.
+A worker takes a file at a time, except that one takes all files that share processes: these are
+started once. They are the files of tests/e2e that use the session's platform, and those of
+tests/integration whose names begin alike (`SHARING`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ OWN_PLATFORM = {
     for name in ("bad_days", "checkpoint_upkeep", "demo", "kills", "own_parts")
 }
 SHARED_PLATFORM = "tests/e2e: the session's platform"
+SHARING = ("tests/integration/test_isolation_", "tests/integration/test_tracker_")
+"""Their fixtures of the session are in tests/integration/conftest.py."""
 
 
 class OnePlatform(LoadFileScheduling):
@@ -35,10 +38,11 @@ class OnePlatform(LoadFileScheduling):
 
 
 def scope_of(nodeid: str) -> str:
-    """What a worker takes at once: a file, or all files that share a platform."""
+    """What a worker takes at once: a file, or all files that share processes."""
     file = nodeid.split("::", maxsplit=1)[0]
-    shared = folder_of(file) == "e2e" and file not in OWN_PLATFORM
-    return SHARED_PLATFORM if shared else file
+    if folder_of(file) == "e2e" and file not in OWN_PLATFORM:
+        return SHARED_PLATFORM
+    return next((shared for shared in SHARING if file.startswith(shared)), file)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:

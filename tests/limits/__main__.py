@@ -21,7 +21,7 @@ KERNEL = "linux.uml"
 MEMORY = "8G"
 LIMIT_S = 1800
 ENDED = "GANGLINE_ENDED="
-TESTS = "tests/integration/test_isolation.py"
+TESTS = [f"tests/integration/test_isolation_{name}.py" for name in ("access", "processes", "gangs")]
 
 
 def main(arguments: list[str]) -> int:
@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> int:
     }
     color = f"--color={'yes' if sys.stdout.isatty() else 'no'}"  # there it is a terminal always
     options = ["-p", "no:cacheprovider", "-rs", color]
-    pytest = [sys.executable, "-m", "pytest", *options, TESTS, *arguments]
+    pytest = [sys.executable, "-m", "pytest", *options, *TESTS, *arguments]
     variables = [f"{name}={value}" for name, value in environment.items()]
     run = f"cd {shlex.quote(str(root))} && exec {shlex.join(['env', '-i', *variables, *pytest])}"
     command = [

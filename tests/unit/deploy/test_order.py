@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from order import OWN_PLATFORM, SHARED_PLATFORM, in_order, scope_of
+import pytest
+
+from order import OWN_PLATFORM, SHARED_PLATFORM, SHARING, in_order, scope_of
 
 E2E = [f"tests/e2e/test_{n}.py" for n in range(4)]
 BROKER = [f"tests/integration/test_{n}.py" for n in range(4)]
@@ -40,3 +42,9 @@ def test_the_files_that_share_a_platform_go_to_one_worker() -> None:
         assert (scope_of(f"{file}::test") == SHARED_PLATFORM) == shares, file
     assert all((root / file).exists() for file in OWN_PLATFORM)
     assert scope_of("tests/unit/a/test_b.py::test_c[d::e]") == "tests/unit/a/test_b.py"
+
+
+@pytest.mark.parametrize("shared", SHARING)
+def test_files_whose_names_begin_alike_go_to_one_worker(shared: str) -> None:
+    assert scope_of(f"{shared}a.py::test_b") == scope_of(f"{shared}b.py::test_a[x]") == shared
+    assert len(list(Path(__file__).parents[3].glob(f"{shared}*.py"))) > 1

@@ -1,0 +1,193 @@
+"""Runs in the tracker's database: lists, filters, comparison, curves, logs, checkpoints."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gangline_gateway.comparison import compare
+from gangline_gateway.curves import CurveError, CurveQuery, CurveReader
+from gangline_gateway.history import History, RunFilter
+from gangline_gateway.log_pages import LogFilter
+from gangline_gateway.sql_parts import CursorError
+from gangline_schemas.api.runs import Run
+from gangline_schemas.events.steps import WorkerStep
+from support.fixtures.tracker import BASE, BASE_MS, number
+from support.harnesses.tracker_process import TrackerProcess, wait_until
+
+OWN_A = {"job-a": "nlp"}
+OWN = {"job-a": "nlp", "job-b": "nlp"}
+
+
+def test_runs_are_listed_page_by_page(history: History) -> None:
+    first = history.runs(limit=2)
+    assert [run.run_id for run in first.runs] == ["job-c", "job-b"]
+    second = history.runs(limit=2, cursor=first.cursor)
+    assert ([run.run_id for run in second.runs], second.cursor) == (["job-a"], None)
+    nlp = RunFilter(teams=frozenset({"nlp"}), states=("succeeded",), name_contains="eco")
+    assert [run.run_id for run in history.runs(nlp).runs] == ["job-b"]
+    assert history.runs(RunFilter(submitted_before=BASE)).runs == []
+    with pytest.raises(CursorError):
+        history.runs(cursor="x' OR 1.1")
+    found = history.run("job-a")
+    assert found is not None
+    run = found.run
+    assert (run.state, run.gpu_seconds, run.submitted_at) == ("succeeded", 20.0, BASE)
+    assert history.run("job-a", frozenset({"vision"})) is None
+
+
+def test_curves_follow_the_newest_attempt_and_are_thinned(curves: CurveReader) -> None:
+    (curve,) = curves.curves(CurveQuery(OWN_A, ["loss"]))
+    assert [point.step for point in curve.points] == list(range(100))
+    assert curve.points[5].value == pytest.approx(1 / 6)
+    assert curve.points[95].value == pytest.approx(5 / 96)
+    thin = curves.curves(CurveQuery(OWN, ["loss", "lr"], points=10))
+    assert [len(curve.points) for curve in thin] == [10] * 4
+    assert thin[0].points[-1].value == curve.points[99].value, "of the last step, not a mean"
+    bucket = thin[0].points[0]
+    assert (bucket.first_step, bucket.step, bucket.low, bucket.high) == (0, 9, 0.1, 1.0)
+    assert curves.curves(CurveQuery({"nobody": "nlp"}, ["loss"])) == []
+    assert curves.names(OWN_A) == ["loss", "lr"]
+
+
+def test_many_curves_have_fewer_points_each(
+    curves: CurveReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gangline_gateway.curves.ALL_POINTS", 20)
+    found = curves.curves(CurveQuery(OWN, ["loss", "lr"]))
+    assert [len(curve.points) for curve in found] == [5] * 4
+
+
+def test_curves_over_a_part_of_an_axis(curves: CurveReader) -> None:
+    asked = CurveQuery(OWN, ["loss"], first=20, last=29)
+    for curve in curves.curves(asked):
+        assert [point.step for point in curve.points] == list(range(20, 30))
+    by_time = replace(asked, axis="time", first=2.0, last=2.5)
+    for curve in curves.curves(by_time):
+        assert [(point.step, point.x) for point in curve.points] == [
+            (step, pytest.approx(step / 10)) for step in range(20, 26)
+        ], "each 0.1 s, from the first step on"
+    with pytest.raises(CurveError, match="tokens"):
+        curves.curves(replace(asked, axis="tokens"))
+    (chosen, _) = curves.curves(CurveQuery(OWN, ["loss"], points=7, sampling="lttb"))
+    assert (len(chosen.points), chosen.points[0].step, chosen.points[-1].step) == (7, 0, 99)
+
+
+def test_curves_of_a_long_run_are_those_of_its_rows(
+    tracker: TrackerProcess, curves: CurveReader
+) -> None:
+    """Read from roll-ups: of 2 attempts the newer counts, and of 2 ranks the lower."""
+    runs = {"long": "nlp"}
+    for attempt, rank, first in ((1, 0, 0), (2, 1, 2_000), (2, 0, 2_000)):
+        for start in range(first, 5_000, 1_000):
+            steps = range(start, start + 1_000)
+            event = WorkerStep(
+                run_id="long", team="nlp", attempt=attempt, rank=rank, step=tuple(steps),
+                time_ms=tuple(BASE_MS + step for step in steps),
+                metrics={"v": tuple(float(attempt * step + rank) for step in steps)},
+            )  # fmt: skip
+            tracker.send(event, "long")
+    client = tracker.client()
+    wait_until(
+        "rows", lambda: number(client, "SELECT count() FROM steps WHERE run_id = 'long'") == 11_000
+    )
+    (curve,) = curves.curves(CurveQuery(runs, ["v"], points=25))
+    assert [(p.first_step, p.step, p.value, p.low, p.high) for p in curve.points] == [
+        (first, first + 199, k * (first + 199), k * first, k * (first + 199))
+        for first in range(0, 5_000, 200)
+        for k in (1 if first < 2_000 else 2,)
+    ]
+    (final,) = curves.latest(runs)["v"].values()
+    assert (final.step, final.value, final.low, final.high) == (4_999, 9_998, 0, 9_998)
+    (part,) = curves.curves(CurveQuery(runs, ["v"], axis="time", first=3.0, last=3.009))
+    assert [(p.step, p.x) for p in part.points] == [
+        (step, step / 1000) for step in range(3_000, 3_010)
+    ], "seconds count from the first step, as the start of the run is not known"
+
+
+def test_runs_are_compared(history: History, curves: CurveReader) -> None:
+    runs = history.some_runs(["job-b", "job-a", "nobody"])
+    found = compare(runs, curves.latest(OWN), curves.curves(CurveQuery(OWN, ["loss"])))
+    assert [run.run_id for run in found.runs] == ["job-b", "job-a"]
+    assert [(d.field, d.values) for d in found.differences] == [
+        ("hyperparameters.lr", {"job-b": 0.2, "job-a": 0.1})
+    ]
+    final = found.metrics["loss"]["job-a"]
+    assert (final.step, final.value) == (99, pytest.approx(5 / 100))
+    assert (final.low, final.high) == (pytest.approx(1 / 100), 1.0)
+
+
+def test_runs_are_filtered_and_ordered(history: History) -> None:
+    def found(where: str, *order_by: str) -> list[str]:
+        page = history.runs(RunFilter(where=where, order_by=order_by))
+        return [run.run_id for run in page.runs]
+
+    assert found("params.lr = '0.1' and metrics.loss < 2 and gpu_hours > 0.001") == ["job-a"]
+    assert found("params.lr > 0.1 AND name LIKE '%e%'", "params.lr") == ["job-b", "job-c"]
+    assert found("attempts >= 1 and metrics.nothing IS NOT NULL") == []
+    assert found("metrics.nothing IS NULL and metrics.loss > 0 and metrics.lr > 0", "run_id") == [
+        "job-a",
+        "job-b",
+        "job-c",
+    ]
+    assert found(r"name LIKE '%\'") == [], "a backslash is plain"
+    assert found("team IN ('nlp') and gpu_hours < 1", "metrics.loss", "run_id") == [
+        "job-a",
+        "job-b",
+    ]
+    assert found("submitted_at >= '2026-05-04T00:01:00Z'") == ["job-c", "job-b"]
+    wanted = RunFilter(order_by=("metrics.nothing", "params.lr DESC"))
+    pages, cursor = [], None
+    while True:
+        page = history.runs(wanted, limit=1, cursor=cursor)
+        pages += [run.run_id for run in page.runs]
+        cursor = page.cursor
+        if cursor is None:
+            break
+    assert pages == ["job-c", "job-b", "job-a"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(text=st.text(max_size=40))
+def test_no_value_of_a_filter_is_sql(tracker: TrackerProcess, text: str) -> None:
+    """Values and names are compared as they are, and the engine takes the query."""
+    history = History(tracker.client("service"))
+    quoted = text.replace("'", "''")
+    known = history.runs().runs
+
+    def check(where: str, expected: list[Run]) -> None:
+        assert history.runs(RunFilter(where=where)).runs == expected
+
+    named = [run for run in known if run.name == text]
+    check(f"name = '{quoted}'", named)
+    check(f"name IN ('{quoted}', 'nobody')", named)
+    check(f"params.lr = '{quoted}'", [r for r in known if r.hyperparameters["lr"] == text])
+    if not set(text) & set("`") and text:
+        check(f"params.`{text}` IS NOT NULL", [r for r in known if text in r.hyperparameters])
+        check(f"metrics.`{text}` IS NOT NULL", known if text in {"loss", "lr"} else [])
+
+
+def test_logs_checkpoints_and_samples(tracker: TrackerProcess, history: History) -> None:
+    lines: list[str] = []
+    page = history.logs(LogFilter("job-a", "nlp"), limit=20)
+    while page.lines:
+        lines += [line.text for line in page.lines]
+        page = history.logs(LogFilter("job-a", "nlp"), limit=20, cursor=page.cursor)
+    assert lines == [f"line {n}" for n in range(50)]
+    tail = history.logs(LogFilter("job-a", "nlp", rank=0), tail=True, limit=3)
+    assert [line.line for line in tail.lines] == [47, 48, 49]
+    assert history.logs(LogFilter("job-a", "nlp", rank=7)).lines == []
+    assert [(c.step, c.status, c.size_bytes) for c in history.checkpoints("job-a")] == [
+        (20, "committed", 5),
+        (10, "deleted", 5),
+    ]
+    samples = tracker.client("service").query(
+        "SELECT gpu, utilization FROM gangline.node_samples WHERE node_id = 'node-1' "
+        "AND time < {end:DateTime64(3)} ORDER BY gpu",
+        parameters={"end": BASE + timedelta(seconds=1)},
+    )
+    assert samples.result_rows == [(0, 50.0), (1, 70.0)]
