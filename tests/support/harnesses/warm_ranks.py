@@ -126,3 +126,8 @@ def write(folder: Path, files: Mapping[str, str]) -> None:
         path = folder / name
         path.parent.mkdir(exist_ok=True, parents=True)
         path.write_text(dedent(text))
+
+
+def program(pid: int) -> bytes:
+    """What the kernel shows as a process's command."""
+    return Path(f"/proc/{pid}/cmdline").read_bytes()

@@ -1,0 +1,94 @@
+"""`gangline runs`, `metrics`, `compare` and `reproduce`: tables, pictures, pages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from support.fakes.stub_gateway import (
+    Reply,
+    Stub,
+    job,
+)
+from support.fixtures.commands import COMPARISON, CURVES, JOB, JOBS, ONE, RUN, all_routes, point
+from support.harnesses.cli_run import Runner
+
+
+def test_a_metric_that_there_is_not_is_no_silence(gangline: Runner, stub: Stub) -> None:
+    path = f"/v1/runs/{JOB}/curves"
+    stub.on("GET", path, {"curves": []}, CURVES)
+    shown = gangline("metrics", JOB, "--name", "los")
+    assert (shown.code, shown.out) == (2, "")
+    assert "has no metric los" in shown.err
+    assert "it has loss" in shown.err
+
+
+def test_names_of_metrics_are_never_cut(gangline: Runner, stub: Stub) -> None:
+    name = "checkpoint_written_bytes"
+    points = [point(step, 838_848.0 + step) for step in range(200)]
+    curve = {"run_id": JOB, "name": name, "points": points}
+    stub.on("GET", f"/v1/runs/{JOB}/curves", {"curves": [curve]})
+    lines = gangline("metrics", JOB).out.splitlines()
+    assert lines[1].startswith(f"{name}  ")
+    assert len(lines[1]) == 80
+
+
+def test_compare_draws_a_picture(gangline: Runner, stub: Stub, tmp_path: Path) -> None:
+    all_routes(stub)
+    picture = tmp_path / "curves.png"
+    shown = gangline("compare", "a-1", "b-2", "--png", str(picture))
+    assert shown.code == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert "hyperparameters.lr  0.004  -" in shown.out
+    assert [line.split() for line in shown.out.splitlines() if "est " in line] == [
+        ["lowest", "2.5", "-"],
+        ["highest", "5.5", "-"],
+    ]
+    assert gangline("compare", "a-1", "b-2", "--png", "x.exe").code == 2
+
+
+def test_many_runs_are_compared_in_tables_that_fit(gangline: Runner, stub: Stub) -> None:
+    ids = [f"a-{number}" for number in range(30)]
+    shown = COMPARISON | {"runs": [RUN | {"run_id": run} for run in ids]}
+    stub.on("GET", "/v1/runs/compare", shown)
+    lines = gangline("compare", *ids).out.splitlines()
+    assert lines[29].split() == ["AD", "a-29"]
+    assert max(map(len, lines)) <= 80
+    assert sum(line.startswith("differs") for line in lines) == 8
+
+
+def test_a_comparison_as_a_page(gangline: Runner, stub: Stub, tmp_path: Path) -> None:
+    evil = RUN | {"run_id": "b-2", "name": "<script>"}
+    stub.on("GET", "/v1/runs/compare", COMPARISON | {"runs": [RUN, evil]})
+    page = tmp_path / "runs.html"
+    ran = gangline("compare", "a-1", "b-2", "--html", str(page), "--axis", "time")
+    assert ran.code == 0, ran.err
+    assert stub.asked[-1].query["axis"] == ["time"]
+    text = page.read_text()
+    assert "<svg" in text
+    assert "&lt;script&gt;" in text
+    assert "<script>" not in text
+
+
+def test_runs_are_filtered_and_ordered_by_the_gateway(gangline: Runner, stub: Stub) -> None:
+    all_routes(stub)
+    gangline("runs", "--where", "metrics.loss < 2", "--order-by", "metrics.loss", "--order-by", "x")
+    asked = stub.asked[-1].query
+    assert (asked["where"], asked["order_by"]) == (["metrics.loss < 2"], ["metrics.loss", "x"])
+
+
+def test_a_run_is_reproduced_and_its_loose_inputs_are_named(gangline: Runner, stub: Stub) -> None:
+    spec = {
+        "name": "a", "team": "nlp", "run": "true", "seed": 7, "code_diff_digest": "0" * 64,
+        "resources": {"gpus": 4, "min_gpus": 2, "gpu_type": ["h100"]},
+        "notify": [{"on": ["failed"], "webhook": "team"}],
+    }  # fmt: skip
+    stub.on("GET", ONE, job("succeeded", spec=spec, gpus=4, gpus_allocated=0, restarts=2))
+    stub.on("POST", JOBS, Reply(job("pending"), 201))
+    looked = gangline("reproduce", JOB, "--dry-run", "--json")
+    loose = [item["field"] for item in looked.json["loose"]]
+    assert loose == ["image", "workdir", "data_snapshot", "resources.gpus", "restarts"]
+    assert gangline("reproduce", JOB, "-y").out.strip() == JOB
+    sent = stub.asked[-1].json
+    assert (sent["seed"], sent["code_diff_digest"]) == (7, "0" * 64)
+    assert (sent["resources"]["gpus"], sent["resources"].get("min_gpus")) == (4, None)
+    assert not sent.get("notify")
