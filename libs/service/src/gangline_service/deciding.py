@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any, Generic, NoReturn, TypeVar
 
 import structlog
+from opentelemetry.metrics import Meter
 
 from gangline_bus.decider import DeciderLoop, LoopSettings
 from gangline_bus.decision import Decider
@@ -138,8 +139,15 @@ def settle_collector() -> None:
 class _Shards(Generic[StateT]):
     """The loops of the shards that this process owns."""
 
-    def __init__(self, make: Callable[[int], DeciderLoop[StateT]]) -> None:
+    def __init__(self, make: Callable[[int], DeciderLoop[StateT]], meter: Meter) -> None:
         self._make = make
+        self._events = meter.create_counter(
+            "gangline.decider.events", description="Records written: decisions, and refused inputs"
+        )
+        self._leads = meter.create_gauge(
+            "gangline.decider.shards", description="Shards of the log that this process leads"
+        )
+        self._leads.set(0)
         self._loops: dict[int, DeciderLoop[StateT]] = {}
         self._watchdog = Watchdog()
 
@@ -156,13 +164,14 @@ class _Shards(Generic[StateT]):
             except Interrupted:
                 return
             self._loops[shard] = loop
+            self._leads.set(len(self._loops))
             settle_collector()
         shards = ", ".join(str(shard) for shard in sorted(self._loops))
         context.health.set("role", ok=True, detail=f"leads shard {shards}" if shards else "standby")
         for shard in sorted(self._loops):
             loop = self._loops[shard]
             with self._watchdog.over(loop):
-                loop.cycle(0.05)
+                self._events.add(loop.cycle(0.05))
 
     def close(self) -> None:
         """Close all loops."""
@@ -223,7 +232,7 @@ def run_decider(
                 snapshots=snapshots(),
             )
 
-        shards = _Shards(make)
+        shards = _Shards(make, context.meter)
         member = bus.join(f"{names.prefix}gangline.{name}", names.name(decider.log))
         while not context.stopping.is_set():
             context.health.beat()

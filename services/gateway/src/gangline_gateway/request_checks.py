@@ -47,6 +47,7 @@ FILE_LIMIT_BYTES = 64 << 30
 HEADERS_LIMIT_BYTES = 32 << 10
 BUNDLES_PATH = "/v1/code-bundles"
 MLFLOW_ROUTE = "/mlflow/..."
+_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _PORTS = {"http": "80", "https": "443"}
 
 
@@ -107,7 +108,10 @@ class RequestChecks:
 
     def __post_init__(self) -> None:
         self._duration = self.meter.create_histogram(
-            "gangline.gateway.request.duration", unit="s", description="Time to answer requests"
+            "gangline.gateway.request.duration",
+            unit="s",
+            description="Time to answer requests, by method, route and status",
+            explicit_bucket_boundaries_advisory=_BUCKETS_S,
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

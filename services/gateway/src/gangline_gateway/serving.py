@@ -85,7 +85,9 @@ def main(context: Context[Settings]) -> int:
     address = _announce(settings, server.port)
     health.set("http", ok=True, detail=address.url)
     context.log.info("gateway.serving", url=address.url)
-    silent = context.meter.create_gauge("gangline.gateway.progress.silent", "s")
+    silent = context.meter.create_gauge(
+        "gangline.gateway.progress.silent", "s", "Time since the last progress of a run was read"
+    )
     while not context.stopping.wait(0.5):
         if not server.alive:
             raise RuntimeError("the HTTP server has ended")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 
 from opentelemetry.metrics import CallbackOptions, Observation
@@ -30,12 +30,20 @@ from gangline_tracker.engine import EngineUnavailable, migrate, wait_for_inserts
 from gangline_tracker.event_batch import EventBatch
 from gangline_tracker.http import ClickHouseEndpoint
 from gangline_tracker.ingest import GROUPS, STREAM_BATCHES, Counts, Group, Pipeline
+from gangline_tracker.query_turns import QueryTurns
 from gangline_tracker.reader import QueryReader
 from gangline_tracker.run_cache import RunCache
 from gangline_tracker.sink import ClickHouseSink
 
 _AWAY = (EngineUnavailable, BusUnavailable)
 _STALL_S = 20.0
+COUNTERS: Mapping[str, str] = {
+    "gangline.tracker.records": "Records read from Kafka",
+    "gangline.tracker.rows": "Rows written to ClickHouse",
+    "gangline.tracker.refused": "Records that were no valid event",
+    "gangline.tracker.missed": "Records that Kafka deleted before they were read",
+}
+"""Counters on /metrics, each by table: fields of `Counts`."""
 
 
 def main(context: Context[Settings]) -> int:
@@ -84,7 +92,12 @@ def _serve(context: Context[Settings]) -> HttpServer | None:
     except TokenFileError as error:
         raise SystemExit(str(error)) from None
     path, limits = settings.engine().path, settings.limits()
-    endpoint = ClickHouseEndpoint(QueryReader(path, limits), QueryReader(path, limits), tokens)
+    endpoint = ClickHouseEndpoint(
+        QueryReader(path, limits),
+        QueryReader(path, limits),
+        tokens,
+        turns=QueryTurns(settings.queries_per_user),
+    )
     server = HttpServer(LOOPBACK, settings.http_port)
     server.start(endpoint.app)
     if settings.http_file is not None:
@@ -148,13 +161,14 @@ class _Ingest:
 
 
 def _export(context: Context[Settings], workers: list[_Ingest]) -> None:
-    def counter(name: str, read: Callable[[Counts], int], description: str) -> None:
+    def observer(field: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def observe(_: CallbackOptions) -> Iterable[Observation]:
-            return [Observation(read(w.counts), {"table": w.group.table}) for w in workers]
+            return [
+                Observation(getattr(w.counts, field), {"table": w.group.table}) for w in workers
+            ]
 
+        return observe
+
+    for name, description in COUNTERS.items():
+        observe = observer(name.rpartition(".")[2])
         context.meter.create_observable_counter(name, [observe], description=description)
-
-    counter("gangline.tracker.records", lambda c: c.records, "Records taken from the bus")
-    counter("gangline.tracker.rows", lambda c: c.rows, "Rows written to ClickHouse")
-    counter("gangline.tracker.refused", lambda c: c.refused, "Records that were no valid event")
-    counter("gangline.tracker.missed", lambda c: c.missed, "Records that expired unread")

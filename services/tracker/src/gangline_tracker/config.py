@@ -32,7 +32,7 @@ class Settings(ServiceSettings):
     queries_at_once: Annotated[int, Field(ge=1, le=64)] = 2
     """Outside queries that run at a time; as many of Gangline's own services besides."""
     queries_per_user: Annotated[int, Field(ge=1, le=64)] = 4
-    """Queries of one token that run or wait; further ones get 429."""
+    """Queries of one token that run at a time; 100 more wait, and further ones get 429."""
 
     @model_validator(mode="after")
     def _engine_is_usable(self) -> Self:
@@ -56,5 +56,4 @@ class Settings(ServiceSettings):
             time_s=self.query_time_s,
             memory_bytes=self.query_memory_mb << 20,
             at_once=self.queries_at_once,
-            per_user=self.queries_per_user,
         )

@@ -21,8 +21,10 @@ from starlette.routing import Route
 from gangline_service.http_server import proven
 from gangline_service.request_body import BodyTooLarge, BodyTooSlow, bounded
 from gangline_service.tokens import Principal, Role, TokenBook
+from gangline_tracker import hello
 from gangline_tracker.loopback import is_local, token_of
-from gangline_tracker.reader import Answer, QueryFailed, QueryReader, TooBusy, TooManyOfUser
+from gangline_tracker.query_turns import QueryTurns, TooManyOfUser
+from gangline_tracker.reader import Answer, QueryFailed, QueryReader, TooBusy
 from gangline_tracker.sql_guard import SqlRefused
 from gangline_tracker.sql_names import FORMATS
 
@@ -57,14 +59,21 @@ class ClickHouseEndpoint:
     """
 
     def __init__(
-        self, reader: QueryReader, own: QueryReader, tokens: TokenBook, *, threads: int = 8
+        self,
+        reader: QueryReader,
+        own: QueryReader,
+        tokens: TokenBook,
+        *,
+        threads: int = 8,
+        turns: QueryTurns | None = None,
     ) -> None:
+        self._turns = turns or QueryTurns()
         self._lanes = {
             role is Role.SERVICE: (lane, ThreadPoolExecutor(threads, thread_name_prefix="query"))
             for role, lane in ((Role.MEMBER, reader), (Role.SERVICE, own))
         }
         self._tokens = tokens
-        self._time_zone = _engine_time_zone(reader)
+        self._version, self._time_zone = _engine(reader)
         self.app = Starlette(
             routes=[
                 Route("/ping", _alive),
@@ -82,6 +91,9 @@ class ClickHouseEndpoint:
             text = await _query_text(request)
             if not text.strip():
                 return PlainTextResponse("Ok.\n")
+            if text.strip() == hello.QUESTION:
+                body = hello.answer(DISPLAY_NAME, self._version, self._time_zone)
+                return self._success(Answer(body, "Native"), query_id)
             answer = await self._query(request.query_params, text, principal)
         except ProtocolError as error:
             return _failure(error, query_id)
@@ -103,13 +115,13 @@ class ClickHouseEndpoint:
         reader, pool = self._lanes[principal.role is Role.SERVICE]
 
         def run() -> Answer:
-            user = principal.name if principal.role is not Role.SERVICE else None
-            return reader.query(
-                text, teams, parameters=parameters, default_format=default_format, user=user
-            )
+            return reader.query(text, teams, parameters=parameters, default_format=default_format)
 
         try:
-            return await asyncio.get_running_loop().run_in_executor(pool, run)
+            if principal.role is Role.SERVICE:
+                return await asyncio.get_running_loop().run_in_executor(pool, run)
+            async with self._turns.of(principal.name):
+                return await asyncio.get_running_loop().run_in_executor(pool, run)
         except SqlRefused as error:
             log.info("query refused", principal=principal.name, reason=str(error))
             raise ProtocolError(403, _REFUSED, f"{error}. (ACCESS_DENIED)") from None
@@ -145,8 +157,10 @@ class ClickHouseEndpoint:
         return Response(answer.body, headers=headers, media_type=kind)
 
 
-def _engine_time_zone(reader: QueryReader) -> str:
-    return reader.query("SELECT timezone()", None).body.decode().strip()
+def _engine(reader: QueryReader) -> tuple[str, str]:
+    """The engine's version and time zone."""
+    version, zone = reader.query("SELECT version(), timezone()", None).body.decode().split()
+    return version, zone
 
 
 async def _alive(_: Request) -> Response:

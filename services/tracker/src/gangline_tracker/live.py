@@ -68,10 +68,18 @@ class _View:
         self._bus = KafkaBus(settings.bootstrap_servers, client=CLIENT, settings=settings.kafka)
         self._runs = Runs(_now_ms(), limit=settings.live_runs, values=settings.live_metrics)
         meter = context.meter
-        self._refused = meter.create_counter("gangline.live.refused")
-        self._taken = meter.create_counter("gangline.live.records")
-        self._published = meter.create_counter("gangline.live.published")
-        self._alive = meter.create_gauge("gangline.live.runs")
+        self._refused = meter.create_counter(
+            "gangline.live.refused", description="Records of steps that were no valid event"
+        )
+        self._taken = meter.create_counter(
+            "gangline.live.records", description="Records of steps that were read"
+        )
+        self._published = meter.create_counter(
+            "gangline.live.published", description="Events of progress that were published"
+        )
+        self._alive = meter.create_gauge(
+            "gangline.live.runs", description="Runs whose newest values are kept"
+        )
 
     async def serve(self) -> int:
         """Until the process stops."""

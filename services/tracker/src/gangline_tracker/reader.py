@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import chdb
@@ -32,10 +30,6 @@ class TooBusy(Exception):
     """More queries wait than may."""
 
 
-class TooManyOfUser(Exception):
-    """One user's queries are more than may run or wait."""
-
-
 @dataclass(frozen=True, slots=True)
 class Limits:
     """The limits of one outside query."""
@@ -47,7 +41,6 @@ class Limits:
     threads: int = 2
     at_once: int = 2
     waiting: int = 32
-    per_user: int = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +59,6 @@ class QueryReader:
         self._limits = limits or Limits()
         self._running = threading.BoundedSemaphore(self._limits.at_once)
         self._admitted = threading.BoundedSemaphore(self._limits.at_once + self._limits.waiting)
-        self._users: Counter[str] = Counter()
-        self._lock = threading.Lock()
 
     def query(
         self,
@@ -76,40 +67,18 @@ class QueryReader:
         *,
         parameters: Mapping[str, str] | None = None,
         default_format: str | None = None,
-        user: str | None = None,
     ) -> Answer:
-        """Guard and run; of a user (None: a service of our own) a few at a time.
-
-        Raises SqlRefused, QueryFailed, TooBusy or TooManyOfUser.
-        """
+        """Guard and run. Raises SqlRefused, QueryFailed or TooBusy."""
         guarded = guard(text, teams)
         wanted = guarded.format or default_format or DEFAULT_FORMAT
         setup = self._setup(teams, parameters or {})
-        with self._share_of(user):
-            if not self._admitted.acquire(blocking=False):
-                raise TooBusy("too many queries wait; try again in a moment")
-            try:
-                with self._running:
-                    return Answer(self._run(guarded.sql, wanted, setup), wanted)
-            finally:
-                self._admitted.release()
-
-    @contextmanager
-    def _share_of(self, user: str | None) -> Iterator[None]:
-        if user is None:
-            yield
-            return
-        with self._lock:
-            if self._users[user] >= self._limits.per_user:
-                raise TooManyOfUser(f"your token may have {self._limits.per_user} queries at once")
-            self._users[user] += 1
+        if not self._admitted.acquire(blocking=False):
+            raise TooBusy("too many queries wait; try again in a moment")
         try:
-            yield
+            with self._running:
+                return Answer(self._run(guarded.sql, wanted, setup), wanted)
         finally:
-            with self._lock:
-                self._users[user] -= 1
-                if not self._users[user]:
-                    del self._users[user]
+            self._admitted.release()
 
     def _run(self, sql: str, wanted: str, setup: list[str]) -> bytes:
         # A new connection each time (0.4 ms): after a failed query chDB gives rows of that
