@@ -71,6 +71,8 @@ IntervalSeconds = Annotated[float, Field(ge=1e-3, le=86_400)]
 Gigabytes = Annotated[float, Field(ge=0, le=1e9)]
 Celsius = Annotated[float, Field(ge=-274, le=10_000)]
 Percent = Annotated[float, Field(ge=0, le=100)]
+Rate = Annotated[float, Field(ge=0, le=1e9)]
+"""Megabytes a second, or watts."""
 Ratio = Annotated[float, Field(ge=0, le=1e6)]
 Gpus = Annotated[int, Field(ge=0, le=10_000_000)]
 """Of a team or a cluster."""

@@ -75,7 +75,7 @@ def test_a_submitter_asks_of_jobs_alone() -> None:
 def test_agents_write_what_the_catalog_says_is_theirs() -> None:
     agent = table()["agent"]
     owners = {"node agents", "workers and SDKs"}
-    assert agent.write == {t.value for t, e in catalog().items() if e.owner in owners}
+    assert agent.write == {t.value for t, e in catalog().items() if e.owner in owners} | {Topic.METRICS}
     assert agent.read == {Topic.SCHEDULING.value, Topic.FAULTS.value}
 
 
@@ -97,11 +97,11 @@ def test_progress_is_written_by_the_live_view_alone() -> None:
     assert catalog()[Topic.PROGRESS].owner == "live-view"
 
 
-def test_metrics_are_written_by_the_mlflow_server_alone() -> None:
+def test_metrics_are_written_by_the_mlflow_server_and_by_agents() -> None:
     rights = table()
     assert rights["mlflow"].read == rights["mlflow"].write == {Topic.METRICS}
-    assert [p for p, right in rights.items() if Topic.METRICS in right.write] == ["mlflow"]
-    assert catalog()[Topic.METRICS].owner == "mlflow"
+    writers = {name for name, right in rights.items() if Topic.METRICS in right.write}
+    assert writers == {"mlflow", "agent"}
 
 
 def test_no_agent_or_client_announces_a_service_s_release() -> None:

@@ -10,7 +10,7 @@ import pytest
 from gangline_bus.codec import Received
 from gangline_schemas.base import Event
 from gangline_schemas.envelope import Envelope
-from gangline_schemas.events.heartbeats import GpuStatus, WorkerHeartbeat
+from gangline_schemas.events.heartbeats import GpuStatus, GpuUse, NodeUse, WorkerHeartbeat
 from gangline_schemas.events.logs import LogLine, WorkerLog
 from gangline_schemas.events.metrics import MetricLogged
 from gangline_schemas.events.quota import JobRejected
@@ -127,6 +127,23 @@ def test_logs_and_heartbeats() -> None:
     )
     (row,) = beats.inserts(NOW)[0].rows.to_pylist()
     assert (row["gpu_index"], row["gpu_utilization"], row["jobs"]) == ([0], [50.0], [])
+    assert (row["gpu_power_w"], row["disk_read_mb_s"]) == ([], None)
+
+
+def test_the_use_of_a_node_stands_in_its_heartbeat() -> None:
+    beats, use = HeartbeatBatch(), NodeUse(read_at=NOW, network_send_mb_s=3.0)
+    use = use.model_copy(update={"gpus": (GpuUse(index=1, power_w=300.0),)})
+    gpus = (GpuStatus(index=0), GpuStatus(index=1))
+    beats.add(
+        received(
+            WorkerHeartbeat(
+                node_id="n", incarnation="i", sequence=1, sent_at=NOW, gpus=gpus, use=use
+            )
+        )
+    )
+    (row,) = beats.inserts(NOW)[0].rows.to_pylist()
+    assert (row["gpu_power_w"], row["gpu_sm_percent"]) == ([None, 300.0], [None, None])
+    assert (row["network_send_mb_s"], row["disk_read_mb_s"]) == (3.0, None)
 
 
 class Rows:

@@ -21,6 +21,7 @@ from gangline_schemas.limits import (
     Percent,
     Pid,
     Rank,
+    Rate,
     Sample,
     Seconds,
     Step,
@@ -136,6 +137,31 @@ class NodeHealth(Model):
     )
 
 
+class GpuUse(Model):
+    """More of the use of one GPU."""
+
+    index: GpuIndex
+    power_w: Rate | None = None
+    sm_percent: Percent | None = Field(
+        default=None, description="Of its multiprocessors, so many were busy on average."
+    )
+
+
+class NodeUse(Model):
+    """The use of a node since the reading before. MB are 10^6 bytes, a second."""
+
+    read_at: Timestamp
+    disk_read_mb_s: Rate | None = None
+    disk_write_mb_s: Rate | None = None
+    disk_free_gb: Gigabytes | None = Field(default=None, description="Of the agent's folder.")
+    disk_used_percent: Percent | None = None
+    network_receive_mb_s: Rate | None = Field(
+        default=None, description="All interfaces but loopback, with InfiniBand's ports."
+    )
+    network_send_mb_s: Rate | None = None
+    gpus: tuple[GpuUse, ...] = Field(default=(), max_length=GPUS_PER_NODE)
+
+
 class WorkerHeartbeat(Event):
     """The node lives, and these ranks on it."""
 
@@ -152,3 +178,4 @@ class WorkerHeartbeat(Event):
     health: NodeHealth | None = Field(
         default=None, description="The newest reading, until a heartbeat with it was delivered."
     )
+    use: NodeUse | None = Field(default=None, description="The same, read every 30 s by default.")

@@ -1,4 +1,4 @@
-"""gangline.metrics: points of metrics that MLflow clients log. The MLflow server writes it."""
+"""gangline.metrics: points of MLflow runs, by the MLflow server and, of jobs, by node agents."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from gangline_bus.codec import Received
-from gangline_schemas.events.heartbeats import WorkerHeartbeat
+from gangline_schemas.events.heartbeats import NodeUse, WorkerHeartbeat
 from gangline_schemas.events.logs import WorkerLog
 from gangline_schemas.events.steps import WorkerStep
 from gangline_tracker.arrow import dictionary, ingested, millis, times
@@ -223,8 +223,31 @@ class HeartbeatBatch:
             "gpu_temperature_c": pa.array(
                 [[gpu.temperature_c for gpu in beat.gpus] for beat in beats], floats
             ),
+            **_uses([beat.use for beat in beats]),
+            "gpu_power_w": pa.array([_by_gpu(beat, "power_w") for beat in beats], floats),
+            "gpu_sm_percent": pa.array([_by_gpu(beat, "sm_percent") for beat in beats], floats),
             "partition": pa.array([place for _, place, _ in self._received], pa.uint32()),
             "offset": pa.array([offset for _, _, offset in self._received], pa.uint64()),
             "ingested": ingested(at, len(beats)),
         }
         return [Insert("heartbeats", pa.table(columns))]
+
+
+_USES = (
+    "disk_read_mb_s", "disk_write_mb_s", "disk_free_gb", "disk_used_percent",
+    "network_receive_mb_s", "network_send_mb_s",
+)  # fmt: skip
+
+
+def _uses(uses: list[NodeUse | None]) -> dict[str, pa.Array]:
+    return {
+        name: pa.array([getattr(use, name, None) for use in uses], pa.float64()) for name in _USES
+    }
+
+
+def _by_gpu(beat: WorkerHeartbeat, name: str) -> list[float | None]:
+    """A value of each GPU of the heartbeat; [] without a reading."""
+    if beat.use is None:
+        return []
+    known = {gpu.index: getattr(gpu, name) for gpu in beat.use.gpus}
+    return [known.get(gpu.index) for gpu in beat.gpus]

@@ -20,7 +20,9 @@ from gangline_bus.topics import TopicNames, create_topics
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.heartbeats import NodeHealth, WorkerHeartbeat
 from gangline_schemas.events.logs import LogLine
+from gangline_schemas.events.metrics import MetricLogged
 from gangline_schemas.events.workers import NodeLeaving
+from gangline_schemas.mlflow_workspace import mlflow_run_id
 from gangline_worker.agent.decide.effects import Publish
 from gangline_worker.agent.decide.keys import GangKey, RankKey
 from gangline_worker.agent.spool import outgoing as outgoing_module
@@ -75,6 +77,7 @@ def outgoing_to(
         limit_bytes=1_000_000,
         gpus=tuple,
         health=health,
+        use=lambda: None,
         meter=MeterProvider(readers).get_meter("test"),
     )
 
@@ -164,3 +167,21 @@ def test_a_reading_of_the_health_is_told_until_a_heartbeat_with_it_was_delivered
     told = [receive(record).envelope.data for record in reader.poll(100, 0.0)]
     healths = [item.health for item in told if isinstance(item, WorkerHeartbeat)]
     assert healths == [None, first, None, None, second, None]
+
+
+def test_points_of_a_job_are_those_of_its_mlflow_run(broker: Broker, tmp_path: Path):
+    outgoing = outgoing_to(broker, tmp_path)
+    outgoing.start()
+    outgoing.publish_points("sft-1", "nlp", 1_750_000_000_500, [("system/n/a", 1.5)])
+    outgoing.close(10.0)
+    (record,) = broker.dump(NAMES.name(Topic.METRICS))
+    envelope = receive(record).envelope
+    assert record.key == mlflow_run_id("sft-1").encode()
+    assert envelope.data == MetricLogged(
+        run_id=mlflow_run_id("sft-1"),
+        team="nlp",
+        name=("system/n/a",),
+        step=(1_750_000_000,),
+        time_ms=(1_750_000_000_500,),
+        value=(1.5,),
+    )

@@ -103,6 +103,7 @@ class Agent:
             else bootstrap.inventory(settings, self._host.ports, self._isolator.level, self._peers)
         )
         self._watch = bootstrap.health_watch(settings, data, self._node)
+        self._usage = bootstrap.usage_watch(settings, data, self._node)
         self._checks = bootstrap.node_checks(
             settings, self._folders, self._watch, self._inbox.put, self._node
         )
@@ -137,6 +138,8 @@ class Agent:
             executor.launcher.not_orphans.update(self._handover.host_resources.isolation.pids)
         outgoing.start()
         node_id, ended = self._node.node_id, self._ended
+        if self._usage is not None:
+            self._usage.start(executor.places, outgoing.publish_points)
         reader = EventReader(self._connect, node_id, positions, self._take, ended)
         reader.start()
         if self._notices is not None:
@@ -177,6 +180,8 @@ class Agent:
     def _end_own(self) -> None:
         """End the threads that the next program in this process starts for itself."""
         self._watch.stop()
+        if self._usage is not None:
+            self._usage.stop()
         if self._checks is not None:
             self._checks.stop()
         if self._peers is not None:
@@ -232,6 +237,7 @@ class Agent:
             limit_bytes=self._settings.spool_limit_mb * _MIB,
             gpus=lambda: self._watch.statuses,
             health=lambda: self._watch.newest,
+            use=lambda: self._usage.newest if self._usage is not None else None,
             meter=self._meter,
         )
 

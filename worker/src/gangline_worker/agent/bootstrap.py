@@ -24,6 +24,8 @@ from .health.source import HealthWatch, health_source
 from .host.folders import Folders
 from .host.inventory import Labels, take_inventory
 from .peers.tier import PeerTier, open_peer_tier
+from .usage.points import Capacity
+from .usage.watch import UsageWatch
 from .warm.process import WarmStart
 from .warm.standby_host import StandbyPool
 from .warm.zygote_host import ZygoteHost
@@ -64,6 +66,14 @@ def health_watch(settings: AgentSettings, data: Path, node: NodeInfo) -> HealthW
     """Not started."""
     source = partial(health_source, settings.health_script, settings.node_id, data)
     return HealthWatch(source, settings.health_interval_s, gpus_of(node))
+
+
+def usage_watch(settings: AgentSettings, data: Path, node: NodeInfo) -> UsageWatch | None:
+    """Not started; None where system metrics are off."""
+    if not settings.system_metrics_s:
+        return None
+    has = Capacity(node.node_id, node.cpus)
+    return UsageWatch(data, has, gpus_of(node), settings.system_metrics_s)
 
 
 def node_checks(

@@ -90,6 +90,9 @@ class AgentSettings(ServiceSettings):
     """How often it is asked."""
     health_interval_s: Annotated[float, Field(gt=0, le=600)] = 10.0
     """How often the node's health is read."""
+    system_metrics_s: Annotated[float, Field(ge=0, le=3600)] = 30.0
+    """How often the use of CPU, memory, disk, network and GPUs is read, of each job and of the
+    node; 0: never."""
     node_check: Literal["auto", "off", "light", "full"] = "auto"
     """Before it joins: the CPU and the disk (light), GPUs and an all-reduce too (full: on GPUs)."""
     check_again_s: Annotated[float, Field(gt=0)] = 30.0

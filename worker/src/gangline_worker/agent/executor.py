@@ -29,6 +29,7 @@ from .runtime.log_lines import LogBatcher, without_secrets
 from .runtime.rank_socket import KeptListener, RankServer
 from .runtime.stacks import take_stacks
 from .spool.outgoing import Outgoing
+from .usage.processes import GangPlace
 from .warm.process import WarmStart
 from .workspace.environment import rank_command, rank_environment
 from .workspace.prepare import GangWorkspace, KeptWorkspace, Preparer
@@ -85,6 +86,22 @@ class Executor:
     def idle(self) -> bool:
         """Whether nothing is being prepared, stored, fetched or looked into."""
         return not self._works
+
+    def places(self) -> list[GangPlace]:
+        """The gangs on this node, for what they use. Any thread may ask."""
+        pids = self.launcher.pids()
+        known = {gpu.index for gpu in self._parts.node.gpus if gpu.model != "cpu"}
+        return [
+            GangPlace(
+                key,
+                workspace.allocation.team,
+                gpus=tuple(index for index in workspace.assignment.gpus if index in known),
+                nodes=len(workspace.allocation.nodes),
+                ranks=tuple(pid for rank, pid in pids.items() if rank.gang == key),
+                group=self._parts.isolator.group(key),
+            )
+            for key, workspace in list(self._workspaces.items())
+        ]
 
     def pause(self) -> None:
         """Stop reading from ranks for good: what was read is in the inbox. The ranks continue."""

@@ -14,14 +14,23 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+_TICKS = os.sysconf("SC_CLK_TCK")
+
 
 @dataclass(frozen=True, slots=True)
-class _Process:
+class Process:
+    """An entry of the process table."""
+
     pid: int
     session: int
+    parent: int
+    cpu_s: float
+    """Seconds of CPU that it took, and those of its children that it has waited for."""
+    started_s: float
+    """Since the machine started."""
 
 
-def processes() -> Iterator[_Process]:
+def processes() -> Iterator[Process]:
     """All processes of the system that are not zombies."""
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit():
@@ -34,7 +43,13 @@ def processes() -> Iterator[_Process]:
         fields = stat[stat.rindex(b")") + 2 :].split()
         state = fields[0].decode()
         if state not in "ZXx":
-            yield _Process(int(entry.name), int(fields[3]))
+            yield Process(
+                pid=int(entry.name),
+                session=int(fields[3]),
+                parent=int(fields[1]),
+                cpu_s=sum(map(int, fields[11:15])) / _TICKS,
+                started_s=int(fields[19]) / _TICKS,
+            )
 
 
 def _has_variable(pid: int, start: bytes) -> bool:
@@ -58,7 +73,7 @@ def kill_agent(socket_folder: str) -> int:
     return _kill(lambda found: _has_variable(found.pid, variable))
 
 
-def _kill(chosen: Callable[[_Process], bool]) -> int:
+def _kill(chosen: Callable[[Process], bool]) -> int:
     killed = 0
     for _ in range(5):  # what was just being forked is found in the next round
         found = [item.pid for item in processes() if item.pid != os.getpid() and chosen(item)]

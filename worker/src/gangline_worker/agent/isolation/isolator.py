@@ -187,6 +187,12 @@ class Isolator:
             orders = ["limit CORE 0", *orders, "lock"]
         return Confinement(tuple(orders), sandbox.handle if sandbox is not None else None)
 
+    def group(self, gang: GangKey) -> Path | None:
+        """The folder of the gang's control group, where it has one."""
+        with self._lock:
+            file = self._group_files.get(gang)
+        return None if file is None else file.parent
+
     def leave(self, gang: GangKey) -> int | None:
         """End all that is in the gang's sandbox; the pid of its first process, to be collected."""
         with self._lock:

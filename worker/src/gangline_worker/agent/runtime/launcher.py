@@ -233,6 +233,11 @@ class Launcher:
             waiting.open_gate()
         return rank.pid
 
+    def pids(self) -> dict[RankKey, int]:
+        """The process of each rank that runs."""
+        with self._lock:
+            return {key: rank.pid for key, rank in self._ranks.items()}
+
     def pause(self) -> None:
         """Watch no rank any more, for ever; the exits of those that ended before are reported."""
         self.paused = True

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Generic, Protocol, TypeVar
 
 import psutil
 import structlog
@@ -18,8 +19,10 @@ from gangline_bus.topics import TopicNames
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic, topic_of
 from gangline_schemas.envelope import Envelope, derived_id
-from gangline_schemas.events.heartbeats import GpuStatus, NodeHealth, WorkerHeartbeat
+from gangline_schemas.events.heartbeats import GpuStatus, NodeHealth, NodeUse, WorkerHeartbeat
 from gangline_schemas.events.logs import LogLine, WorkerLog
+from gangline_schemas.events.metrics import MetricLogged
+from gangline_schemas.mlflow_workspace import mlflow_run_id
 from gangline_worker.agent.decide.effects import Publish
 from gangline_worker.agent.decide.inputs import HeartbeatAcked
 from gangline_worker.agent.decide.keys import GangKey, RankKey
@@ -29,7 +32,7 @@ from .spool import Spool
 
 log = structlog.get_logger(__name__)
 
-_TELEMETRY = {Topic.STEPS, Topic.LOGS}
+_TELEMETRY = {Topic.STEPS, Topic.LOGS, Topic.METRICS}
 _STATUS_AGE_S = 5.0
 _CALM_S = 30.0
 _GIB = 1024**3
@@ -65,6 +68,32 @@ class _Trouble:
             log.warning(self._over, **details)
 
 
+class _Reading(Protocol):
+    @property
+    def read_at(self) -> datetime: ...
+
+
+ReadingT = TypeVar("ReadingT", bound=_Reading)
+
+
+class News(Generic[ReadingT]):
+    """Readings that go with heartbeats, each until one with it is on the bus."""
+
+    def __init__(self, newest: Callable[[], ReadingT | None]) -> None:
+        self._newest = newest
+        self._sent_at: datetime | None = None
+
+    def unsent(self) -> ReadingT | None:
+        """The newest one, unless it was sent."""
+        newest = self._newest()
+        return None if newest is None or newest.read_at == self._sent_at else newest
+
+    def sent(self, reading: ReadingT | None) -> None:
+        """The bus has it."""
+        if reading is not None:
+            self._sent_at = reading.read_at
+
+
 class Outgoing:
     """Publishes events at least once, with ids that are the same each time.
 
@@ -84,13 +113,14 @@ class Outgoing:
         limit_bytes: int,
         gpus: Callable[[], tuple[GpuStatus, ...]],
         health: Callable[[], NodeHealth | None],
+        use: Callable[[], NodeUse | None],
         meter: Meter,
     ) -> None:
         self._node_id = node_id
         self._names = names
         self._connect = connect
         self._gpus = gpus
-        self._health = health
+        self._healths, self._uses = News(health), News(use)
         self._control = Spool(folder / "control", sync=True, memory_bytes=_MEMORY_BYTES)
         self._telemetry = Spool(folder / "telemetry", sync=False, limit_bytes=limit_bytes)
         self._senders = (
@@ -102,7 +132,6 @@ class Outgoing:
         self._heartbeats: Writer | None = None
         self._status: WorkerHeartbeat | None = None
         self._status_at_s = 0.0
-        self._health_sent_at: datetime | None = None
         self._holding = _Trouble("spool.held_in_memory", "spool.on_disk_again")
         self._losing = _Trouble("spool.not_written", "spool.written_again")
         self._lost = 0
@@ -155,6 +184,23 @@ class Outgoing:
         event_id = derived_id(event.type, gang.job_id, gang.attempt, rank.rank, first_line)
         self._spool(Topic.LOGS, gang.job_id, event, event_id, datetime.now(UTC))
 
+    def publish_points(
+        self, job_id: str, team: str, time_ms: int, values: Sequence[tuple[str, float]]
+    ) -> None:
+        """Spool metrics of a job's MLflow run at this Unix time. Any thread may call it."""
+        run_id = mlflow_run_id(job_id)
+        names = tuple(name for name, _ in values)
+        event = MetricLogged(
+            run_id=run_id,
+            team=team,
+            name=names,
+            step=(time_ms // 1000,) * len(names),
+            time_ms=(time_ms,) * len(names),
+            value=tuple(value for _, value in values),
+        )
+        event_id = derived_id(event.type, run_id, self._node_id, time_ms)
+        self._spool(Topic.METRICS, run_id, event, event_id, datetime.now(UTC))
+
     def heartbeat(
         self, event: WorkerHeartbeat, at_s: float, acked: Callable[[HeartbeatAcked], None]
     ) -> None:
@@ -164,12 +210,13 @@ class Outgoing:
             self._holding.came(error=self._control.trouble)
         self._holding.pass_time()
         self._losing.pass_time(lost=self._lost)
-        full = event.model_copy(update=self._load(at_s))
-        read_at = None if full.health is None else full.health.read_at
+        health, use = self._healths.unsent(), self._uses.unsent()
+        full = event.model_copy(update={**self._load(at_s), "health": health, "use": use})
 
         def delivered(error: BusError | None) -> None:
             if error is None:
-                self._health_sent_at = read_at or self._health_sent_at
+                self._healths.sent(health)
+                self._uses.sent(use)
                 acked(HeartbeatAcked(event.incarnation, at_s))
 
         record = self._record(
@@ -226,13 +273,7 @@ class Outgoing:
             "gpus": status.gpus,
             "cpu_percent": status.cpu_percent,
             "memory_used_gb": status.memory_used_gb,
-            "health": self._news_of_health(),
         }
-
-    def _news_of_health(self) -> NodeHealth | None:
-        """The newest reading until a heartbeat with it is on the bus; then None until the next."""
-        newest = self._health()
-        return None if newest is None or newest.read_at == self._health_sent_at else newest
 
     def _spool(self, topic: Topic, subject: str, event: Event, event_id: str, at: datetime) -> None:
         record = self._record(topic, subject, event, event_id, at)

@@ -1,7 +1,7 @@
 -- What dashboards read.
 
 -- At each step the newest attempt counts, and of its ranks the lowest that reported.
-CREATE VIEW IF NOT EXISTS gangline.run_curves AS
+CREATE OR REPLACE VIEW gangline.run_curves AS
 SELECT
     s.team AS team,
     s.run_id AS run_id,
@@ -13,13 +13,13 @@ SELECT
 FROM gangline.steps AS s
 GROUP BY s.team, s.run_id, s.name, s.step;
 
-CREATE VIEW IF NOT EXISTS gangline.run_list AS
+CREATE OR REPLACE VIEW gangline.run_list AS
 SELECT * FROM gangline.runs FINAL;
 
-CREATE VIEW IF NOT EXISTS gangline.incident_list AS
+CREATE OR REPLACE VIEW gangline.incident_list AS
 SELECT * FROM gangline.incidents FINAL;
 
-CREATE VIEW IF NOT EXISTS gangline.checkpoint_list AS
+CREATE OR REPLACE VIEW gangline.checkpoint_list AS
 SELECT
     c.job_id AS job_id,
     c.attempt AS attempt,
@@ -36,7 +36,7 @@ SELECT
 FROM gangline.checkpoints AS c
 GROUP BY c.job_id, c.attempt, c.step;
 
-CREATE VIEW IF NOT EXISTS gangline.node_samples AS
+CREATE OR REPLACE VIEW gangline.node_samples AS
 SELECT
     node_id,
     incarnation,
@@ -44,13 +44,23 @@ SELECT
     jobs,
     cpu_percent,
     memory_used_gb,
+    disk_read_mb_s,
+    disk_write_mb_s,
+    disk_free_gb,
+    disk_used_percent,
+    network_receive_mb_s,
+    network_send_mb_s,
     gpu,
     utilization,
     gpu_memory_gb,
-    temperature_c
+    temperature_c,
+    power_w,
+    sm_percent
 FROM gangline.heartbeats
 LEFT ARRAY JOIN
     gpu_index AS gpu,
     gpu_utilization AS utilization,
     gpu_memory_used_gb AS gpu_memory_gb,
-    gpu_temperature_c AS temperature_c;
+    gpu_temperature_c AS temperature_c,
+    arrayResize(gpu_power_w, length(gpu_index)) AS power_w,
+    arrayResize(gpu_sm_percent, length(gpu_index)) AS sm_percent;

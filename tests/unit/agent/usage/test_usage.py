@@ -1,0 +1,152 @@
+"""What gangs and the node use: names and values of metrics, and readings of this machine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from gangline_worker.agent.decide.keys import GangKey
+from gangline_worker.agent.usage.gpus import GpuReading
+from gangline_worker.agent.usage.node import NodeTotals, node_totals
+from gangline_worker.agent.usage.points import Capacity, Reading, gang_points, node_use
+from gangline_worker.agent.usage.processes import GangPlace, GangTotals, totals_of
+from gangline_worker.agent.usage.watch import UsageWatch
+
+NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
+KEY = GangKey("sft-1", 1)
+HAS = Capacity("n1", 4.0)
+BUSY = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import sys; b = bytearray(60 << 20); print(1); \
+sys.stdout.flush(); sys.stdin.read()"], stdin=sys.stdin, stdout=subprocess.PIPE,
+start_new_session=True)
+child.stdout.readline()
+sum(range(5_000_000))
+print("ready", flush=True)
+child.wait()
+"""
+
+
+def reading(at_s: float, gang: GangTotals | None = None, **counters: int) -> Reading:
+    fields = (
+        dict.fromkeys(("read", "written", "received", "sent", "disk_used", "disk_free"), 0)
+        | counters
+    )
+    return Reading(NodeTotals(at_s=at_s, **fields), {} if gang is None else {KEY: gang})
+
+
+def points(place: GangPlace, before: Reading | None, now: Reading) -> dict[str, float]:
+    found = dict(gang_points(place, before, now, HAS))
+    assert all(name.startswith("system/n1/") for name in found)
+    return {name.removeprefix("system/n1/"): value for name, value in found.items()}
+
+
+def test_rates_are_of_the_time_between_two_readings() -> None:
+    before = reading(100, GangTotals(10, 0, 5_000_000, 0, 90), received=1_000_000, sent=0)
+    now = reading(
+        110,
+        GangTotals(30, 3_000_000, 25_000_000, 50_000_000, 90),
+        received=21_000_000,
+        sent=5_000_000,
+        disk_used=30,
+        disk_free=70,
+    )
+    assert points(GangPlace(KEY, "a"), before, now) == {
+        "cpu_utilization_percentage": 50,  # 20 s of CPU in 10 s, on 4 CPUs
+        "system_memory_usage_megabytes": 3,
+        "disk_read_megabytes_per_second": 2,
+        "disk_write_megabytes_per_second": 5,
+        "disk_available_megabytes": 70 / 1e6,
+        "disk_usage_percentage": 30,
+        "network_receive_megabytes_per_second": 2,
+        "network_transmit_megabytes_per_second": 0.5,
+    }
+
+
+def test_the_first_reading_of_a_gang_counts_from_its_start() -> None:
+    now = reading(110, GangTotals(8, 0, 0, 0, started_s=105))
+    assert points(GangPlace(KEY, "a"), reading(100), now)["cpu_utilization_percentage"] == 40
+    assert points(GangPlace(KEY, "a"), None, now)["cpu_utilization_percentage"] == 40
+
+
+def test_sums_that_fall_as_ranks_end_give_no_negative_rates() -> None:
+    found = points(
+        GangPlace(KEY, "a"), reading(100, GangTotals(50, 1, 9, 9, 1)), reading(110, GangTotals(2))
+    )
+    assert min(found.values()) == 0
+
+
+@pytest.mark.parametrize(("nodes", "each"), [(8, True), (9, False)])
+def test_a_wide_gang_has_only_the_means_of_its_gpus(nodes: int, each: bool) -> None:
+    gpus = (
+        GpuReading(0, 100, None, 10, 40, 700),
+        GpuReading(1, 50, None, 20, 40, 300),
+        GpuReading(2, 7, 7, 7, 7, 7),  # of another gang
+    )
+    now = Reading(reading(1).node, {}, gpus)
+    found = points(GangPlace(KEY, "a", gpus=(0, 1), nodes=nodes), None, now)
+    assert found["gpu_utilization_percentage"] == 75
+    assert found["gpu_memory_usage_percentage"] == 37.5
+    assert found["gpu_power_usage_watts"] == 500
+    assert "gpu_sm_activity_percentage" not in found
+    assert ("gpu_1_power_usage_watts" in found) == each
+    assert "gpu_2_power_usage_watts" not in found
+
+
+def test_the_part_of_a_heartbeat() -> None:
+    now = Reading(reading(110, read=40_000_000).node, {}, (GpuReading(3, power_w=9.5),))
+    found = node_use(reading(100), now, NOW)
+    assert (found.read_at, found.disk_read_mb_s, found.disk_used_percent) == (NOW, 4, None)
+    assert [(gpu.index, gpu.power_w, gpu.sm_percent) for gpu in found.gpus] == [(3, 9.5, None)]
+    assert node_use(None, now, NOW).disk_read_mb_s is None
+
+
+@pytest.fixture
+def busy() -> Iterator[int]:
+    """A process with a child that holds 60 MiB and has a session of its own."""
+    with subprocess.Popen(
+        [sys.executable, "-c", BUSY],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        yield process.pid
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+def test_the_processes_of_a_gang_by_proc(busy: int) -> None:
+    idle = GangPlace(GangKey("other", 1), "a", ranks=(1,))
+    found = totals_of([GangPlace(KEY, "a", ranks=(busy,))])[KEY]
+    assert found.memory_bytes > 60 << 20
+    assert found.cpu_s > 0
+    assert 0 < found.started_s <= node_totals(Path("/")).at_s
+    assert totals_of([idle, GangPlace(KEY, "a")])[KEY] == GangTotals()
+    assert totals_of([]) == {}
+
+
+def test_a_control_group_counts_also_what_has_ended(busy: int, tmp_path: Path) -> None:
+    (tmp_path / "cpu.stat").write_text("usage_usec 7000000\nuser_usec 1\n")
+    (tmp_path / "memory.stat").write_text("anon 100\nfile 50\nshmem 11\n")
+    found = totals_of([GangPlace(KEY, "a", ranks=(busy,), group=tmp_path)])[KEY]
+    assert (found.cpu_s, found.memory_bytes) == (7, 111)
+
+
+def test_a_cycle_publishes_gangs_that_have_ranks(busy: int, tmp_path: Path) -> None:
+    published = []
+    watch = UsageWatch(tmp_path, HAS, (), 30.0)
+    places = [GangPlace(KEY, "a", ranks=(busy,)), GangPlace(GangKey("waits", 1), "b")]
+    watch.read(places, lambda *given: published.append(given))
+    ((job, team, time_ms, values),) = published
+    assert (job, team) == ("sft-1", "a")
+    assert time_ms > NOW.timestamp() * 1000
+    assert dict(values)["system/n1/system_memory_usage_megabytes"] > 60
+    assert watch.newest is not None
+    assert watch.newest.disk_free_gb
