@@ -16,7 +16,8 @@ from gangline_gateway.log_pages import LogFilter
 from gangline_gateway.sql_parts import CursorError
 from gangline_schemas.api.runs import Run
 from gangline_schemas.events.steps import WorkerStep
-from support.fixtures.tracker import BASE, BASE_MS, number
+from gangline_schemas.mlflow_workspace import mlflow_run_id
+from support.fixtures.tracker import BASE, BASE_MS, logged, number, send_logged, step_event
 from support.harnesses.tracker_process import TrackerProcess, wait_until
 
 OWN_A = {"job-a": "nlp"}
@@ -51,7 +52,37 @@ def test_curves_follow_the_newest_attempt_and_are_thinned(curves: CurveReader) -
     bucket = thin[0].points[0]
     assert (bucket.first_step, bucket.step, bucket.low, bucket.high) == (0, 9, 0.1, 1.0)
     assert curves.curves(CurveQuery({"nobody": "nlp"}, ["loss"])) == []
-    assert curves.names(OWN_A) == ["loss", "lr"]
+    assert curves.names(OWN_A) == ["acc", "loss", "lr"]
+    assert curves.names(OWN_A, system=True) == ["system/n1/cpu"]
+
+
+def test_points_that_a_job_logged_through_mlflow_are_points_of_its_curves(
+    curves: CurveReader, history: History
+) -> None:
+    acc, cpu = curves.curves(CurveQuery(OWN_A, ["acc", "system/n1/cpu"]))
+    assert [(p.step, p.value, p.time) for p in acc.points] == [(0, 0.5, BASE), (50, 0.75, BASE)]
+    assert [(p.step, p.value) for p in cpu.points] == [(BASE_MS // 1000, 40.0)]
+    assert curves.latest(OWN_A)["acc"]["job-a"].value == 0.75
+    of_mlflow = {mlflow_run_id("job-a"): "nlp"}
+    assert curves.names(of_mlflow) == ["acc"]
+    assert curves.names({mlflow_run_id("job-a"): "vision"}) == []
+    found = history.runs(RunFilter(where="metrics.acc > 0.7 and metrics.loss < 9"))
+    assert [run.run_id for run in found.runs] == ["job-a"]
+
+
+def test_a_step_that_was_logged_and_reported_counts_once(
+    tracker: TrackerProcess, curves: CurveReader
+) -> None:
+    tracker.send(step_event("mixed", "nlp", 0), "mixed")
+    send_logged(tracker, logged("mixed", ("loss", 5, 9.0), ("loss", 120, 9.5), ("loss", 120, 9.4)))
+    client = tracker.client()
+    for table, run, rows in (("steps", "mixed", 20), ("metric_points", mlflow_run_id("mixed"), 3)):
+        sql = f"SELECT count() FROM {table} WHERE run_id = '{run}'"
+        wait_until(table, lambda sql=sql, rows=rows: number(client, sql) == rows)
+    (loss,) = curves.curves(CurveQuery({"mixed": "nlp"}, ["loss"]))
+    assert [point.step for point in loss.points] == [*range(10), 120]
+    assert loss.points[5].value == pytest.approx(1 / 6)
+    assert loss.points[-1].value == 9.5, "of equal steps and times the greatest, as in MLflow"
 
 
 def test_many_curves_have_fewer_points_each(

@@ -280,7 +280,9 @@ class NodeHarness:
     def _record(self, bootstrap: str) -> None:
         bus = KafkaBus(bootstrap, client="scene-record")
         reader = bus.reader("scene")
-        topics = (Topic.WORKERS, Topic.FAULTS, Topic.LOGS, Topic.STEPS, Topic.HEARTBEATS)
+        topics = (
+            Topic.WORKERS, Topic.FAULTS, Topic.LOGS, Topic.STEPS, Topic.HEARTBEATS, Topic.METRICS,
+        )  # fmt: skip
         reader.assign({place: 0 for topic in topics for place in self.names.places(bus, topic)})
         while not self._ended.is_set():
             found = [decode(record) for record in reader.poll(1000, 0.1)]

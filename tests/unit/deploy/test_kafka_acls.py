@@ -75,7 +75,8 @@ def test_a_submitter_asks_of_jobs_alone() -> None:
 def test_agents_write_what_the_catalog_says_is_theirs() -> None:
     agent = table()["agent"]
     owners = {"node agents", "workers and SDKs"}
-    assert agent.write == {t.value for t, e in catalog().items() if e.owner in owners} | {Topic.METRICS}
+    own = {topic.value for topic, entry in catalog().items() if entry.owner in owners}
+    assert agent.write == own | {Topic.METRICS.value}
     assert agent.read == {Topic.SCHEDULING.value, Topic.FAULTS.value}
 
 

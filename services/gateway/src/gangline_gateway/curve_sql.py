@@ -1,7 +1,10 @@
-"""SQL of curves: rows of `steps` in buckets of steps, read from its roll-ups where they are.
+"""SQL of curves: rows of `steps` and `metric_points` in buckets of steps, read from roll-ups.
 
-The table has roll-ups (projections) by 1,000 steps, by 100 steps and by run, and ClickHouse reads
-one where a query has the same keys and aggregates. So a bucket is a multiple of its base.
+The tables have roll-ups (projections) by steps and by run, and ClickHouse reads one where a query
+has the same keys and aggregates. So a bucket is a multiple of its base.
+
+The points of a job's MLflow run are an attempt before all others, of number 0: a step that the job
+also reported by `report()` counts once, with that value. Points that are no number are left out.
 """
 
 # ruff: noqa: S608 - SQL is built from constants; values are query parameters.
@@ -13,6 +16,18 @@ _AGGREGATES = (
     "min(step) AS first_step, max(step) AS last_step, argMax(value, step) AS last_value, "
     "argMax(time, step) AS last_time, min(value) AS low, max(value) AS high"
 )
+_POINT_AGGREGATES = (
+    "min(step) AS first_step, max(step) AS last_step, "
+    "argMax(value, (step, time_ms, value)) AS last_value, "
+    "argMax(time_ms, (step, time_ms, value)) AS last_ms, min(value) AS low, max(value) AS high"
+)
+_JOB = "{runs:Array(String)}[indexOf({logged:Array(String)}, toString(g.run_id))] AS run_id"
+_ALL_JOBS = (
+    "INNER JOIN (SELECT DISTINCT job_id, mlflow_run_id FROM gangline.runs) AS j "
+    "ON j.mlflow_run_id = g.run_id"
+)
+_LATEST_MS = 7_258_118_400_000
+"""A client may log any time; later ones than the year 2200 are none."""
 _NEWEST = "toInt64(attempt) * 4294967296 - toInt64(rank)"
 """Greater for a newer attempt, and in an attempt for a lower rank."""
 
@@ -36,9 +51,25 @@ def buckets(where: str, width: int) -> str:
     team, name and on `part_of(width)`.
     """
     part, base = part_of(width)
-    rows = (
+    reported = (
         f"SELECT run_id, team, name, {part} AS part, attempt, rank, {_AGGREGATES} "
         f"FROM gangline.steps {where} GROUP BY run_id, name, part, attempt, rank, team"
+    )
+    logged = (
+        f"SELECT run_id, team, name, {part} AS part, is_nan, {_POINT_AGGREGATES} "
+        f"FROM gangline.metric_points {_of_points(where)} "
+        "GROUP BY run_id, name, part, is_nan, team"
+    )
+    rows = (
+        "SELECT s.run_id AS run_id, s.team AS team, s.name AS name, toInt64(s.part) AS part, "
+        "s.attempt AS attempt, s.rank AS rank, toInt64(s.first_step) AS first_step, "
+        "toInt64(s.last_step) AS last_step, s.last_value AS last_value, "
+        f"s.last_time AS last_time, s.low AS low, s.high AS high FROM ({reported}) AS s "
+        f"UNION ALL SELECT {_JOB}, g.team AS team, g.name AS name, g.part AS part, "
+        "toUInt32(0) AS attempt, toUInt32(0) AS rank, g.first_step AS first_step, "
+        "g.last_step AS last_step, g.last_value AS last_value, fromUnixTimestamp64Milli("
+        f"least(greatest(g.last_ms, 0), {_LATEST_MS}), 'UTC') AS last_time, g.low AS low, "
+        f"g.high AS high FROM ({logged}) AS g WHERE g.is_nan = 0"
     )
     columns = ("first_step", "last_step", "last_value", "last_time", "low", "high")
     newest = ", ".join(f"argMax(r.{column}, {_NEWEST}) AS {column}" for column in columns)
@@ -68,17 +99,23 @@ def thinned(where: str, size: int) -> str:
     every = buckets(where, 1)
     return (
         f"SELECT * FROM ({every}) WHERE (run_id, name, step) IN ("
-        "SELECT run_id, name, arrayJoin(arrayMap(p -> toUInt64(tupleElement(p, 1)), chosen)) FROM ("
+        "SELECT run_id, name, arrayJoin(arrayMap(p -> toInt64(tupleElement(p, 1)), chosen)) FROM ("
         "SELECT run_id, name, "
         f"largestTriangleThreeBuckets({int(size)})(toFloat64(step), value) AS chosen "
         f"FROM ({every}) GROUP BY run_id, name)) ORDER BY run_id, name, step"
     )
 
 
+def _of_points(where: str) -> str:
+    """The clause for `metric_points`, whose runs have the ids of MLflow."""
+    return where.replace("{runs:", "{logged:")
+
+
 def latest(where: str) -> str:
     """Each metric of each run: last step with its value, lowest, highest value of all attempts.
 
-    Of the ranks the lowest that reported the metric counts.
+    Of the ranks the lowest that reported the metric counts. If `where` names no runs, those of
+    all jobs are read.
     """
     rows = (
         f"SELECT run_id, team, name, attempt, rank, {_AGGREGATES} "
@@ -89,6 +126,19 @@ def latest(where: str) -> str:
     attempts = (
         f"SELECT run_id, team, name, attempt, {lowest} FROM ({rows}) AS r "
         "GROUP BY run_id, team, name, attempt"
+    )
+    logged = (
+        f"SELECT run_id, team, name, is_nan, {_POINT_AGGREGATES} "
+        f"FROM gangline.metric_points {_of_points(where)} GROUP BY run_id, name, is_nan, team"
+    )
+    run, join = (_JOB, "") if "{runs:" in where else ("j.job_id AS run_id", _ALL_JOBS)
+    attempts = (
+        "SELECT s.run_id AS run_id, s.team AS team, s.name AS name, s.attempt AS attempt, "
+        "toInt64(s.first_step) AS first_step, toInt64(s.last_step) AS last_step, "
+        f"s.last_value AS last_value, s.low AS low, s.high AS high FROM ({attempts}) AS s "
+        f"UNION ALL SELECT {run}, g.team AS team, g.name AS name, toUInt32(0) AS attempt, "
+        "g.first_step AS first_step, g.last_step AS last_step, g.last_value AS last_value, "
+        f"g.low AS low, g.high AS high FROM ({logged}) AS g {join} WHERE g.is_nan = 0"
     )
     # One number of 64 bits, as a step has 53: faster than a tuple.
     newest = "a.last_step * 2048 + least(a.attempt, 2047)"

@@ -18,6 +18,7 @@ from clickhouse_connect.driver.client import Client
 from gangline_gateway import curve_sql
 from gangline_gateway.sql_parts import Where, fetch
 from gangline_schemas.api.runs import Axis, Curve, Final, Point, Sampling
+from gangline_schemas.system_metrics import PREFIX, is_system
 
 MAX_POINTS = 5000
 ALL_POINTS = 500_000
@@ -62,14 +63,20 @@ class CurveReader:
     def __init__(self, client: Client) -> None:
         self._rows = partial(fetch, client)
 
-    def names(self, runs: Mapping[str, str]) -> list[str]:
-        """Names of metrics that any of the runs (team by id) reported, sorted."""
-        return sorted({row["name"] for row in self._latest(_of(runs))})
+    def names(self, runs: Mapping[str, str], *, system: bool = False) -> list[str]:
+        """Names of metrics of the runs (team by id), sorted: the system's, or all others."""
+        found = {row["name"] for row in self._latest(_of(runs, system=system))}
+        return sorted(found)
 
     def latest(self, runs: Mapping[str, str]) -> dict[str, dict[str, Final]]:
-        """Each metric at its last step, with its extremes of all attempts: by name, then by run."""
+        """Each metric at its last step, with its extremes of all attempts: by name, then by run.
+
+        Without those of the system.
+        """
         found: dict[str, dict[str, Final]] = {}
-        for row in sorted(self._latest(_of(runs)), key=lambda row: (row["name"], row["run_id"])):
+        for row in sorted(
+            self._latest(_of(runs, system=False)), key=lambda row: (row["name"], row["run_id"])
+        ):
             final = Final(step=row["step"], value=row["value"], low=row["low"], high=row["high"])
             found.setdefault(row["name"], {})[row["run_id"]] = final
         return found
@@ -79,6 +86,13 @@ class CurveReader:
 
         Raises CurveError.
         """
+        own = [name for name in asked.names if not is_system(name)]
+        timed = [name for name in asked.names if is_system(name)]  # their steps are seconds
+        parts = [replace(asked, names=names) for names in (own, timed) if names]
+        found = [curve for part in parts for curve in self._curves(part)]
+        return sorted(found, key=lambda curve: (curve.run_id, curve.name))
+
+    def _curves(self, asked: CurveQuery) -> list[Curve]:
         steps = self._steps(asked)
         if not steps:
             return []
@@ -174,9 +188,15 @@ class _Origin:
     tokens: Sequence[float] = ()
 
 
-def _of(runs: Mapping[str, str], names: Sequence[str] | None = None) -> Where:
+def _of(
+    runs: Mapping[str, str], names: Sequence[str] | None = None, *, system: bool | None = None
+) -> Where:
+    """Rows of these runs, and of these names; `system`: of the system's metrics, or of others."""
     where = Where()
     where.runs(runs)
+    where.logged(runs)
+    if system is not None:
+        where.add(f"{'' if system else 'NOT '}startsWith(name, {{system:String}})", system=PREFIX)
     if names is not None:
         where.add("name IN {names:Array(String)}", names=list(names))
     return where
@@ -188,12 +208,12 @@ def _of_steps(asked: CurveQuery, steps: Steps, width: int) -> Where:
     part, base = curve_sql.part_of(width)
     lows = [low // base for low, _ in steps.values()]
     highs = [high // base for _, high in steps.values()]
-    where.add(f"{part} BETWEEN {{low:UInt64}} AND {{high:UInt64}}", low=min(lows), high=max(highs))
+    where.add(f"{part} BETWEEN {{low:Int64}} AND {{high:Int64}}", low=min(lows), high=max(highs))
     if len({*lows}) > 1 or len({*highs}) > 1:
         where.add(
-            f"{part} BETWEEN {{lows:Array(UInt64)}}[indexOf({{runs:Array(String)}}, "
+            f"{part} BETWEEN {{lows:Array(Int64)}}[indexOf({{runs:Array(String)}}, "
             "toString(run_id))] AND "
-            "{highs:Array(UInt64)}[indexOf({runs:Array(String)}, toString(run_id))]",
+            "{highs:Array(Int64)}[indexOf({runs:Array(String)}, toString(run_id))]",
             lows=lows,
             highs=highs,
         )

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from clickhouse_connect.driver.client import Client
+
+from gangline_schemas.mlflow_workspace import mlflow_run_id
+
+MLFLOW_RUN = re.compile(r"[0-9a-f]{32}")
 
 
 class CursorError(ValueError):
@@ -49,10 +54,19 @@ class Where:
             owners=list(runs.values()),
         )
 
+    def logged(self, runs: Mapping[str, str]) -> None:
+        """The ids under which the points of these runs are logged, a job's or MLflow's own."""
+        self.parameters["logged"] = [logged_id(run) for run in runs]
+
     def teams(self, teams: frozenset[str] | None) -> None:
         """Rows of these teams; None: of all."""
         if teams is not None:
             self.add("team IN {teams:Array(String)}", teams=sorted(teams))
+
+
+def logged_id(run_id: str) -> str:
+    """The MLflow run of a job; an id that MLflow made (32 hexadecimal digits) is that itself."""
+    return run_id if MLFLOW_RUN.fullmatch(run_id) else mlflow_run_id(run_id)
 
 
 def fetch(client: Client, sql: str, parameters: Mapping[str, Any]) -> list[dict[str, Any]]:

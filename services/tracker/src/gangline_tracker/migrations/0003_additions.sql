@@ -1,4 +1,4 @@
--- Columns that tables have since they were made. Each statement may run again.
+-- Columns and roll-ups that tables have since they were made. Each statement may run again.
 
 ALTER TABLE gangline.heartbeats
     ADD COLUMN IF NOT EXISTS disk_read_mb_s Nullable(Float64),
@@ -9,3 +9,27 @@ ALTER TABLE gangline.heartbeats
     ADD COLUMN IF NOT EXISTS network_send_mb_s Nullable(Float64),
     ADD COLUMN IF NOT EXISTS gpu_power_w Array(Nullable(Float64)),
     ADD COLUMN IF NOT EXISTS gpu_sm_percent Array(Nullable(Float64));
+
+-- The id of the job's MLflow run, as gangline_schemas.mlflow_workspace.mlflow_run_id derives it.
+ALTER TABLE gangline.runs ADD COLUMN IF NOT EXISTS mlflow_run_id String DEFAULT concat(
+    substring(lower(hex(SHA1(concat(
+        unhex('6f1c2b4e6c1a5d0e9a549d2f4c1a7b3e'), 'mlflow-run', char(31), job_id
+    )))) AS digest, 1, 12),
+    '5', substring(digest, 14, 3),
+    substring('89ab', bitAnd(position('0123456789abcdef', substring(digest, 17, 1)) - 1, 3) + 1, 1),
+    substring(digest, 18, 15)
+);
+
+ALTER TABLE gangline.metric_points
+    ADD PROJECTION IF NOT EXISTS by_run (
+        SELECT run_id, name, is_nan, team, min(step), max(step),
+            argMax(value, (step, time_ms, value)), argMax(time_ms, (step, time_ms, value)),
+            min(value), max(value)
+        GROUP BY run_id, name, is_nan, team
+    ),
+    ADD PROJECTION IF NOT EXISTS by_1000_steps (
+        SELECT run_id, name, intDiv(step, 1000), is_nan, team, min(step), max(step),
+            argMax(value, (step, time_ms, value)), argMax(time_ms, (step, time_ms, value)),
+            min(value), max(value)
+        GROUP BY run_id, name, intDiv(step, 1000), is_nan, team
+    );
