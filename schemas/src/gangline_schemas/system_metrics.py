@@ -5,9 +5,17 @@ The step of such a metric is its Unix time in seconds.
 
 from __future__ import annotations
 
+import re
+
 PREFIX = "system/"
+_OF_ONE_GPU = re.compile(r"/gpu_\d+_")
 
 
 def is_system(name: str) -> bool:
     """Whether a metric's name is one of the system's."""
     return name.startswith(PREFIX)
+
+
+def is_of_one_gpu(name: str) -> bool:
+    """Whether it is a metric of one GPU, and not a mean."""
+    return _OF_ONE_GPU.search(name) is not None

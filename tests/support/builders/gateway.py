@@ -77,8 +77,11 @@ class NoHistory:
     def some_runs(self, *_: object) -> list[Any]:
         return []
 
-    def names(self, *_: object) -> list[str]:
+    def names(self, *_: object, **__: object) -> list[str]:
         return []
+
+    def team_of(self, *_: object) -> None:
+        return None
 
     def curves(self, *_: object, **__: object) -> list[Any]:
         return []

@@ -57,6 +57,9 @@ def metrics(
         list[str] | None, typer.Option("--name", help="Only this metric; may be repeated.")
     ] = None,
     points: Annotated[int, typer.Option(min=2, max=5000, help="Points per curve.")] = 200,
+    system: Annotated[
+        bool, typer.Option("--system", help="CPU, memory, disk, network and GPUs of its nodes.")
+    ] = False,
     follow: Annotated[
         bool, typer.Option("-f", "--follow", help="Print each step as a line until the run ends.")
     ] = False,
@@ -65,7 +68,7 @@ def metrics(
     if follow:
         _follow(session, job_id, name or ())
         return
-    curves = session.client.curves(job_id, name or (), points=points)
+    curves = session.client.curves(job_id, name or (), points=points, system=system)
     shown = [curve for curve in curves if curve.points]
     if missing := set(name or ()) - {curve.name for curve in shown}:
         _refuse(session, job_id, missing)

@@ -75,11 +75,25 @@ class Runs(Calls):
                 yield parse(StepMetrics, event.data)
 
     def curves(
-        self, run_id: str, names: Sequence[str] = (), points: int = 500, **shape: Unpack[Shape]
+        self,
+        run_id: str,
+        names: Sequence[str] = (),
+        points: int = 500,
+        *,
+        system: bool = False,
+        **shape: Unpack[Shape],
     ) -> Sequence[Curve]:
-        """Curves of a run's metrics (all: none named), thinned to about `points` points."""
+        """Curves of a run's metrics (all: none named), thinned to about `points` points.
+
+        `system`: if none is named, the metrics that node agents took of the run.
+        """
         path = f"/v1/runs/{path_id(run_id)}/curves"
-        params: Params = {"name": [*names] or None, "points": max(2, points), **_plain(shape)}
+        params: Params = {
+            "name": [*names] or None,
+            "points": max(2, points),
+            "system": system or None,
+            **_plain(shape),
+        }
         return self._read(Curves, "GET", path, params=params).curves
 
     def compare(

@@ -19,6 +19,7 @@ from gangline_gateway.routes.approvals import approvals
 from gangline_gateway.routes.bundles import bundles
 from gangline_gateway.routes.checkpoints import checkpoints
 from gangline_gateway.routes.cluster import cluster, who
+from gangline_gateway.routes.comparisons import comparisons
 from gangline_gateway.routes.incidents import incidents
 from gangline_gateway.routes.jobs import jobs
 from gangline_gateway.routes.logs import logs
@@ -57,8 +58,8 @@ def routes(context: AppContext) -> FastAPI:
     app.state.context = context
     problems.install(app)
     for router in (
-        jobs, checkpoints, bundles, logs, runs, points, incidents, alerts, cluster, approvals,
-        reports, topics, who,
+        jobs, checkpoints, bundles, logs, runs, comparisons, points, incidents, alerts, cluster,
+        approvals, reports, topics, who,
     ):  # fmt: skip
         app.include_router(router)
 

@@ -15,6 +15,7 @@ from fastapi.routing import APIRoute
 from gangline_gateway.follow import Followers
 from gangline_gateway.history_access import HistoryAccess
 from gangline_gateway.live_model import JobDetails
+from gangline_gateway.mlflow_runs import MlflowRuns
 from gangline_gateway.problems import conflict, forbidden, not_found
 from gangline_gateway.publish import Publisher
 from gangline_gateway.scheduler_questions import SchedulerQuestions
@@ -65,6 +66,7 @@ class AppContext:
     streams: Streams
     scheduler: SchedulerQuestions
     store: ObjectStore | None = None
+    mlflow: MlflowRuns | None = None
     answer_wait_s: float = 2.0
     data_approvals: ApprovalRule = ApprovalRule.OFF
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)

@@ -68,6 +68,17 @@ class CurveReader:
         found = {row["name"] for row in self._latest(_of(runs, system=system))}
         return sorted(found)
 
+    def team_of(self, run_id: str, teams: frozenset[str] | None) -> str | None:
+        """The team that logged points to a run of MLflow; None if none of `teams` (None: any)."""
+        where = Where()
+        where.add("run_id = {run:String}", run=run_id)
+        where.teams(teams)
+        rows = self._rows(
+            f"SELECT team FROM gangline.metric_points {where.sql} LIMIT 1",  # noqa: S608
+            where.parameters,
+        )
+        return str(rows[0]["team"]) if rows else None
+
     def latest(self, runs: Mapping[str, str]) -> dict[str, dict[str, Final]]:
         """Each metric at its last step, with its extremes of all attempts: by name, then by run.
 

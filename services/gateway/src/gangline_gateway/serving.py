@@ -12,6 +12,7 @@ from gangline_gateway.config import Settings
 from gangline_gateway.follow import Followers
 from gangline_gateway.history_access import HistoryAccess, connector
 from gangline_gateway.mlflow_proxy import MlflowProxy
+from gangline_gateway.mlflow_runs import MlflowRuns
 from gangline_gateway.publish import Publisher
 from gangline_gateway.request_checks import Names
 from gangline_gateway.scheduler_questions import SchedulerQuestions
@@ -49,6 +50,7 @@ def main(context: Context[Settings]) -> int:
         followers=Followers(tail),
         streams=Streams(settings.streams_at_once, settings.streams_per_user),
         store=open_store(settings.store_url) if settings.store_url else None,
+        mlflow=_mlflow_runs(settings),
         scheduler=SchedulerQuestions(tail),
         answer_wait_s=settings.answer_wait_s,
         data_approvals=settings.data_approvals,
@@ -105,6 +107,12 @@ def _mlflow(settings: Settings) -> MlflowProxy | None:
     if settings.mlflow_url is None or settings.service_token is None:
         return None
     return MlflowProxy(settings.mlflow_url.rstrip("/"), settings.service_token.get_secret_value())
+
+
+def _mlflow_runs(settings: Settings) -> MlflowRuns | None:
+    if settings.mlflow_url is None or settings.service_token is None:
+        return None
+    return MlflowRuns(settings.mlflow_url.rstrip("/"), settings.service_token.get_secret_value())
 
 
 def _snapshots(settings: Settings) -> StoredSnapshots | None:

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from gangline_gateway.app_context import ID_PATTERN, App, Caller, answers, router, visible_teams
 from gangline_gateway.problems import not_found
-from gangline_gateway.routes.runs import MetricNames
+from gangline_gateway.routes.comparisons import MetricNames
 from gangline_gateway.run_points import MAX_POINTS, Format, Kind, PointQuery
 
 points = router("Runs")

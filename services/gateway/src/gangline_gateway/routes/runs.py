@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
-from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import Depends, Header, Path, Query, Response
+from fastapi import Header, Path, Query, Response
 from starlette.responses import StreamingResponse
 
 from gangline_bus.murmur import partition_of
@@ -25,29 +24,24 @@ from gangline_gateway.app_context import (
     router,
     visible_teams,
 )
-from gangline_gateway.comparison import compare
-from gangline_gateway.curves import ALL_POINTS, MAX_POINTS, CurveQuery
 from gangline_gateway.events import event_of
 from gangline_gateway.filter_words import MAX_CHARS, MAX_ORDER
 from gangline_gateway.history import RunFilter
 from gangline_gateway.history_access import Queries
 from gangline_gateway.live_model import JobDetails
 from gangline_gateway.problems import ProblemError, conflict, invalid, not_found
+from gangline_gateway.routes.comparisons import MetricNames, Points, curves_of, team_of_run
 from gangline_gateway.routes.jobs import IdempotencyKey, Spec, team_of_job
 from gangline_gateway.routes.logs import STREAM, LastEventId
 from gangline_gateway.routes.streams import live_part, resumed, start_of_history
 from gangline_gateway.submit import submit
 from gangline_schemas.api.jobs import KnownState
 from gangline_schemas.api.runs import (
-    MAX_COMPARED,
-    Axis,
-    Comparison,
     Curve,
     Curves,
     Restored,
     RunCreated,
     RunPage,
-    Sampling,
     StepMetrics,
 )
 from gangline_schemas.catalog import Topic
@@ -58,42 +52,7 @@ from gangline_service.tokens import Principal
 
 runs = router("Runs")
 
-MAX_CURVES = 50
 HISTORY_POINTS = 1000
-MetricNames = Annotated[
-    list[str] | None,
-    Query(alias="name", max_length=MAX_CURVES, description="Metrics; default: all."),
-]
-Points = Annotated[
-    int,
-    Query(
-        ge=2,
-        le=MAX_POINTS,
-        description=f"Approximate maximum per curve; of all curves {ALL_POINTS:,}.",
-    ),
-]
-
-
-def _shape(
-    axis: Annotated[
-        Axis, Query(description="Seconds (`time`) count from the run's start.")
-    ] = "step",
-    first: Annotated[float | None, Query(ge=0, le=2**53, description="Of the axis.")] = None,
-    last: Annotated[float | None, Query(ge=0, le=2**53, description="Of the axis.")] = None,
-    smoothing: Annotated[
-        float, Query(ge=0, le=0.999, description="Weight of the past in a moving average.")
-    ] = 0.0,
-    sampling: Annotated[
-        Sampling, Query(description="Buckets, or Largest Triangle Three Buckets.")
-    ] = "bucket",
-) -> CurveQuery:
-    """How curves are thinned, placed on an axis, cut out and smoothed."""
-    if first is not None and last is not None and first > last:
-        raise invalid("first", "must not be greater than last")
-    return CurveQuery(axis=axis, first=first, last=last, smoothing=smoothing, sampling=sampling)
-
-
-Shape = Annotated[CurveQuery, Depends(_shape)]
 
 
 @runs.post(
@@ -141,13 +100,14 @@ async def get_metrics(
     With `Accept: application/json`, only the curves. A step can come twice between history and
     live; the later one counts.
     """
-    team = await asyncio.to_thread(team_of_job, app, caller, run_id)
     names = tuple(name or ())
     if "application/json" in (accept or "") and sse.MEDIA_TYPE not in (accept or ""):
+        owner = await asyncio.to_thread(team_of_run, app, caller, run_id)
         found = await asyncio.to_thread(
-            app.history.query, lambda q: _curves(q, {run_id: team}, names, points)
+            app.history.query, lambda q: curves_of(q, {run_id: owner}, names, points)
         )
         return Curves(curves=found)
+    team = await asyncio.to_thread(team_of_job, app, caller, run_id)
     steps = _place(app, Topic.STEPS, run_id)
     progress = _place(app, Topic.PROGRESS, progress_key(team, run_id))
     at = resumed(app, last_event_id, [steps, progress])
@@ -160,18 +120,6 @@ async def get_metrics(
 def _place(app: AppContext, topic: Topic, key: str) -> TopicPartition:
     places = app.tail.places(topic)
     return places[partition_of(key.encode(), len(places))]
-
-
-def _curves(
-    queries: Queries,
-    runs: Mapping[str, str],
-    names: Sequence[str],
-    points: int,
-    shape: CurveQuery | None = None,
-) -> list[Curve]:
-    wanted = (list(names) or queries.curves.names(runs))[:MAX_CURVES]
-    asked = replace(shape or CurveQuery(), runs=runs, names=wanted, points=points)
-    return queries.curves.curves(asked) if wanted else []
 
 
 async def _metric_stream(
@@ -188,7 +136,7 @@ async def _metric_stream(
 
         def read(queries: Queries) -> tuple[dict[TopicPartition, int], list[Curve]]:
             known = queries.records.positions("steps", place.topic)
-            return known, _curves(queries, {run_id: team}, names, points)
+            return known, curves_of(queries, {run_id: team}, names, points)
 
         try:
             known, curves = await asyncio.to_thread(app.history.query, read)
@@ -347,52 +295,3 @@ def moment(field: str, value: datetime | None) -> datetime | None:
     if not 1970 <= value.year < 2200:
         raise invalid(field, "must lie between 1970 and 2200")
     return value
-
-
-@runs.get(
-    "/v1/runs/compare",
-    operation_id="compareRuns",
-    summary="Runs side by side",
-    response_model=Comparison,
-    responses=answers(404),
-)
-def compare_runs(
-    app: App,
-    caller: Caller,
-    run: Annotated[list[str], Query(min_length=1, max_length=MAX_COMPARED)],
-    shape: Shape,
-    name: MetricNames = None,
-    points: Points = 200,
-) -> Comparison:
-    """Differences of configuration, curves, final and best metrics, GPU-seconds, restarts."""
-    run_ids = list(dict.fromkeys(run))
-    teams = visible_teams(caller)
-    rows = app.history.query(lambda q: q.history.some_runs(run_ids, teams))
-    if len(rows) != len(run_ids):
-        raise not_found("run")
-    owners = {row.run.run_id: row.run.team for row in rows}
-    finals = app.history.query(lambda q: q.curves.latest(owners))
-    names = name or [*finals]
-    curves = app.history.query(lambda q: _curves(q, owners, names, points, shape))
-    return compare(rows, finals, curves)
-
-
-@runs.get(
-    "/v1/runs/{run_id}/curves",
-    operation_id="getCurves",
-    summary="A run's curves",
-    response_model=Curves,
-    responses=answers(404),
-)
-def get_curves(
-    run_id: RunId,
-    app: App,
-    caller: Caller,
-    shape: Shape,
-    name: MetricNames = None,
-    points: Points = 500,
-) -> Curves:
-    """Last, lowest and highest value per point; each point covers equally many steps."""
-    runs = {run_id: team_of_job(app, caller, run_id)}
-    found = app.history.query(lambda q: _curves(q, runs, name or (), points, shape))
-    return Curves(curves=found)

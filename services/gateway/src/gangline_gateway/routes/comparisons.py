@@ -1,0 +1,170 @@
+"""/v1/runs/compare and /v1/runs/{run_id}/curves: metrics of runs, alone and side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated
+
+from fastapi import Depends, Query
+
+from gangline_gateway.app_context import (
+    App,
+    AppContext,
+    Caller,
+    RunId,
+    answers,
+    router,
+    visible_teams,
+)
+from gangline_gateway.comparison import compare
+from gangline_gateway.curves import ALL_POINTS, MAX_POINTS, CurveQuery
+from gangline_gateway.history import HistoryRun
+from gangline_gateway.history_access import Queries
+from gangline_gateway.problems import invalid, not_found
+from gangline_gateway.routes.jobs import team_of_job
+from gangline_gateway.sql_parts import MLFLOW_RUN
+from gangline_schemas.api.runs import MAX_COMPARED, Axis, Comparison, Curve, Curves, Sampling
+from gangline_schemas.system_metrics import is_of_one_gpu
+from gangline_service.tokens import Principal
+
+comparisons = router("Runs")
+
+MAX_CURVES = 50
+MetricNames = Annotated[
+    list[str] | None,
+    Query(alias="name", max_length=MAX_CURVES, description="Metrics; default: all."),
+]
+Points = Annotated[
+    int,
+    Query(
+        ge=2,
+        le=MAX_POINTS,
+        description=f"Approximate maximum per curve; of all curves {ALL_POINTS:,}.",
+    ),
+]
+
+
+def _shape(
+    axis: Annotated[
+        Axis, Query(description="Seconds (`time`) count from the run's start.")
+    ] = "step",
+    first: Annotated[float | None, Query(ge=0, le=2**53, description="Of the axis.")] = None,
+    last: Annotated[float | None, Query(ge=0, le=2**53, description="Of the axis.")] = None,
+    smoothing: Annotated[
+        float, Query(ge=0, le=0.999, description="Weight of the past in a moving average.")
+    ] = 0.0,
+    sampling: Annotated[
+        Sampling, Query(description="Buckets, or Largest Triangle Three Buckets.")
+    ] = "bucket",
+) -> CurveQuery:
+    """How curves are thinned, placed on an axis, cut out and smoothed."""
+    if first is not None and last is not None and first > last:
+        raise invalid("first", "must not be greater than last")
+    return CurveQuery(axis=axis, first=first, last=last, smoothing=smoothing, sampling=sampling)
+
+
+Shape = Annotated[CurveQuery, Depends(_shape)]
+
+
+def curves_of(
+    queries: Queries,
+    runs: Mapping[str, str],
+    names: Sequence[str],
+    points: int,
+    shape: CurveQuery | None = None,
+    *,
+    system: bool = False,
+) -> list[Curve]:
+    """Curves of these metrics, or of all that the runs have; `system`: of the system's.
+
+    Raises CurveError.
+    """
+    wanted = list(names) or queries.curves.names(runs, system=system)
+    if len(wanted) > MAX_CURVES:
+        wanted = sorted(wanted, key=is_of_one_gpu)[:MAX_CURVES]
+    asked = replace(shape or CurveQuery(), runs=runs, names=wanted, points=points)
+    return queries.curves.curves(asked) if wanted else []
+
+
+@comparisons.get(
+    "/v1/runs/compare",
+    operation_id="compareRuns",
+    summary="Runs side by side",
+    response_model=Comparison,
+    responses=answers(404),
+)
+def compare_runs(
+    app: App,
+    caller: Caller,
+    run: Annotated[list[str], Query(min_length=1, max_length=MAX_COMPARED)],
+    shape: Shape,
+    name: MetricNames = None,
+    points: Points = 200,
+) -> Comparison:
+    """Differences of configuration, curves, final and best metrics, GPU-seconds, restarts."""
+    rows = _rows(app, caller, list(dict.fromkeys(run)))
+    owners = {row.run.run_id: row.run.team for row in rows}
+    finals = app.history.query(lambda q: q.curves.latest(owners))
+    names = name or [*finals]
+    curves = app.history.query(lambda q: curves_of(q, owners, names, points, shape))
+    return compare(rows, finals, curves)
+
+
+@comparisons.get(
+    "/v1/runs/{run_id}/curves",
+    operation_id="getCurves",
+    summary="A run's curves",
+    response_model=Curves,
+    responses=answers(404),
+)
+def get_curves(
+    run_id: RunId,
+    app: App,
+    caller: Caller,
+    shape: Shape,
+    *,
+    name: MetricNames = None,
+    points: Points = 500,
+    system: Annotated[
+        bool, Query(description="By default the system's metrics, not all others.")
+    ] = False,
+) -> Curves:
+    """Last, lowest and highest value per point; each point covers equally many steps."""
+    runs = {run_id: team_of_run(app, caller, run_id)}
+    found = app.history.query(
+        lambda q: curves_of(q, runs, name or (), points, shape, system=system)
+    )
+    return Curves(curves=found)
+
+
+def team_of_run(app: AppContext, caller: Principal, run_id: str) -> str:
+    """The team of a job, or of a run with metrics that an MLflow client made.
+
+    Raises a 404 or 503 problem.
+    """
+    if MLFLOW_RUN.fullmatch(run_id) and app.details(run_id, caller) is None:
+        found = app.history.query(lambda q: q.curves.team_of(run_id, visible_teams(caller)))
+        if found is not None:
+            return found
+    return team_of_job(app, caller, run_id)
+
+
+def _rows(app: AppContext, caller: Principal, run_ids: list[str]) -> list[HistoryRun]:
+    """The runs in this order, also those of MLflow. Raises a 404 or 503 problem."""
+    teams = visible_teams(caller)
+    rows = app.history.query(lambda q: q.history.some_runs(run_ids, teams))
+    found = {row.run.run_id: row for row in rows}
+    for run_id in run_ids:
+        row = found.get(run_id) or _of_mlflow(app, caller, run_id)
+        if row is None:
+            raise not_found("run")
+        found[run_id] = row
+    return [found[run_id] for run_id in run_ids]
+
+
+def _of_mlflow(app: AppContext, caller: Principal, run_id: str) -> HistoryRun | None:
+    if app.mlflow is None or not MLFLOW_RUN.fullmatch(run_id):
+        return None
+    team = app.history.query(lambda q: q.curves.team_of(run_id, visible_teams(caller)))
+    return None if team is None else app.mlflow.run(run_id, team)
