@@ -17,6 +17,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from harness import Context, Result, in_own_process
@@ -28,6 +29,7 @@ from gangline_worker.training.trainer import Trainer
 from gangline_worker.training.world import join_world
 
 BUDGET_RATIO = 1.03
+Log = Callable[[Mapping[str, float], int], None]
 
 
 def drain(server: socket.socket) -> None:
@@ -46,12 +48,19 @@ def connect(folder: Path) -> Reporter:
     return reporting.reporter()
 
 
-def block_s(trainer: Trainer, steps: int, *, on: bool) -> float:
-    """Seconds a step of one block; metrics are those of the trainer."""
+def report_step(metrics: Mapping[str, float], step: int) -> None:
+    """One step's calls of a training script."""
+    reporting.report(metrics, step)
+    reporting.should_stop()
+    reporting.should_checkpoint()
+
+
+def block_s(trainer: Trainer, steps: int, log: Log | None) -> float:
+    """Seconds a step of one block, logged by `log` if given; metrics are those of the trainer."""
     started = time.perf_counter()
     for _ in range(steps):
         result = trainer.train_step()
-        if on:
+        if log is not None:
             metrics = {
                 "loss": result.loss,
                 "lr": result.lr,
@@ -61,10 +70,18 @@ def block_s(trainer: Trainer, steps: int, *, on: bool) -> float:
                 "data_wait_s": result.data_wait_s,
                 "step_s": 0.1,
             }
-            reporting.report(metrics, trainer.step)
-            reporting.should_stop()
-            reporting.should_checkpoint()
+            log(metrics, trainer.step)
     return (time.perf_counter() - started) / steps
+
+
+def pairs_of_blocks(trainer: Trainer, steps: int, count: int, log: Log) -> list[float]:
+    """The ratios of steps with `log` to steps without, of `count` pairs in turns."""
+    ratios = []
+    for index in range(count):
+        order = (log, None) if index % 2 else (None, log)
+        taken = {on is not None: block_s(trainer, steps, on) for on in order}
+        ratios.append(taken[True] / taken[False])
+    return ratios
 
 
 def call_ns(calls: int = 200_000) -> float:
@@ -98,17 +115,12 @@ def main() -> int:
         connect(Path(folder))
         config = TrainConfig(batch_size=4, steps=10**6)
         trainer = Trainer(config, join_world(60), None)
-        warm = block_s(trainer, 10, on=False)
+        warm = block_s(trainer, 10, None)
         steps = max(5, round(5 * FLUSH_PERIOD_S / warm))
-        pairs = []
-        for index in range(options.blocks):
-            order = (True, False) if index % 2 else (False, True)
-            taken = {on: block_s(trainer, steps, on=on) for on in order}
-            pairs.append((taken[True], taken[False]))
+        ratios = pairs_of_blocks(trainer, steps, options.blocks, report_step)
         nanoseconds = call_ns()
-    ratios = [on / off for on, off in pairs]
+        step_ms = block_s(trainer, steps, None) * 1e3
     low, median, high = statistics.quantiles(ratios, n=4)
-    step_ms = statistics.median(off for _, off in pairs) * 1e3
     figures = {
         "step_ms": step_ms,
         "ratio_median": median,
@@ -117,7 +129,7 @@ def main() -> int:
         "call_share_of_step": nanoseconds / step_ms / 1e6,
         "budget_ratio": BUDGET_RATIO,
     }
-    print(f"pairs of {steps}-step blocks   {len(pairs)}")
+    print(f"pairs of {steps}-step blocks   {len(ratios)}")
     print(f"step without reports       {step_ms:.1f} ms")
     print(f"step with / without        {median:.4f}  (quartiles {low:.4f} .. {high:.4f})")
     print(f"one report() call          {nanoseconds:,.0f} ns ({figures['call_share_of_step']:.5%})")

@@ -20,7 +20,7 @@ from support.harnesses.up_process import wait_until
 pytest.importorskip("mlflow")
 
 POINTS = 3000
-KILLS = {1000: "gateway", 2000: "mlflow"}
+KILLS = {1000: "gateway-0", 2000: "mlflow-0"}
 
 
 @pytest.fixture(autouse=True)

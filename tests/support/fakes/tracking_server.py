@@ -132,6 +132,10 @@ class TrackingStub:
         assert len(metrics) <= 1000
         if any(one["key"] == self.bad_name for one in metrics):
             return 400, {"error_code": "INVALID_PARAMETER_VALUE", "message": "no such name"}
+        for one in asked.get("params", []):
+            if run.params.get(one["key"], one["value"]) != one["value"]:
+                message = "changed\nwith more text"
+                return 400, {"error_code": "INVALID_PARAMETER_VALUE", "message": message}
         run.points |= {(m["key"], m["step"], m["timestamp"], m["value"]) for m in metrics}
         run.params |= {one["key"]: one["value"] for one in asked.get("params", [])}
         run.tags |= {one["key"]: one["value"] for one in asked.get("tags", [])}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ import pytest
 import gangline
 from gangline.errors import CliError
 from gangline_schemas.mlflow_workspace import mlflow_run_id
-from gangline_schemas.rank_protocol import Report
+from gangline_schemas.rank_protocol import FromRank, Report
 from gangline_worker import reporting
 from support.fakes.agent_end import AgentEnd
 from support.fakes.tracking_server import TOKEN, StoredRun, TrackingStub
@@ -45,13 +45,19 @@ def agent(
     end.hang_up()
 
 
-def steps(agent: AgentEnd, name: str) -> list[tuple[int, float | None]]:
-    reports = [message for message in agent.said if isinstance(message, Report)]
+def heard(said: Sequence[FromRank], name: str) -> list[tuple[int, float | None]]:
+    """Steps and values of a metric in the reports."""
     return [
         (step, value)
-        for report in reports
+        for report in said
+        if isinstance(report, Report)
         for step, value in zip(report.step, report.metrics.get(name, ()), strict=False)
     ]
+
+
+def steps(agent: AgentEnd, name: str) -> list[tuple[int, float | None]]:
+    """What the agent has heard, once that is something."""
+    return heard(agent.wait_for(lambda said: bool(heard(said, name))), name)
 
 
 def test_the_job_s_own_run(agent: AgentEnd, server: TrackingStub, tmp_path: Path) -> None:
@@ -63,7 +69,7 @@ def test_the_job_s_own_run(agent: AgentEnd, server: TrackingStub, tmp_path: Path
     run.log_artifact(tmp_path / "notes")
     run.finish()
     assert steps(agent, "loss") == [(1, 2.0), (2, 1.0)]
-    assert steps(agent, "eval/acc")[0] == (1, 0.25)
+    assert heard(agent.said, "eval/acc")[0] == (1, 0.25)
     stored = server.runs[mlflow_run_id(JOB)]
     assert (stored.params, stored.points) == ({"depth": "3"}, set())
     assert stored.tags == {"best": "true"}
@@ -106,7 +112,7 @@ def test_a_named_run_is_the_job_s_child(agent: AgentEnd, server: TrackingStub) -
     with gangline.init(name="another"):
         pass
     assert "nlp/assistants" in server.experiments
-    assert steps(agent, "loss") == []
+    assert heard(agent.said, "loss") == []
 
 
 def test_a_job_without_mlflow_keeps_what_is_not_a_metric(
@@ -129,7 +135,7 @@ def test_without_the_worker_library_metrics_go_to_the_job_s_mlflow_run(
     with gangline.init() as run:
         run.log({"loss": 1.0})
     assert server.runs[mlflow_run_id(JOB)].steps("loss") == [(0, 1.0)]
-    assert steps(agent, "loss") == []
+    assert heard(agent.said, "loss") == []
 
 
 def test_ranks_of_torchrun_outside_of_jobs(

@@ -141,6 +141,17 @@ def test_a_refused_metric_costs_no_other_one(
     assert capsys.readouterr().err.count("left out: odd: no such name") == 1
 
 
+def test_a_refused_parameter_costs_no_other_one(
+    server: TrackingStub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with gangline.init(config={"lr": 0.1}) as first:
+        pass
+    with gangline.init(run_id=first.id, config={"depth": 3, "lr": 0.2, "width": 4}):
+        pass
+    assert server.run.params == {"lr": "0.1", "depth": "3", "width": "4"}
+    assert capsys.readouterr().err.count("left out: lr: changed") == 1
+
+
 def test_a_removed_run_ends_the_uploads_and_not_the_script(
     server: TrackingStub, capsys: pytest.CaptureFixture[str], kept: Path
 ) -> None:
@@ -245,10 +256,13 @@ def test_a_forked_child_leaves_the_run_alone(
             run.log({"loss": 2.0})
             run.log({"loss": 3.0})
             run.finish()
+            with gangline.init(run_id=run.id) as own:
+                own.log({"child": 5.0})
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
         run.log({"loss": 4.0})
     assert server.run.steps("loss") == [(0, 1.0), (1, 4.0)]
+    assert server.run.steps("child") == [(0, 5.0)]
     assert server.run.info["status"] == "FINISHED"
     assert capfd.readouterr().err.count("forked") == 1
 

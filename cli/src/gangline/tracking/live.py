@@ -158,6 +158,11 @@ class Live(Kept):
         self._asked.wait(timeout_s)
         return self.uploader.url is not None
 
+    def say_if_unanswered(self) -> None:
+        """Tell the user where the run is kept if the server has not answered yet."""
+        if self.uploader.url is None and not self._was_away:
+            self._note(f"the server has not answered yet; the run is in {self.spool.folder}")
+
     def discard(self) -> None:
         """Give up a run that the server refused, with its folder."""
         self._writer.close(None, DISK_S)

@@ -27,9 +27,17 @@ class Run:
     """
 
     def __init__(
-        self, sink: Sink, *, name: str | None, project: str, fixed: Mapping[str, Any], mode: str
+        self,
+        sink: Sink,
+        *,
+        name: str | None,
+        project: str,
+        fixed: Mapping[str, Any],
+        mode: str,
+        run_id: str | None = None,
     ) -> None:
-        self._sink = sink
+        """`run_id`: if it is known already. `fixed`: see `Config`."""
+        self._sink, self._run_id = sink, run_id
         self.name, self.project, self.mode = name, project, mode
         self._lock = threading.RLock()
         self._step = -1
@@ -41,7 +49,9 @@ class Run:
     @property
     def id(self) -> str | None:
         """The run's id on the server; None while that is not known."""
-        return self._sink.uploader.run_id if isinstance(self._sink, Live) else None
+        if self._run_id is None and isinstance(self._sink, Live):
+            self._run_id = self._sink.uploader.run_id
+        return self._run_id
 
     @property
     def url(self) -> str | None:
@@ -129,6 +139,7 @@ class Run:
 
     def become_child(self) -> None:
         """In a forked child: the threads and the lock are the parent's; log nothing here."""
+        self._run_id = self.id
         self._lock = threading.RLock()
         said: list[bool] = []
 

@@ -120,16 +120,16 @@ class TrackingServer:
         body = b'{"run_id":%s,"metrics":[%s]}' % (json.dumps(run_id).encode(), b",".join(metrics))
         self._mlflow("POST", "runs/log-batch", content=body)
 
-    def log_params(self, run_id: str, params: Mapping[str, str]) -> None:
-        """Log parameters; the same ones again change nothing."""
+    def log_params(self, run_id: str, params: Sequence[tuple[str, str]]) -> None:
+        """Log parameters, as name and text; the same ones again change nothing."""
         self._in_parts(run_id, "params", params)
 
-    def set_tags(self, run_id: str, tags: Mapping[str, str]) -> None:
-        """Set tags."""
+    def set_tags(self, run_id: str, tags: Sequence[tuple[str, str]]) -> None:
+        """Set tags, each as name and text."""
         self._in_parts(run_id, "tags", tags)
 
-    def _in_parts(self, run_id: str, field: str, values: Mapping[str, str]) -> None:
-        pairs = _pairs(values)
+    def _in_parts(self, run_id: str, field: str, values: Sequence[tuple[str, str]]) -> None:
+        pairs = _pairs(dict(values))
         for at in range(0, len(pairs), PARAMS_PER_REQUEST):
             self._post(
                 "runs/log-batch", {"run_id": run_id, field: pairs[at : at + PARAMS_PER_REQUEST]}

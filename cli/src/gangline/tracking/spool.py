@@ -94,7 +94,7 @@ class Spool:
         self.folder, self.header, self._lock = folder, header, lock
         self.written = self.removed = 0
         self._segment, self._file, self._length = 0, -1, 0
-        self.uploaded = _uploaded(folder)
+        self.uploaded = Uploaded()
         self._files = 0
 
     @classmethod
@@ -152,6 +152,18 @@ class Spool:
         return ["file", kept, name]
 
     # Reading
+
+    def begin(self, server: str) -> None:
+        """Set `uploaded` to what was noted for this server, or to the beginning."""
+        try:
+            noted = Uploaded.model_validate_json((self.folder / "upload.json").read_bytes())
+        except (OSError, ValidationError):
+            noted = Uploaded()
+        if noted.server != server:
+            segments = sorted(self.folder.glob("log.*.jsonl"))
+            first = int(segments[0].name.split(".")[1]) if segments else 1
+            noted = Uploaded(server=server, segment=first)
+        self.uploaded = noted
 
     def next_batch(self) -> Batch | None:
         """The batch behind `uploaded`; None: there is none yet."""
@@ -252,13 +264,6 @@ def _record(line: bytes) -> Sequence[Any]:
     except ValueError:
         read = None
     return read if isinstance(read, list) and read else ["damaged"]
-
-
-def _uploaded(folder: Path) -> Uploaded:
-    try:
-        return Uploaded.model_validate_json((folder / "upload.json").read_bytes())
-    except (OSError, ValidationError):
-        return Uploaded()
 
 
 def _lock(folder: Path) -> int | None:

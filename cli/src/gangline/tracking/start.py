@@ -102,8 +102,14 @@ def init(
             sink = _job_sink(job, header, place)
         else:
             sink = _run_sink(job, header, place, named=project is not None)
-        fixed = job.hyperparameters if job is not None and own else {}
-        run = Run(sink, name=name, project=header.project, fixed=fixed, mode=place.mode)
+        run = Run(
+            sink,
+            name=name,
+            project=header.project,
+            fixed=job.hyperparameters if job is not None and own else {},
+            mode=place.mode,
+            run_id=job.run_id if job is not None and own else run_id,
+        )
         _active = run
     if given:
         run.config.update(given)
@@ -204,6 +210,7 @@ def _await(live: Live) -> None:
         live.discard()
         code = ExitCode.NOT_FOUND if live.refused.status == 404 else ExitCode.TOOL_ERROR
         raise CliError(str(live.refused), "", code)
+    live.say_if_unanswered()
 
 
 def _spooled(header: Header, place: _Place, server: TrackingServer | None) -> Kept:

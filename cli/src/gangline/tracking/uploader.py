@@ -9,9 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, TypeVar
 
 from gangline.tracking.server import CLIENT_TAG, Refused, TrackingServer
-from gangline.tracking.spool import Batch, Spool, Uploaded
+from gangline.tracking.spool import Batch, Spool
+
+ItemT = TypeVar("ItemT")
+_REASON_CHARS: Final = 300
 
 _GONE = frozenset({"RESOURCE_DOES_NOT_EXIST", "INVALID_STATE"})
 _NO_RIGHTS = frozenset({401, 403})
@@ -35,8 +40,7 @@ class Uploader:
         self.points = 0
         self.bytes = 0
         self.url: str | None = None
-        if spool.uploaded.server != server.url:
-            spool.uploaded = Uploaded(server=server.url)
+        spool.begin(server.url)
 
     @property
     def run_id(self) -> str | None:
@@ -70,7 +74,7 @@ class Uploader:
             self.url = self._server.page_of(str(info["experiment_id"]), run_id)
         if self.run_id != run_id:
             if header.run_id is not None and header.tags:
-                self._server.set_tags(run_id, header.tags)
+                self._server.set_tags(run_id, [*header.tags.items()])
             self._note_place(run_id=run_id)
         return run_id
 
@@ -80,13 +84,7 @@ class Uploader:
         batch = self._spool.next_batch()
         if batch is None:
             return False
-        try:
-            done = self._send(run_id, batch)
-        except Refused as refused:
-            if refused.status in _NO_RIGHTS or refused.code in _GONE:
-                raise
-            done = False
-            self._note(f"left out: {refused}")
+        done = self._send(run_id, batch)
         self.bytes += batch.size
         self.points += len(batch.metrics)
         self._note_place(segment=batch.segment, offset=batch.offset, done=done or self.done)
@@ -102,21 +100,17 @@ class Uploader:
         self._spool.note(self._spool.uploaded.model_copy(update=changed), keep=self._keep)
 
     def _send(self, run_id: str, batch: Batch) -> bool:
-        """Send one batch; True: it was the run's end."""
+        """Send one batch; True: it was the run's end. Raises Away or Refused."""
         if batch.record is None:
-            self._send_metrics(run_id, batch.metrics)
+            self._divide(batch.metrics, partial(self._server.log_metrics, run_id), _key)
             return False
         match batch.record:
             case ["params", dict(params)]:
-                self._server.log_params(run_id, params)
+                self._divide([*params.items()], partial(self._server.log_params, run_id), _first)
             case ["tags", dict(tags)]:
-                self._server.set_tags(run_id, tags)
+                self._divide([*tags.items()], partial(self._server.set_tags, run_id), _first)
             case ["file", str(kept), str(name)]:
-                file = self._spool.folder / "files" / kept
-                if file.exists():  # or it was uploaded, and the answer's note was lost
-                    self._server.put_file(run_id, file, name, self._sent)
-                    if not self._keep:
-                        file.unlink()
+                self._divide([(kept, name)], partial(self._put_file, run_id), _second)
             case ["status", str(status), int() | None as end_ms]:
                 self._server.update_run(run_id, status, end_ms)
                 return end_ms is not None
@@ -126,22 +120,44 @@ class Uploader:
                 self._note("left out: a damaged line of the log")
         return False
 
+    def _put_file(self, run_id: str, files: Sequence[tuple[str, str]]) -> None:
+        for kept, name in files:
+            file = self._spool.folder / "files" / kept
+            if file.exists():  # or it was uploaded, and the place was not noted any more
+                self._server.put_file(run_id, file, name, self._sent)
+                if not self._keep:
+                    file.unlink()
+
     def _sent(self, size: int) -> None:
         self.bytes += size
 
-    def _send_metrics(self, run_id: str, metrics: Sequence[bytes]) -> None:
-        """Send metrics; of a batch that is refused, all but the ones that are at fault."""
+    def _divide(
+        self,
+        items: Sequence[ItemT],
+        send: Callable[[Sequence[ItemT]], None],
+        key: Callable[[ItemT], str],
+    ) -> None:
+        """Send items; if they are refused, all except those that are at fault, which it names."""
         try:
-            self._server.log_metrics(run_id, metrics)
+            send(items)
         except Refused as refused:
             if refused.status in _NO_RIGHTS or refused.code in _GONE:
                 raise
-            if len(metrics) == 1:
-                self._note(f"left out: {_key(metrics[0])}: {refused}")
+            if len(items) == 1:
+                reason = str(refused).splitlines()[0][:_REASON_CHARS]
+                self._note(f"left out: {key(items[0])}: {reason}")
                 return
-            half = len(metrics) // 2
-            self._send_metrics(run_id, metrics[:half])
-            self._send_metrics(run_id, metrics[half:])
+            half = len(items) // 2
+            self._divide(items[:half], send, key)
+            self._divide(items[half:], send, key)
+
+
+def _first(pair: tuple[str, str]) -> str:
+    return pair[0]
+
+
+def _second(pair: tuple[str, str]) -> str:
+    return pair[1]
 
 
 def _key(metric: bytes) -> str:
