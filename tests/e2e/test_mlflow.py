@@ -19,8 +19,8 @@ GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "mlflow.md"
 
 
 def example() -> str:
-    (found,) = re.findall(r"```python\n(.+?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
-    return str(found)
+    found = re.findall(r"```python\n(.+?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
+    return str(found[0])
 
 
 @pytest.fixture

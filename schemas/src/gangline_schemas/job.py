@@ -85,6 +85,15 @@ class Notification(Model):
     webhook: Identifier
 
 
+class MlflowOptions(Model):
+    """How a job's program meets MLflow."""
+
+    run_id: bool = Field(
+        default=False,
+        description="Set MLFLOW_RUN_ID: the first run that a program starts is the job's own.",
+    )
+
+
 def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -172,6 +181,7 @@ class JobSpec(Model):
     )
     stop_grace_seconds: float = Field(default=120.0, ge=0, le=3600)
     notify: tuple[Notification, ...] = Field(default=(), max_length=16)
+    mlflow: MlflowOptions | None = None
 
     @field_validator("parallel")
     @classmethod
@@ -224,6 +234,17 @@ class JobSpec(Model):
     def sizes(self) -> Sequence[int]:
         """The numbers of GPUs that the gang may have, rising: one, unless it is elastic."""
         return self.resources.sizes(self.gpus_per_worker)
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """Hyperparameters as JSON texts, strings as they are; the seed is one of them."""
+        found = {
+            name: value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+            for name, value in self.hyperparameters.items()
+        }
+        if self.seed is not None:
+            found.setdefault("seed", str(self.seed))
+        return dict(sorted(found.items()))
 
     def without_diff(self) -> Self:
         """The spec with `code_diff_digest` in place of `code_diff`: what events carry onward."""

@@ -1,9 +1,11 @@
-"""The MLflow workspace of each team, and the MLflow run of each job.
+"""Names in MLflow: the workspace of each team, and the run and experiment of each job.
 
-A workspace has the team's name, unless MLflow does not allow it.
+A workspace has the team's name, unless MLflow does not allow it. MLflow keeps some names for itself
+and allows none of one letter. Teams of such names, and those that begin with the prefix, get it in
+front, so no two teams share a workspace.
 
-MLflow keeps some names for itself and allows none of one letter. Teams of such names, and those
-that begin with the prefix, get it in front, so no two teams share a workspace.
+All runs that a job makes are its family: their ids begin with the same 16 digits as that of the
+job's own run. So an id alone tells whether a run belongs to a job.
 """
 
 from __future__ import annotations
@@ -11,6 +13,12 @@ from __future__ import annotations
 from gangline_schemas.envelope import derived_id
 
 PREFIX = "team-"
+JOB_TAG, ATTEMPT_TAG = "gangline.job", "gangline.attempt"
+"""Tags of a job's run and of the runs that its program makes."""
+JOB_HEADER = "x-gangline-job"
+"""The gateway names the job of a request to the MLflow server; clients cannot."""
+PARENT_TAG = "mlflow.parentRunId"
+FAMILY_CHARS = 16
 LONGEST = 63
 _NOT_ALLOWED = frozenset({"default", "workspaces", "api", "ajax-api", "static-files"})
 
@@ -36,3 +44,13 @@ def team_of(workspace: str) -> str:
 def mlflow_run_id(job_id: str) -> str:
     """The id of the MLflow run of a job: 32 hexadecimal digits, the same wherever it is derived."""
     return derived_id("mlflow-run", job_id).replace("-", "")
+
+
+def family_of(job_id: str) -> str:
+    """The first digits of the ids of all MLflow runs of a job."""
+    return mlflow_run_id(job_id)[:FAMILY_CHARS]
+
+
+def experiment_of(team: str, project: str | None) -> str:
+    """The name of the MLflow experiment of a team's project."""
+    return f"{team}/{project or 'default'}"

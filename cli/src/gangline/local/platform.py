@@ -184,6 +184,7 @@ class Platform:
             "GANGLINE_GATEWAY_PORT": str(ports["gateway"]),
             "GANGLINE_MLFLOW_PORT": str(ports["mlflow"]),
             "GANGLINE_MLFLOW_URL": f"http://127.0.0.1:{ports['mlflow']}",
+            "GANGLINE_MLFLOW_TRACKING_URI": f"http://127.0.0.1:{ports['gateway']}/mlflow",
             "GANGLINE_MLFLOW_DATABASE": f"sqlite:///{self.data_dir / 'mlflow.db'}",
             "GANGLINE_MLFLOW_LAZY": "true",
             "GANGLINE_HEARTBEAT_TIMEOUT_S": str(self.settings.heartbeat_timeout_s),

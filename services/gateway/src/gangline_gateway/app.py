@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gangline_gateway import openapi, problems
 from gangline_gateway.app_context import AppContext
 from gangline_gateway.mlflow_door import is_mlflow
+from gangline_gateway.mlflow_jobs import JobTokens
 from gangline_gateway.request_checks import Names, RequestChecks
 from gangline_gateway.routes.alerts import alerts
 from gangline_gateway.routes.approvals import approvals
@@ -79,6 +80,8 @@ def create_app(
     limits: RequestLimits | None = None,
     mlflow: ASGIApp | None = None,
     mlflow_limits: RequestLimits | None = None,
+    *,
+    job_tokens: JobTokens | None = None,
 ) -> RequestChecks:
     """The application as it is served: each request passes the checks first."""
     served = routes(context)
@@ -91,5 +94,12 @@ def create_app(
     if mlflow is not None:
         app = both
     return RequestChecks(
-        app, names, tokens, meter, tracer, RequestRates(limits), RequestRates(mlflow_limits)
+        app,
+        names,
+        tokens,
+        meter,
+        tracer,
+        RequestRates(limits),
+        RequestRates(mlflow_limits),
+        job_tokens,
     )

@@ -248,7 +248,11 @@ class Live:
     def _(self, event: GangReleased, at: datetime) -> None:
         job = self.jobs.get(event.job_id)
         if job is not None:
-            self._change(event.job_id, gpu_seconds=job.gpu_seconds + event.gpu_seconds)
+            self._change(
+                event.job_id,
+                gpu_seconds=job.gpu_seconds + event.gpu_seconds,
+                released=max(job.released, event.attempt),
+            )
 
     @_on.register
     def _(self, event: JobStateChanged, at: datetime) -> None:

@@ -38,7 +38,8 @@ class Progress:
 class LiveJob:
     """One job, also after its end: the scheduler's state forgets ended ones.
 
-    `spec` has no code_diff; it is None if the submission could not be decoded.
+    `spec` has no code_diff; it is None if the submission could not be decoded. `released`: the last
+    attempt that gave its GPUs back.
     """
 
     job_id: str
@@ -54,6 +55,7 @@ class LiveJob:
     priority: int = 50
     gpus: int = 0
     attempt: int = 0
+    released: int = 0
     reason: str = ""
     errors: tuple[FieldError, ...] = ()
     started_at: datetime | None = None

@@ -75,11 +75,19 @@ def takes_files(path: str) -> bool:
 def enter(path: str, query: str, caller: Principal) -> Passed:
     """The way of a request. Raises Refused."""
     named, inner = _split(path.removeprefix(PREFIX))
-    if _has_dots(f"{path}?{query}"):
+    if has_dots(f"{path}?{query}"):
         raise Refused(400, "INVALID_PARAMETER_VALUE", "a path must not hold the parts . and ..")
     if not _is_served(inner):
         raise Refused(403, "PERMISSION_DENIED", "this installation does not offer this route")
     return Passed(_workspace(named, caller), inner)
+
+
+def inside(path: str, workspace: str) -> str:
+    """The path of a job's request as MLflow knows it. Raises Refused for another team's."""
+    named, inner = _split(path.removeprefix(PREFIX))
+    if named is not None and workspace_of(named) != workspace:
+        raise Refused(403, "PERMISSION_DENIED", "the token does not belong to this team")
+    return inner
 
 
 def check_source(body: bytes, workspace: str) -> None:
@@ -99,11 +107,11 @@ def check_source(body: bytes, workspace: str) -> None:
             "INVALID_PARAMETER_VALUE",
             "source: must be a run, model or artifact of this team, such as runs:/RUN/model",
         )
-    if _has_dots(source):
+    if has_dots(source):
         raise Refused(400, "INVALID_PARAMETER_VALUE", "source: must not hold the parts . and ..")
 
 
-def _has_dots(text: str) -> bool:
+def has_dots(text: str) -> bool:
     """Whether a part is . or .. however often it is quoted, or a NUL stands in it."""
     while (plain := unquote(text)) != text:
         text = plain

@@ -11,7 +11,11 @@ import structlog
 from starlette.types import Receive, Scope, Send
 from yarl import URL
 
-from gangline_gateway.mlflow_door import PREFIX, Passed, Refused, check_source, enter
+from gangline_gateway.mlflow_door import PREFIX, Passed, Refused, check_source, enter, inside
+from gangline_gateway.mlflow_jobs import JobTokens
+from gangline_gateway.mlflow_scope import narrow
+from gangline_schemas.mlflow_workspace import JOB_HEADER
+from gangline_service.job_tokens import JobAttempt
 from gangline_service.tokens import Principal
 
 log = structlog.get_logger(__name__)
@@ -29,9 +33,22 @@ _DROPPED = frozenset(
         # the gateway has checked them, or sets its own
         b"authorization", b"x-mlflow-workspace", b"origin", b"referer", b"cookie",
         b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto",
-        b"x-forwarded-prefix", b"x-real-ip",
+        b"x-forwarded-prefix", b"x-real-ip", JOB_HEADER.encode(),
     }
 )  # fmt: skip
+_OF_JOBS = frozenset({"accept", "accept-encoding", "user-agent", "range"})
+_OF_FILES = frozenset({"content-type", "content-length"})
+"""Of a request of a job, these headers are handed on."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """As MLflow gets it. `target`: path and query, quoted."""
+
+    workspace: str
+    target: str
+    headers: list[tuple[str, str]]
+    body: bytes | AsyncIterator[bytes]
 
 
 @dataclass
@@ -40,6 +57,7 @@ class MlflowProxy:
 
     url: str
     token: str = field(repr=False)
+    jobs: JobTokens | None = None
 
     def __post_init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
@@ -50,34 +68,46 @@ class MlflowProxy:
             location = (b"location", f"{PREFIX}/".encode())
             await _answer(send, 307, [location, (b"content-length", b"0")], b"")
             return
-        caller: Principal = scope["state"]["principal"]
         try:
-            passed = enter(scope["path"], scope["query_string"].decode("latin1"), caller)
-            await self._pass(passed, scope, receive, send)
+            job: JobAttempt | None = scope["state"].get("job")
+            if job is not None:
+                request = await self._of_job(job, scope, receive)
+            else:
+                request = await _of_user(scope, receive)
+            await self._hand_on(request, scope["method"], send)
         except Refused as error:
             await _refuse(send, error)
 
-    async def _pass(self, passed: Passed, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await _body(scope["headers"], receive, whole=passed.makes_version)
-        if passed.makes_version:
-            assert isinstance(body, bytes)  # noqa: S101 - asked for whole
-            check_source(body, passed.workspace)
-        headers = [
-            (name.decode("latin1"), value.decode("latin1"))
-            for name, value in scope["headers"]
-            if name not in _DROPPED and not (isinstance(body, bytes) and name == b"content-length")
-        ]
-        headers += [
-            ("authorization", f"Bearer {self.token}"),
-            ("x-mlflow-workspace", passed.workspace),
-        ]
+    async def _of_job(self, job: JobAttempt, scope: Scope, receive: Receive) -> _Request:
+        if self.jobs is None:
+            raise Refused(403, "PERMISSION_DENIED", "tokens of jobs are not accepted here")
+        within = self.jobs.scope(job)
         query = scope["query_string"].decode("latin1")
-        url = URL(
-            f"{self.url}{_raw_path(scope, passed)}{'?' + query if query else ''}", encoded=True
-        )
+        inner = inside(scope["path"], within.workspace)
+        narrowed = narrow(scope["method"], inner, query, within)
+        headers = [header for header in _headers(scope) if header[0] in _OF_JOBS]
+        body: bytes | AsyncIterator[bytes] = b""
+        if narrowed.sends_file:
+            body = await _body(scope["headers"], receive, whole=False)
+            headers += [header for header in _headers(scope) if header[0] in _OF_FILES]
+        elif narrowed.rewrite is not None:
+            body = narrowed.rewrite(await _whole(receive))
+            headers.append(("content-type", "application/json"))
+        headers.append((JOB_HEADER, job.job_id))
+        target = narrowed.path + (f"?{narrowed.query}" if narrowed.query else "")
+        return _Request(within.workspace, target, headers, body)
+
+    async def _hand_on(self, request: _Request, method: str, send: Send) -> None:
+        is_whole = isinstance(request.body, bytes)
+        headers = [
+            *(item for item in request.headers if not is_whole or item[0] != "content-length"),
+            ("authorization", f"Bearer {self.token}"),
+            ("x-mlflow-workspace", request.workspace),
+        ]
+        url = URL(f"{self.url}{request.target}", encoded=True)
         try:
             response = await self._client().request(
-                scope["method"], url, headers=headers, data=body or None, allow_redirects=False
+                method, url, headers=headers, data=request.body or None, allow_redirects=False
             )
         except (aiohttp.ClientConnectionError, TimeoutError) as error:
             log.warning("MLflow did not answer", error=repr(error)[:300])
@@ -103,6 +133,26 @@ class MlflowProxy:
         return self._session
 
 
+async def _of_user(scope: Scope, receive: Receive) -> _Request:
+    caller: Principal = scope["state"]["principal"]
+    query = scope["query_string"].decode("latin1")
+    passed = enter(scope["path"], query, caller)
+    body = await _body(scope["headers"], receive, whole=passed.makes_version)
+    if passed.makes_version:
+        assert isinstance(body, bytes)  # noqa: S101 - asked for whole
+        check_source(body, passed.workspace)
+    target = f"{_raw_path(scope, passed)}{'?' + query if query else ''}"
+    return _Request(passed.workspace, target, _headers(scope), body)
+
+
+def _headers(scope: Scope) -> list[tuple[str, str]]:
+    return [
+        (name.decode("latin1"), value.decode("latin1"))
+        for name, value in scope["headers"]
+        if name not in _DROPPED
+    ]
+
+
 def _raw_path(scope: Scope, passed: Passed) -> str:
     """The path as the client spelled it, without the gateway's part."""
     raw: str = scope["raw_path"].decode("latin1")
@@ -116,10 +166,14 @@ async def _body(headers: Headers, receive: Receive, *, whole: bool) -> bytes | A
     """The whole body when it is small or must be seen, else its pieces as they come."""
     length = next((int(value) for name, value in headers if name == b"content-length"), None)
     if whole or (length is not None and length <= _WHOLE_BYTES):
-        return b"".join([piece async for piece in _pieces(receive)])
+        return await _whole(receive)
     if length is None and not any(name == b"transfer-encoding" for name, _ in headers):
         return b""
     return _pieces(receive)
+
+
+async def _whole(receive: Receive) -> bytes:
+    return b"".join([piece async for piece in _pieces(receive)])
 
 
 async def _pieces(receive: Receive) -> AsyncIterator[bytes]:

@@ -4,7 +4,7 @@
 2. Origin: requests from pages of other origins are rejected (403).
 3. Token: `Authorization: Bearer ...` must be in the file of tokens (401). From here on the
    connection counts as the user's (gangline_service.connections). For MLflow, the token may also
-   be the password of HTTP basic: browsers ask for it.
+   be the password of HTTP basic, since browsers ask for it, or that of a job (mlflow_jobs.py).
 4. Limits: a user's connections, rate and unanswered requests are bounded (429).
 5. Size: large bodies (413) and headers (431) are rejected, and bodies that arrive too slowly (408).
 
@@ -31,12 +31,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gangline_bus.tracing import context_of
 from gangline_gateway import problems
 from gangline_gateway.mlflow_door import is_mlflow, takes_files
+from gangline_gateway.mlflow_jobs import JobTokens
 from gangline_gateway.problems import ProblemError, too_many
 from gangline_gateway.sse import MEDIA_TYPE
 from gangline_gateway.user_limits import RequestRates, current_user
 from gangline_service.http_server import proven
+from gangline_service.job_tokens import is_job_token
 from gangline_service.request_body import BodyTooLarge, BodyTooSlow, bounded
-from gangline_service.tokens import Principal, TokenBook
+from gangline_service.tokens import Principal, Role, TokenBook
 
 log = structlog.get_logger(__name__)
 
@@ -104,6 +106,7 @@ class RequestChecks:
     tracer: Tracer
     rates: RequestRates = field(default_factory=RequestRates)
     mlflow_rates: RequestRates = field(default_factory=RequestRates)
+    job_tokens: JobTokens | None = None
     limits: Mapping[str, int] = field(default_factory=lambda: {BUNDLES_PATH: BUNDLE_LIMIT_BYTES})
 
     def __post_init__(self) -> None:
@@ -143,7 +146,7 @@ class RequestChecks:
     async def _admit(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
         rates = self.mlflow_rates if is_mlflow(scope["path"]) else self.rates
         try:
-            principal = self._check(headers, scope["path"])
+            principal = await self._check(headers, scope)
             scope.setdefault("state", {})["principal"] = principal
             if not proven(scope, principal.name):
                 raise too_many("no more connections", 1)
@@ -183,7 +186,8 @@ class RequestChecks:
         finally:
             done()
 
-    def _check(self, headers: Headers, path: str) -> Principal:
+    async def _check(self, headers: Headers, scope: Scope) -> Principal:
+        path = scope["path"]
         if not self.names.knows_host(headers):
             raise ProblemError(
                 421, "wrong-host",
@@ -195,7 +199,7 @@ class RequestChecks:
                 403, "wrong-origin", "requests from pages of other origins are rejected"
             )
         token = _token(headers, basic=is_mlflow(path))
-        principal = self.tokens.authenticate(token) if token else None
+        principal = await self._principal(token, scope) if token else None
         if principal is None:
             # A browser asks its user for a name and a password when it sees Basic.
             scheme = "Basic" if is_mlflow(path) else "Bearer"
@@ -204,6 +208,15 @@ class RequestChecks:
                 headers={"WWW-Authenticate": f'{scheme} realm="gangline"'},
             )  # fmt: skip
         return principal
+
+    async def _principal(self, token: str, scope: Scope) -> Principal | None:
+        if self.job_tokens is None or not is_mlflow(scope["path"]) or not is_job_token(token):
+            return self.tokens.authenticate(token)
+        attempt = await self.job_tokens.authenticate(token)
+        if attempt is None:
+            return None
+        scope.setdefault("state", {})["job"] = attempt
+        return Principal(name=f"job {attempt.job_id}", role=Role.MEMBER, teams=frozenset())
 
     def _note(self, scope: Scope, status: int, seconds: float, trace: str) -> None:
         route = getattr(scope.get("route"), "path", "(none)")

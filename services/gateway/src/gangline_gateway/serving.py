@@ -11,6 +11,7 @@ from gangline_gateway.app_context import AppContext
 from gangline_gateway.config import Settings
 from gangline_gateway.follow import Followers
 from gangline_gateway.history_access import HistoryAccess, connector
+from gangline_gateway.mlflow_jobs import JobTokens
 from gangline_gateway.mlflow_proxy import MlflowProxy
 from gangline_gateway.mlflow_runs import MlflowRuns
 from gangline_gateway.publish import Publisher
@@ -67,6 +68,7 @@ def main(context: Context[Settings]) -> int:
     # The folded state stays: a full collection over it would delay all answers by 0.5 s.
     gc.collect()
     gc.freeze()
+    jobs = JobTokens(app_context.store, tail.job) if app_context.store is not None else None
     app = create_app(
         app_context,
         known,
@@ -74,8 +76,9 @@ def main(context: Context[Settings]) -> int:
         context.meter,
         context.tracer,
         settings.request_limits(),
-        _mlflow(settings),
+        _mlflow(settings, jobs),
         settings.mlflow_limits(),
+        job_tokens=jobs,
     )
     try:
         server.start(app, tls=settings.tls)
@@ -103,10 +106,11 @@ def main(context: Context[Settings]) -> int:
     return 0
 
 
-def _mlflow(settings: Settings) -> MlflowProxy | None:
+def _mlflow(settings: Settings, jobs: JobTokens | None) -> MlflowProxy | None:
     if settings.mlflow_url is None or settings.service_token is None:
         return None
-    return MlflowProxy(settings.mlflow_url.rstrip("/"), settings.service_token.get_secret_value())
+    token = settings.service_token.get_secret_value()
+    return MlflowProxy(settings.mlflow_url.rstrip("/"), token, jobs)
 
 
 def _mlflow_runs(settings: Settings) -> MlflowRuns | None:

@@ -34,6 +34,7 @@ from gangline_bus.topics import TopicNames
 from gangline_gateway import alerts_state, quota_state, scheduling
 from gangline_gateway.followed import Copies, Followed
 from gangline_gateway.live import Live
+from gangline_gateway.live_model import LiveJob
 from gangline_gateway.live_view import LiveView
 from gangline_gateway.on_demand import OnDemand
 from gangline_gateway.progress_watch import ProgressWatch
@@ -131,6 +132,11 @@ class Tail:
     def view(self) -> LiveView:
         """The model and the followed states, with all records folded up to now."""
         return self._view.now()
+
+    def job(self, job_id: str) -> LiveJob | None:
+        """The newest row of one job, without the cost of a view."""
+        with self._lock:
+            return self._live.jobs.get(job_id)
 
     def alerts(self) -> Copies[AlertState]:
         """The state of the alerts service, with all records folded up to now."""

@@ -5,49 +5,55 @@ from __future__ import annotations
 import asyncio
 import hmac
 
-from mlflow.entities import Workspace
 from mlflow.exceptions import MlflowException
-from mlflow.server.workspace_helpers import _get_workspace_store
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gangline_mlflow.asgi import refuse
+from gangline_mlflow.job_runs import JobRuns
+from gangline_mlflow.workspaces import make_workspace
+from gangline_schemas.mlflow_workspace import JOB_HEADER
 
 WORKSPACE = b"x-mlflow-workspace"
+_JOB = JOB_HEADER.encode()
 _OPEN = frozenset({"/health", "/version"})
 
 
 class Guard:
     """Lets requests with the service's token through. A team's first request makes its workspace.
 
-    MLflow's default workspace reaches into the folders of all teams, so no request is let in there.
+    A job's requests wait until its run is there. MLflow's default workspace reaches into the
+    folders of all teams, so no request is let in there.
     """
 
-    def __init__(self, app: ASGIApp, token: str) -> None:
-        self._app = app
+    def __init__(self, app: ASGIApp, token: str, jobs: JobRuns) -> None:
+        self._app, self._jobs = app, jobs
         self._wanted = f"Bearer {token}".encode()
         self._teams: set[bytes] = set()
         self._making = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check one request and hand it on."""
-        if scope["type"] == "http" and scope["path"] not in _OPEN:
-            token = team = b""
-            for name, value in scope["headers"]:
-                if name == b"authorization":
-                    token = value
-                elif name == WORKSPACE:
-                    team = value
-            if not hmac.compare_digest(token, self._wanted):
-                await refuse(send, 401, "UNAUTHENTICATED", "requests come through the gateway")
-                return
-            if team not in self._teams:
-                problem = await self._make(team)
-                if problem is not None:
-                    await refuse(send, 400, "INVALID_PARAMETER_VALUE", problem)
-                    return
-        elif scope["type"] == "websocket":
+        if scope["type"] == "websocket":
             return
+        if scope["type"] == "http" and scope["path"] not in _OPEN:
+            refused = await self._refusal(dict(scope["headers"]))
+            if refused is not None:
+                await refuse(send, *refused)
+                return
         await self._app(scope, receive, send)
+
+    async def _refusal(self, headers: dict[bytes, bytes]) -> tuple[int, str, str] | None:
+        """Status, code and message; None: the request may pass."""
+        if not hmac.compare_digest(headers.get(b"authorization", b""), self._wanted):
+            return 401, "UNAUTHENTICATED", "requests come through the gateway"
+        team, job = headers.get(WORKSPACE, b""), headers.get(_JOB)
+        if team not in self._teams:
+            problem = await self._make(team)
+            if problem is not None:
+                return 400, "INVALID_PARAMETER_VALUE", problem
+        if job is not None and not await self._jobs.has(job.decode("latin1")):
+            return 503, "TEMPORARILY_UNAVAILABLE", "the job has no run yet"
+        return None
 
     async def _make(self, team: bytes) -> str | None:
         """Make a workspace; why there can be none."""
@@ -56,14 +62,8 @@ class Guard:
             return "the gateway names the workspace of a team, and that is never the default one"
         async with self._making:
             try:
-                await asyncio.to_thread(_make_workspace, name)
+                await asyncio.to_thread(make_workspace, name)
             except MlflowException as error:
                 return str(error.message)
         self._teams.add(team)
         return None
-
-
-def _make_workspace(name: str) -> None:
-    store = _get_workspace_store()
-    if name not in {workspace.name for workspace in store.list_workspaces()}:
-        store.create_workspace(Workspace(name=name))

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gangline_mlflow.config import Settings
+from gangline_mlflow.parts import current
 from gangline_mlflow.plugin import PREFIX
 
 _STOP_S = 2
@@ -47,13 +48,17 @@ def create_app(settings: Settings) -> Any:
     from mlflow.server.handlers import _get_model_registry_store, _get_tracking_store
 
     from gangline_mlflow.guard import Guard
+    from gangline_mlflow.job_runs import JobRuns
     from gangline_mlflow.lane import FastLane
     from gangline_mlflow.wsgi import BoundedResponder
 
     fastapi_app._EfficientWSGIResponder = BoundedResponder  # noqa: SLF001 - see ADR 32
     store = _get_tracking_store()
     _get_model_registry_store()
-    return Guard(FastLane(fastapi_app.app, store), settings.service_token.get_secret_value())
+    jobs = JobRuns(current(), store, store.points)
+    jobs.start()
+    token = settings.service_token.get_secret_value()
+    return Guard(FastLane(fastapi_app.app, store), token, jobs)
 
 
 class Server:

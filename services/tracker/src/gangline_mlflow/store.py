@@ -30,6 +30,7 @@ from gangline_mlflow.latest import LatestTable
 from gangline_mlflow.parts import Parts
 from gangline_mlflow.plain import RunsAsked
 from gangline_mlflow.points import NotSettledError, Points
+from gangline_mlflow.run_ids import ids_of_job, ids_of_run
 from gangline_mlflow.search import found_runs
 
 ACCEPT_S = 30.0
@@ -73,6 +74,25 @@ class GanglineStore(WorkspaceAwareSqlAlchemyStore):  # type: ignore[misc]  # MLf
         """Raise MlflowException unless points of this run may be logged."""
         with self.ManagedSessionMaker() as session:
             self._check_run_is_active(self._get_run(run_uuid=run_id, session=session))
+
+    def create_run(
+        self, experiment_id: str, user_id: str, start_time: int, tags: Any, run_name: str
+    ) -> Any:
+        """MLflow's; the id of a run that a job makes shows the job."""
+        with ids_of_job(tags):
+            return super().create_run(experiment_id, user_id, start_time, tags, run_name)
+
+    def create_logged_model(
+        self,
+        experiment_id: str,
+        name: str | None = None,
+        source_run_id: str | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """MLflow's; the id of a run's model begins as the run's."""
+        with ids_of_run(source_run_id):
+            return super().create_logged_model(experiment_id, name, source_run_id, *args, **kwargs)
 
     # The newest values, in SQL
 

@@ -6,7 +6,6 @@ changes nothing, so a log may be read again from any earlier place.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -21,7 +20,7 @@ from gangline_schemas.events.scheduling import (
     JobStateChanged,
     JobWaiting,
 )
-from gangline_schemas.job import JobSpec, JobState
+from gangline_schemas.job import JobState
 
 REJECTED = "rejected"
 """The state of a job that was refused admission; the scheduler never sees it."""
@@ -135,17 +134,6 @@ def _described(run: Run, event: JobQueued) -> Run:
         strategy=spec.strategy,
         code_ref=spec.code_ref or "",
         data_snapshot=spec.data_snapshot or "",
-        hyperparameters=flat_hyperparameters(spec),
+        hyperparameters=spec.parameters,
         spec=spec.without_diff().encode().decode(),
     )
-
-
-def flat_hyperparameters(spec: JobSpec) -> dict[str, str]:
-    """Names to JSON texts, strings as they are; the seed is one of them."""
-    found = {
-        name: value if isinstance(value, str) else json.dumps(value, sort_keys=True)
-        for name, value in spec.hyperparameters.items()
-    }
-    if spec.seed is not None:
-        found.setdefault("seed", str(spec.seed))
-    return dict(sorted(found.items()))

@@ -12,10 +12,11 @@ import pytest
 from gangline_schemas.events.scheduling import GangAllocated, NodeAssignment
 from gangline_schemas.events.workers import ObjectDigest
 from gangline_storage import LocalStore, digest_bytes
+from gangline_storage.shared_secret import SharedSecret
 from gangline_worker.agent.decide.keys import GangKey
 from gangline_worker.agent.peers.client import PeerCopies, Round
 from gangline_worker.agent.peers.gangs import Gangs, Peer
-from gangline_worker.agent.peers.seal import Secret
+from gangline_worker.agent.peers.seal import SECRET_KEY
 from support.harnesses.peers import gang
 
 DATA = b"a shard"
@@ -66,7 +67,7 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 @pytest.mark.parametrize("silent", [0, 1, 20])
 def test_who_is_silent_keeps_nobody_from_being_asked(silent: int, tmp_path: Path) -> None:
     ring = Ring(*(f"silent-{number}" for number in range(silent)), "sound")
-    secret = Secret(LocalStore(tmp_path))
+    secret = SharedSecret(LocalStore(tmp_path), SECRET_KEY)
     asked = PeerCopies("own", secret, ring, timeout_s=1.0).round(gang(2, OWN))
     got: list[bytes] = []
     assert asked.find([DIGEST]) == [DIGEST]
@@ -78,7 +79,8 @@ def test_a_peer_is_asked_once_however_often_files_are_looked_for(
     heard: list[str], tmp_path: Path
 ) -> None:
     ring = Ring("silent", "sound", "other")
-    asked = PeerCopies("own", Secret(LocalStore(tmp_path)), ring, timeout_s=0.2).round(gang(2, OWN))
+    secret = SharedSecret(LocalStore(tmp_path), SECRET_KEY)
+    asked = PeerCopies("own", secret, ring, timeout_s=0.2).round(gang(2, OWN))
     for _ in range(2):
         assert asked.find([DIGEST]) == [DIGEST]
     assert sorted(heard) == ["other", "silent", "sound"]

@@ -249,7 +249,8 @@ class Agent:
             for gang in self._handover.core.gangs if self._handover is not None else ():
                 self._peers.note(gang.allocation)
             peers = self._peers.start(store, self._isolator.owner)
-        preparer = Preparer(self._folders, store, checkpoints, self._isolator.owner, peers)
+        mlflow = bootstrap.mlflow_access(self._settings, store)
+        preparer = Preparer(self._folders, store, checkpoints, self._isolator.owner, peers, mlflow)
         return Parts(
             self._inbox,
             outgoing,

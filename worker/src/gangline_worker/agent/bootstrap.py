@@ -9,11 +9,13 @@ from secrets import token_hex
 
 from gangline_schemas.events.workers import NodeInfo
 from gangline_schemas.isolation import Isolation
+from gangline_service.job_tokens import SECRET_KEY
 from gangline_storage.open import open_store
 from gangline_storage.pace import Pace
 from gangline_storage.port import ObjectStore
 from gangline_storage.retry import Retry
 from gangline_storage.s3_options import S3Options
+from gangline_storage.shared_secret import SharedSecret
 
 from .checkpoints.transfer import Checkpoints
 from .config import AgentSettings
@@ -29,6 +31,7 @@ from .usage.watch import UsageWatch
 from .warm.process import WarmStart
 from .warm.standby_host import StandbyPool
 from .warm.zygote_host import ZygoteHost
+from .workspace.mlflow import MlflowAccess
 
 _UPLOADS_WAIT_S = 60.0  # for a store that is away, the parts that it has are not sent again
 
@@ -103,6 +106,12 @@ def warm_start(settings: AgentSettings, sockets: Path, node: NodeInfo) -> WarmSt
     if how == "fork":
         return ZygoteHost(sockets)
     return StandbyPool(sockets, settings.standbys or len(node.gpus))
+
+
+def mlflow_access(settings: AgentSettings, store: ObjectStore) -> MlflowAccess | None:
+    """None where jobs get no variables of MLflow."""
+    uri = settings.mlflow_tracking_uri
+    return MlflowAccess(uri, SharedSecret(store, SECRET_KEY)) if uri is not None else None
 
 
 def checkpoints(settings: AgentSettings, data: Path, store: ObjectStore) -> Checkpoints:

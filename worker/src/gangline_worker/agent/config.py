@@ -39,6 +39,8 @@ class AgentSettings(ServiceSettings):
     """The most bandwidth to the store that this node's checkpoints take; none: no limit."""
     secrets_dir: Path | None = None
     """Secrets as files <team>/<NAME>, 0600; default: `secrets` in the data folder."""
+    mlflow_tracking_uri: Annotated[str, Field(pattern=r"^https?://")] | None = None
+    """The gateway's /mlflow as ranks reach it; none: jobs get no variables of MLflow."""
     slots: Annotated[int, Field(ge=1, le=1024)] | None = None
     """Offer so many CPU slots instead of GPUs."""
     address: str = Field(default_factory=default_address)

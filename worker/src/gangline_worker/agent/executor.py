@@ -251,6 +251,7 @@ class Executor:
             token=workspace.tokens[rank.rank],
             secrets=workspace.secrets,
             operators=self._parts.rank_env,
+            mlflow=workspace.mlflow,
         )
         if workspace.owner is not None:  # programs need a name; the system has none
             for name in ("USER", "LOGNAME"):

@@ -22,12 +22,13 @@ from gangline_schemas.events.workers import ObjectDigest
 from gangline_storage.digest import Digest
 from gangline_storage.errors import StoreError
 from gangline_storage.port import CHUNK_BYTES
+from gangline_storage.shared_secret import SharedSecret
 from gangline_worker.agent.decide.keys import GangKey
 from gangline_worker.agent.host.connections import End
 
 from .files import name_of
 from .gangs import Gangs, Peer
-from .seal import PeerRequest, Secret, new_nonce, proof, same, token
+from .seal import PeerRequest, new_nonce, proof, same, token
 from .server import (
     NODE_HEADER,
     NONCE_HEADER,
@@ -61,7 +62,7 @@ class PeerCopies:
     """The other agents. `timeout_s`: how long one may take to say something."""
 
     node_id: str
-    secret: Secret
+    secret: SharedSecret
     gangs: Gangs
     timeout_s: float
 

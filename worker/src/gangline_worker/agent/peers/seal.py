@@ -11,14 +11,9 @@ import hashlib
 import hmac
 import json
 import secrets
-import threading
 from dataclasses import astuple, dataclass
 
-from gangline_storage.errors import AlreadyExists, NotFound, StoreError
-from gangline_storage.port import ObjectStore
-
 SECRET_KEY = "agents/copies-secret"  # noqa: S105 -- where it is, not what
-_SECRET_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,36 +29,6 @@ class PeerRequest:
     server: str
     path: str
     nonce: str
-
-
-class Secret:
-    """The platform's secret, read from the store when it is needed first."""
-
-    def __init__(self, store: ObjectStore) -> None:
-        self._store = store
-        self._lock = threading.Lock()
-        self._value: bytes | None = None
-
-    def value(self) -> bytes:
-        """The secret; made if there is none. Raises StoreError."""
-        with self._lock:
-            if self._value is None:
-                self._value = self._read()
-            return self._value
-
-    def _read(self) -> bytes:
-        try:
-            found = self._store.get(SECRET_KEY)
-        except NotFound:
-            try:
-                made = secrets.token_bytes(_SECRET_BYTES)
-                self._store.put(SECRET_KEY, made, if_absent=True)
-                return made
-            except AlreadyExists:
-                found = self._store.get(SECRET_KEY)
-        if len(found) != _SECRET_BYTES:
-            raise StoreError(f"{SECRET_KEY} has not {_SECRET_BYTES} bytes: delete it")
-        return found
 
 
 def new_nonce() -> str:

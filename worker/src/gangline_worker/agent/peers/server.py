@@ -27,12 +27,13 @@ from gangline_schemas.base import Model
 from gangline_schemas.events.scheduling import CheckpointRef
 from gangline_service.thread_server import ThreadServer
 from gangline_storage.errors import StoreError
+from gangline_storage.shared_secret import SharedSecret
 from gangline_worker.agent.host.connections import End, uid_of
 from gangline_worker.agent.isolation.files import Owner
 
 from .files import NAME, CopyFiles, NotGiven
 from .gangs import Gangs, KnownGang
-from .seal import PeerRequest, Secret, proof, same, token
+from .seal import PeerRequest, proof, same, token
 
 log = structlog.get_logger(__name__)
 
@@ -86,7 +87,7 @@ class PeerAnswers:
     """Decides which agent is given which file; `owner` gives the user of a team's files."""
 
     node_id: str
-    secret: Secret
+    secret: SharedSecret
     gangs: Gangs
     files: CopyFiles
     owner: Callable[[str], Owner | None]

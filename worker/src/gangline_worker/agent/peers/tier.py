@@ -12,6 +12,7 @@ import structlog
 from gangline_schemas.base import Event
 from gangline_service.private_file import write_private
 from gangline_storage.port import ObjectStore
+from gangline_storage.shared_secret import SharedSecret
 from gangline_worker.agent.decide.keys import GangKey
 from gangline_worker.agent.host.connections import End
 from gangline_worker.agent.isolation.files import Owner
@@ -19,7 +20,7 @@ from gangline_worker.agent.isolation.files import Owner
 from .client import PeerCopies, PeerFailed
 from .files import CopyFiles
 from .gangs import Gangs
-from .seal import Secret
+from .seal import SECRET_KEY
 from .server import PeerAnswers, PeerServer
 
 log = structlog.get_logger(__name__)
@@ -49,7 +50,7 @@ class PeerTier:
 
     def start(self, store: ObjectStore, owner: Callable[[str], Owner | None]) -> PeerCopies:
         """Begin to give what this node has; what the others have. `owner` is of a team's files."""
-        node_id, secret = self._node_id, Secret(store)
+        node_id, secret = self._node_id, SharedSecret(store, SECRET_KEY)
         files = CopyFiles(self._data / "checkpoints", store)
         self._server.answers = PeerAnswers(node_id, secret, self._gangs, files, owner)
         self._server.start()

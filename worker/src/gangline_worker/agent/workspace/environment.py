@@ -18,6 +18,8 @@ from gangline_schemas.job import JobSpec
 from gangline_service.loopback import is_loopback
 from gangline_worker.agent.host.drivers import driver_variables
 
+from .mlflow import URI
+
 _OF_TORCH = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 _OF_NCCL = "NCCL_SOCKET_IFNAME"
 _NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
@@ -64,23 +66,25 @@ def rank_environment(
     token: str,
     secrets: Mapping[str, str],
     operators: Mapping[str, str] = _NO_VARIABLES,
+    mlflow: Mapping[str, str] = _NO_VARIABLES,
 ) -> dict[str, str]:
     """All variables of one rank. `gpus` is its CUDA_VISIBLE_DEVICES, "" on CPU slots.
 
-    The job's own win over `operators`, and these over what the platform only suggests.
+    The job's own win over `operators`, and these over what the platform only suggests. With
+    another MLflow server in them, `mlflow` is left out: it has a token of the platform.
     """
     spec = allocation.spec
     nodes = sorted(allocation.nodes, key=lambda node: node.first_rank)
     node_rank = [node.first_rank for node in nodes].index(assignment.first_rank)
+    own = {**operators, **spec.env, **secrets}
     always = {
         **base_environment(paths),
         **network_variables([node.address for node in nodes], assignment.address),
         "OMP_NUM_THREADS": str(max(1, int(spec.resources.cpus_per_gpu))),
         "XDG_CACHE_HOME": str(paths.cache),
         "TORCHINDUCTOR_CACHE_DIR": str(paths.cache / "torchinductor"),
-        **operators,
-        **spec.env,
-        **secrets,
+        **(mlflow if URI not in own else {}),
+        **own,
         "RANK": str(assignment.first_rank + local_rank),
         "LOCAL_RANK": str(local_rank),
         "WORLD_SIZE": str(allocation.world_size),

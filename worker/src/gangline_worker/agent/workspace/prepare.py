@@ -29,6 +29,7 @@ from gangline_worker.agent.runtime.log_lines import secret_texts
 from .bundles import BadBundle, fetch_bundle, unpack
 from .data_caches import DataCaches
 from .environment import GangPaths
+from .mlflow import TOKEN, MlflowAccess
 from .named_secrets import SecretMissing, read_secrets
 
 _STORE_ATTEMPTS = 3
@@ -44,6 +45,7 @@ class KeptWorkspace:
     tokens: dict[int, str] = field(repr=False)
     secrets: dict[str, str] = field(repr=False)
     owner: Owner | None
+    mlflow: dict[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +63,24 @@ class GangWorkspace:
     secrets: Mapping[str, str] = field(repr=False)
     owner: Owner | None = None
     peers: Round | None = None
+    mlflow: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def redacted(self) -> frozenset[str]:
         """Texts that must not stand in a log line."""
-        return secret_texts([*self.secrets.values(), *self.tokens.values()])
+        own = [self.mlflow[TOKEN]] if TOKEN in self.mlflow else []
+        return secret_texts([*self.secrets.values(), *self.tokens.values(), *own])
 
     def kept(self, gang: GangKey) -> KeptWorkspace:
         """To be adopted by the next program in this process."""
-        return KeptWorkspace(gang, self.paths, dict(self.tokens), dict(self.secrets), self.owner)
+        return KeptWorkspace(
+            gang,
+            self.paths,
+            dict(self.tokens),
+            dict(self.secrets),
+            self.owner,
+            dict(self.mlflow),
+        )
 
 
 class Preparer:
@@ -82,6 +93,7 @@ class Preparer:
         checkpoints: Checkpoints,
         owner: Callable[[str], Owner | None],
         peers: PeerCopies | None = None,
+        mlflow: MlflowAccess | None = None,
     ) -> None:
         """`owner` gives the user of a team's ranks, None for the agent's own."""
         self._folders = folders
@@ -89,6 +101,7 @@ class Preparer:
         self._checkpoints = checkpoints
         self._owner = owner
         self._peers = peers
+        self._mlflow = mlflow
         self._data_caches = DataCaches(folders.data / "data-cache")
         self._stopping = threading.Event()
         (folders.data / "work").mkdir(mode=0o711, exist_ok=True)
@@ -125,6 +138,7 @@ class Preparer:
             kept.secrets,
             kept.owner,
             self._round(allocation),
+            kept.mlflow,
         )
 
     def clear(self, key: GangKey) -> None:
@@ -193,6 +207,7 @@ class Preparer:
             secrets=secrets,
             owner=owner,
             peers=peers,
+            mlflow=self._mlflow.variables(allocation) if self._mlflow is not None else {},
         )
 
     def _round(self, allocation: GangAllocated) -> Round | None:

@@ -1,0 +1,217 @@
+"""Follows the logs of scheduler and fault manager, and keeps the MLflow run of each job.
+
+A batch:
+1. read the new records of both logs. The fault manager's follow from the scheduler's, so these are
+   read up to their end after those;
+2. make experiments and runs that are new: if they exist, nothing happens;
+3. send points of metrics. When a batch comes again, they are the same and count once;
+4. write states, tags and the positions of both logs in one transaction.
+
+So the cost grows with what happens, and not with jobs that have ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import structlog
+from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import RESOURCE_ALREADY_EXISTS, ErrorCode
+from mlflow.utils.workspace_context import ServerWorkspaceContext
+
+from gangline_bus.codec import UndecodableError, event_type, receive
+from gangline_bus.ports import BusError, Reader, Record, TopicPartition
+from gangline_mlflow.job_changes import GPU_SECONDS, TAKEN, Change, Changes, NewRun, take
+from gangline_mlflow.job_table import Experiment, JobTable
+from gangline_mlflow.parts import Parts
+from gangline_mlflow.plain import Point
+from gangline_mlflow.points import Points
+from gangline_mlflow.workspaces import make_workspace
+from gangline_schemas.catalog import Topic
+from gangline_schemas.mlflow_workspace import experiment_of, mlflow_run_id, workspace_of
+
+log = structlog.get_logger(__name__)
+
+WAIT_S = 15.0
+_ACCEPT_S = 30.0
+_RETRY_S = 1.0
+_POLL_S = 0.2
+_RECORDS = 2_000
+_JOBS_KEPT = 10_000
+_TYPES = frozenset(event.type for event in TAKEN)
+
+
+class JobRuns:
+    """The runs of all jobs. Call `start` first; then any thread may ask."""
+
+    def __init__(self, parts: Parts, store: Any, points: Points) -> None:
+        self._bus, self._names, self._beat = parts.bus, parts.names, parts.beat
+        self._store, self._points = store, points
+        self._table = JobTable(store.engine)
+        self._gpu_models = self._table.gpu_models()
+        self._experiments: dict[tuple[str, str], Experiment] = {}
+        self._changed = threading.Condition()
+        self._known: set[str] = set()
+        self._scheduling = parts.bus.reader("job-runs")
+        self._faults = parts.bus.reader("job-incidents")
+
+    def start(self) -> None:
+        """Read what happened up to now, then follow. Raises BusError, RuntimeError."""
+        positions = self._table.positions()
+        ends = self._assign(self._scheduling, Topic.SCHEDULING, positions)
+        ends |= self._assign(self._faults, Topic.FAULTS, positions)
+        while self._is_behind(ends):
+            self._beat()
+            self._turn(0.0)
+        threading.Thread(target=self._follow, name="job-runs", daemon=True).start()
+
+    async def has(self, job_id: str) -> bool:
+        """Whether a job has its run; waits for it up to `WAIT_S`."""
+        return job_id in self._known or await asyncio.to_thread(self._wait, job_id)
+
+    def _wait(self, job_id: str) -> bool:
+        if self._table.known([job_id]):
+            self._remember([job_id])
+            return True
+        with self._changed:
+            return self._changed.wait_for(lambda: job_id in self._known, WAIT_S)
+
+    def _assign(
+        self, reader: Reader, topic: Topic, known: dict[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """Read on where the tables stand; the ends of the log now."""
+        places = self._names.places(self._bus, topic)
+        starts, ends = self._bus.start_offsets(places), self._bus.end_offsets(places)
+        for place in places:
+            if known.get(place, 0) > ends[place]:
+                raise RuntimeError(
+                    f"the database has read {place.topic}[{place.partition}] up to "
+                    f"{known[place]}, but it ends at {ends[place]}: the database belongs to "
+                    "another bus"
+                )
+        reader.assign({place: max(known.get(place, 0), starts[place]) for place in places})
+        return dict(ends)
+
+    def _is_behind(self, ends: dict[TopicPartition, int]) -> bool:
+        at = {**self._scheduling.positions(), **self._faults.positions()}
+        return any(at[place] < end for place, end in ends.items())
+
+    def _follow(self) -> None:
+        while True:  # an exception ends the process
+            self._turn(_POLL_S)
+
+    def _turn(self, wait_s: float) -> None:
+        faults = self._faults.poll(_RECORDS, 0.0)
+        records = self._scheduling.poll(_RECORDS, 0.0 if faults else wait_s)
+        if faults:
+            ends = self._bus.end_offsets(self._scheduling.positions())
+            while any(self._scheduling.positions()[place] < end for place, end in ends.items()):
+                self._beat()
+                records += self._scheduling.poll(_RECORDS, _POLL_S)
+        if records or faults:
+            positions = {**self._scheduling.positions(), **self._faults.positions()}
+            self._apply([*records, *faults], positions)
+
+    def _apply(self, records: Sequence[Record], positions: dict[TopicPartition, int]) -> None:
+        changes: Changes = {}
+        models: dict[str, str] = dict(self._gpu_models)
+        for record in records:
+            if event_type(record.headers) in _TYPES:
+                try:
+                    envelope = receive(record).envelope
+                except UndecodableError as error:
+                    log.warning("record skipped", offset=record.offset, error=error.reason)
+                    continue
+                take(changes, models, envelope.data, envelope.time)
+        self._make(changes)
+        sums = self._sums(changes)
+        self._publish(changes)
+        new = {node: text for node, text in models.items() if self._gpu_models.get(node) != text}
+        self._table.write(changes, sums, new, positions)
+        self._gpu_models = models
+        self._remember([job_id for job_id, change in changes.items() if change.new is not None])
+
+    def _make(self, changes: Changes) -> None:
+        made: dict[str, tuple[NewRun, Experiment]] = {}
+        for job_id, change in list(changes.items()):
+            if change.new is None:
+                continue
+            try:
+                made[job_id] = (change.new, self._experiment(change.new))
+            except ValueError as error:  # no workspace can have the team's name
+                log.warning("job without a run", job=job_id, reason=str(error))
+                del changes[job_id]
+        self._table.add(made)
+
+    def _experiment(self, run: NewRun) -> Experiment:
+        name = experiment_of(run.team, run.project)
+        key = (run.team, name)
+        if key not in self._experiments:
+            workspace = workspace_of(run.team)
+            make_workspace(workspace)
+            with ServerWorkspaceContext(workspace):
+                try:
+                    self._store.create_experiment(name)
+                except MlflowException as error:
+                    if error.error_code != ErrorCode.Name(RESOURCE_ALREADY_EXISTS):
+                        raise
+                found = self._store.get_experiment_by_name(name)
+            self._experiments[key] = Experiment(
+                int(found.experiment_id), found.artifact_location.rstrip("/")
+            )
+        return self._experiments[key]
+
+    def _sums(self, changes: Changes) -> dict[str, float]:
+        """The new sums of GPU seconds; the points of a change get them in place of their parts."""
+        charged = [job for job, change in changes.items() if _charges(change)]
+        sums = dict.fromkeys(charged, 0.0) | self._table.gpu_seconds(charged)
+        for job_id in charged:
+            points = changes[job_id].points
+            for index, point in enumerate(points):
+                if point.name == GPU_SECONDS:
+                    sums[job_id] += point.value
+                    points[index] = point._replace(value=sums[job_id])
+        return sums
+
+    def _publish(self, changes: Changes) -> None:
+        known = self._table.known(job for job, change in changes.items() if change.points)
+        waiting = [(job_id, changes[job_id]) for job_id in sorted(known)]
+        teams = self._table.workspaces(known)
+        _until_done(lambda: self._send([(teams[job], job, change) for job, change in waiting]))
+
+    def _send(self, items: list[tuple[str, str, Change]]) -> None:
+        futures = []
+        for workspace, job_id, change in items:
+            points: list[Point] = [
+                (point.name, point.step, point.time_ms, point.value) for point in change.points
+            ]
+            futures.append(self._points.accept(workspace, mlflow_run_id(job_id), points))
+        for future in futures:
+            future.result(_ACCEPT_S)
+
+    def _remember(self, job_ids: list[str]) -> None:
+        with self._changed:
+            if len(self._known) > _JOBS_KEPT:
+                self._known = set()
+            self._known.update(job_ids)
+            self._changed.notify_all()
+
+
+def _charges(change: Change) -> bool:
+    return any(point.name == GPU_SECONDS for point in change.points)
+
+
+def _until_done(send: Callable[[], None]) -> None:
+    """Try again while the bus is away."""
+    while True:
+        try:
+            send()
+        except (BusError, TimeoutError) as error:
+            log.warning("metrics of jobs wait for the bus", error=str(error)[:300])
+            time.sleep(_RETRY_S)
+        else:
+            return
