@@ -20,7 +20,7 @@ class MlflowProcess:
     """One server over `database`. Requests need `headers(team)`."""
 
     def __init__(self, tracker: TrackerProcess, database: str | None = None) -> None:
-        self._tracker = tracker
+        self.tracker = tracker
         self.folder = tracker.folder
         self.database = database or f"sqlite:///{tracker.folder / 'mlflow.db'}"
         self.token = tracker.tokens["service"]
@@ -33,13 +33,13 @@ class MlflowProcess:
         self._health.unlink(missing_ok=True)
         environment = {
             **os.environ,
-            "GANGLINE_BOOTSTRAP_SERVERS": self._tracker.bootstrap,
-            "GANGLINE_TOPIC_PREFIX": self._tracker.names.prefix,
+            "GANGLINE_BOOTSTRAP_SERVERS": self.tracker.bootstrap,
+            "GANGLINE_TOPIC_PREFIX": self.tracker.names.prefix,
             "GANGLINE_MLFLOW_DATABASE": self.database,
             "GANGLINE_MLFLOW_PORT": str(self._port),
             "GANGLINE_STORE_URL": f"file://{self.folder / 'store'}",
             "GANGLINE_SERVICE_TOKEN": self.token,
-            "GANGLINE_CLICKHOUSE_URL": self._tracker.url,
+            "GANGLINE_CLICKHOUSE_URL": self.tracker.url,
             "GANGLINE_HEALTH_FILE": str(self._health),
             "GANGLINE_INSTANCE_ID": "mlflow-0",
             "PYTHONHASHSEED": "0",  # as the genuine server that it is compared with

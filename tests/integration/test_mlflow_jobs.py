@@ -1,0 +1,205 @@
+"""The runs of jobs in MLflow, through kills of its process while jobs are admitted and end."""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gangline.local.kafka import EmbeddedKafka
+from gangline_schemas.base import Event
+from gangline_schemas.events.faults import FailureCause, GangFailed
+from gangline_schemas.events.scheduling import (
+    GangAllocated,
+    GangReleased,
+    JobQueued,
+    JobStateChanged,
+    NodeAssignment,
+    ReleaseReason,
+    Rendezvous,
+)
+from gangline_schemas.job import JobSpec, JobState
+from gangline_schemas.mlflow_workspace import family_of, mlflow_run_id
+from support.harnesses.mlflow_process import MlflowProcess, mlflow_server
+from support.harnesses.postgres import EmbeddedPostgres
+from support.harnesses.tracker_process import wait_until
+
+mlflow = pytest.importorskip("mlflow")
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+ENDS = {
+    JobState.SUCCEEDED: (ReleaseReason.SUCCEEDED, "FINISHED"),
+    JobState.FAILED: (ReleaseReason.FAILED, "FAILED"),
+    JobState.CANCELLED: (ReleaseReason.CANCELLED, "KILLED"),
+}
+JOBS, KILLS = 120, 4
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def server(
+    request: pytest.FixtureRequest, kafka: EmbeddedKafka, tmp_path: Path
+) -> Iterator[MlflowProcess]:
+    if request.param == "sqlite":
+        with mlflow_server(kafka.bootstrap, tmp_path / "server") as running:
+            yield running
+        return
+    with EmbeddedPostgres(tmp_path / "postgres") as postgres:
+        database = postgres.database("mlflow")
+        with mlflow_server(kafka.bootstrap, tmp_path / "server", database) as running:
+            yield running
+
+
+@pytest.fixture
+def client(server: MlflowProcess, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", server.token)
+    monkeypatch.setenv("MLFLOW_WORKSPACE", "nlp")  # the gateway sets it for users
+    return mlflow.MlflowClient(tracking_uri=server.url, registry_uri=server.url)
+
+
+@dataclass
+class Story:
+    """The life of one job: its attempts, each of some GPU seconds, and its end."""
+
+    job_id: str
+    gpu_seconds: list[float]
+    end: JobState
+
+    def spec(self) -> JobSpec:
+        return JobSpec.model_validate(
+            {
+                "name": "sft", "team": "nlp", "project": f"p{len(self.gpu_seconds)}", "run": "x",
+                "resources": {"gpus": 1}, "hyperparameters": {"lr": 0.1, "job": self.job_id},
+            }
+        )  # fmt: skip
+
+    def events(self) -> Iterator[Event]:
+        job_id, spec = self.job_id, self.spec()
+        yield JobQueued(job_id=job_id, spec=spec, user="ada", submitted_at=AT)
+        for attempt, seconds in enumerate(self.gpu_seconds, start=1):
+            node = NodeAssignment(
+                node_id="n1", incarnation="i", address="10.0.0.1", gpus=(0,), first_rank=0
+            )
+            yield GangAllocated(
+                job_id=job_id, attempt=attempt, team="nlp", world_size=1, nodes=(node,),
+                rendezvous=Rendezvous(address="10.0.0.1", port=29500), spec=spec,
+            )  # fmt: skip
+            yield self._changed(attempt, JobState.RUNNING)
+            is_last = attempt == len(self.gpu_seconds)
+            reason = ENDS[self.end][0] if is_last else ReleaseReason.RESTARTING
+            if not is_last:
+                yield GangFailed(
+                    job_id=job_id, attempt=attempt, cause=FailureCause.NODE, action="restart",
+                    message="silent", restarts_used=attempt, restarts_max=9, failed_at=AT,
+                    failures=attempt,
+                )  # fmt: skip
+            yield GangReleased(
+                job_id=job_id, attempt=attempt, reason=reason, allocated_at=AT, gpu_seconds=seconds
+            )
+            if not is_last:
+                yield self._changed(attempt, JobState.PENDING)
+        yield self._changed(len(self.gpu_seconds), self.end)
+
+    def _changed(self, attempt: int, state: JobState) -> JobStateChanged:
+        return JobStateChanged(
+            job_id=self.job_id, attempt=attempt, previous=JobState.PENDING, state=state
+        )
+
+
+def stories(rng: random.Random) -> list[Story]:
+    return [
+        Story(
+            f"job-{number}",
+            [float(rng.randint(1, 9)) for _ in range(rng.randint(1, 4))],
+            rng.choice(list(ENDS)),
+        )
+        for number in range(JOBS)
+    ]
+
+
+def interleaved(jobs: list[Story], rng: random.Random) -> Iterator[tuple[str, Event]]:
+    """All events; each job's in its order."""
+    left = [(job.job_id, job.events()) for job in jobs]
+    while left:
+        job_id, events = rng.choice(left[:20])
+        event = next(events, None)
+        if event is None:
+            left.remove((job_id, events))
+        else:
+            yield job_id, event
+
+
+def all_runs(client: Any) -> dict[str, Any]:
+    experiments = [found.experiment_id for found in client.search_experiments()]
+    found = client.search_runs(experiments, max_results=10 * JOBS)
+    return {run.info.run_name: run for run in found}
+
+
+@pytest.mark.timeout(900)
+def test_a_killed_server_loses_no_job_and_counts_none_twice(
+    server: MlflowProcess, client: Any
+) -> None:
+    rng = random.Random(server.database)
+    jobs = stories(rng)
+    events = list(interleaved(jobs, rng))
+    kills = sorted(rng.sample(range(len(events)), KILLS))
+    for number, (job_id, event) in enumerate(events):
+        server.tracker.send(event, job_id)
+        if number in kills:
+            server.tracker.settled()
+            server.end(signal.SIGKILL)
+            server.start()
+    server.tracker.settled()
+    wait_until(
+        "the ends of all jobs",
+        lambda: sum(run.info.end_time is not None for run in all_runs(client).values()) == JOBS,
+    )
+    runs = all_runs(client)
+    assert len(runs) == JOBS
+    for job in jobs:
+        run = runs[job.job_id]
+        assert run.info.run_id == mlflow_run_id(job.job_id)
+        assert run.info.status == ENDS[job.end][1]
+        assert run.data.params == {"lr": "0.1", "job": job.job_id}
+        attempts = len(job.gpu_seconds)
+        assert run.data.tags["gangline.attempt"] == str(attempts)
+        expected = {"gpu_seconds": sum(job.gpu_seconds), "restarts": attempts - 1.0}
+        if attempts > 1:
+            expected["incidents"] = attempts - 1.0
+        assert run.data.metrics == {f"gangline/{name}": value for name, value in expected.items()}
+    longest = max(jobs, key=lambda job: len(job.gpu_seconds))
+    points = client.get_metric_history(mlflow_run_id(longest.job_id), "gangline/gpu_seconds")
+    sums = [sum(longest.gpu_seconds[: at + 1]) for at in range(len(longest.gpu_seconds))]
+    assert sorted((point.step, point.value) for point in points) == list(enumerate(sums, start=1))
+
+
+def test_runs_that_a_job_makes_show_it_and_end_with_its_attempt(
+    server: MlflowProcess, client: Any
+) -> None:
+    job = Story("job-with-children", [1.0, 2.0], JobState.SUCCEEDED)
+    events = list(job.events())
+    server.tracker.send(events[0], job.job_id)
+    server.tracker.settled()
+    wait_until("the job's run", lambda: job.job_id in all_runs(client))
+    experiment = all_runs(client)[job.job_id].info.experiment_id
+    children = []
+    for attempt in ("1", "2"):
+        tags = {"gangline.job": job.job_id, "gangline.attempt": attempt}
+        children.append(client.create_run(experiment, tags=tags).info.run_id)
+    model = client.create_logged_model(experiment, source_run_id=children[0])
+    assert all(run.startswith(family_of(job.job_id)) for run in children)
+    assert model.model_id.startswith(f"m-{family_of(job.job_id)}")
+    until = next(at for at, event in enumerate(events) if isinstance(event, GangReleased))
+    for event in events[1 : until + 1]:
+        server.tracker.send(event, job.job_id)
+    server.tracker.settled()
+    wait_until(
+        "the end of the first attempt's run",
+        lambda: client.get_run(children[0]).info.status == "FAILED",
+    )
+    assert client.get_run(children[1]).info.status == "RUNNING"
