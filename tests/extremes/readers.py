@@ -217,6 +217,9 @@ class Rows:
         """Those that are known."""
         return {job: self._runs[job] for job in jobs if job in self._runs}
 
+    def models(self) -> dict[str, str]:
+        return {}
+
     def keep(self, runs: Iterable[Run]) -> None:
         """For the next batch."""
         self._runs.update({run.job_id: run for run in runs})

@@ -13,6 +13,7 @@ from gangline_gateway.comparison import compare
 from gangline_gateway.curves import CurveError, CurveQuery, CurveReader
 from gangline_gateway.history import History, RunFilter
 from gangline_gateway.log_pages import LogFilter
+from gangline_gateway.prices import GpuPrices
 from gangline_gateway.sql_parts import CursorError
 from gangline_schemas.api.runs import Run
 from gangline_schemas.events.steps import WorkerStep
@@ -150,6 +151,16 @@ def test_runs_are_compared(history: History, curves: CurveReader) -> None:
     final = found.metrics["loss"]["job-a"]
     assert (final.step, final.value) == (99, pytest.approx(5 / 100))
     assert (final.low, final.high) == (pytest.approx(1 / 100), 1.0)
+
+
+def test_runs_have_costs_where_their_gpus_have_prices(tracker: TrackerProcess) -> None:
+    client = tracker.client("service")
+    assert [run.cost for run in History(client).runs().runs] == [None] * 3, "no prices"
+    priced = History(client, GpuPrices.of({"h100": 1800.0}))
+    wanted = RunFilter(where="cost >= 10 and gpu_model = 'h100-80gb'", order_by=("cost DESC",))
+    assert [(run.run_id, run.cost) for run in priced.runs(wanted).runs] == [("job-a", 10.0)]
+    (run,) = (found.run for found in priced.some_runs(["job-b"]))
+    assert (run.gpu_model, run.cost) == ("", None), "its node is not known"
 
 
 def test_runs_are_filtered_and_ordered(history: History) -> None:

@@ -178,6 +178,9 @@ class NoRuns:
     def find(self, jobs: Sequence[str]) -> Mapping[str, Run]:
         return {}
 
+    def models(self) -> dict[str, str]:
+        return {}
+
     def keep(self, runs: Iterable[Run]) -> None:
         """Nothing."""
 

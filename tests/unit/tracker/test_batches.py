@@ -15,13 +15,18 @@ from gangline_schemas.events.logs import LogLine, WorkerLog
 from gangline_schemas.events.metrics import MetricLogged
 from gangline_schemas.events.quota import JobRejected
 from gangline_schemas.events.scheduling import (
+    GangAllocated,
     GangReleased,
     JobQueued,
     JobStateChanged,
     JobWaiting,
+    NodeAdmitted,
+    NodeAssignment,
     ReleaseReason,
+    Rendezvous,
 )
 from gangline_schemas.events.steps import WorkerStep
+from gangline_schemas.events.workers import GpuInfo, NodeInfo
 from gangline_schemas.job import JobSpec, JobState
 from gangline_schemas.resources import Resources
 from gangline_tracker.batches import HeartbeatBatch, LogBatch, StepBatch
@@ -151,9 +156,13 @@ class Rows:
 
     def __init__(self) -> None:
         self.runs: dict[str, Run] = {}
+        self.known: dict[str, str] = {}
 
     def find(self, jobs: Sequence[str]) -> Mapping[str, Run]:
         return {job: self.runs[job] for job in jobs if job in self.runs}
+
+    def models(self) -> dict[str, str]:
+        return self.known
 
     def keep(self, runs: Iterable[Run]) -> None:
         self.runs |= {run.job_id: run for run in runs}
@@ -219,6 +228,43 @@ def test_events_come_last_and_derived_rows_are_the_same_each_time() -> None:
     assert rows.runs["job-1"] == before
     write(3, 5)
     assert rows.runs["job-1"].gpu_seconds == 40.0
+
+
+def test_gpu_seconds_are_kept_by_model() -> None:
+    rows, model_rows = Rows(), {"h100-80gb": 40.0}
+    node = NodeInfo(
+        node_id="n1",
+        incarnation="i",
+        address="a",
+        hostname="h",
+        gpus=(GpuInfo(index=0, model="h100-80gb", memory_gb=80),),
+        cpus=8,
+        memory_gb=64,
+        rendezvous_ports=(29500,),
+    )
+    gang = GangAllocated(
+        job_id="job-1",
+        attempt=1,
+        team="nlp",
+        world_size=1,
+        nodes=(
+            NodeAssignment(node_id="n1", incarnation="i", address="a", gpus=(0,), first_rank=0),
+        ),
+        rendezvous=Rendezvous(address="a", port=29500),
+        spec=SPEC,
+    )
+    for offset, event in enumerate((STORY[0], NodeAdmitted(node=node), gang, STORY[3])):
+        batch = EventBatch(rows)  # each in a batch of its own
+        batch.add(received(event, offset, "gangline.scheduling"))
+        batch.inserts(NOW)
+    run = rows.runs["job-1"]
+    assert (run.gpu_model, run.gpu_model_seconds, run.gpu_seconds) == (
+        "h100-80gb", model_rows, 40.0,
+    )  # fmt: skip
+    other = evolve(run, gang.model_copy(update={"attempt": 2}), 9, NOW)
+    unknown = evolve(other, STORY[3], 10, NOW)
+    assert (unknown.gpu_model, unknown.gpu_model_seconds) == ("", model_rows)
+    assert unknown.gpu_seconds == 80.0
 
 
 def test_a_rejected_job_has_a_row_but_never_hides_a_queued_one() -> None:

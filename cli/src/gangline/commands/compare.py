@@ -95,6 +95,7 @@ def outcomes(found: Comparison) -> list[Row]:
         ("gpus", [str(run.gpus) for run in found.runs]),
         ("restarts", [str(run.restarts) for run in found.runs]),
         ("gpu-hours", [render.number(run.gpu_seconds / 3600) for run in found.runs]),
+        ("cost", [render.number(run.cost) for run in found.runs]),
     ]
     return [*rows, *_metric_rows(found)]
 

@@ -38,6 +38,7 @@ def runs(
     )
     found = [*asked]
     now = datetime.now(UTC)
+    costs = [Column[Run]("COST", lambda run: render.number(run.cost), right=True)]
     columns: list[Column[Run]] = [
         Column("RUN", lambda run: run.run_id, whole=True),
         Column("TEAM", lambda run: run.team, flexible=True),
@@ -45,6 +46,7 @@ def runs(
         Column("GPUS", lambda run: str(run.gpus), right=True),
         Column("RESTARTS", lambda run: str(run.restarts), right=True),
         Column("GPU TIME", lambda run: render.duration(run.gpu_seconds), right=True),
+        *(costs if any(run.cost is not None for run in found) else []),
         Column("AGE", lambda run: render.short_age(run.submitted_at, now), right=True),
     ]
     session.out.listing(found, columns, "no such runs" if where else "no runs yet")

@@ -89,6 +89,11 @@ class Run(Answer):
     started_at: datetime | None
     ended_at: datetime | None
     gpu_seconds: float
+    gpu_model: str = Field(description="Of the newest attempt; empty where it is not known.")
+    cost: float | None = Field(
+        description="Of the GPU-seconds, by the gateway's GPU_PRICES; null where some model has "
+        "no price."
+    )
     strategy: str
     code_ref: str
     data_snapshot: str

@@ -44,6 +44,11 @@ class Settings(ServiceSettings):
     """The http:// URL of `gangline_mlflow` on this machine; without one, /mlflow is not served."""
     mlflow_requests_per_s: Annotated[float, Field(gt=0)] = 2000.0
     """Requests of one token to MLflow a second, on average; further ones get 429."""
+    gpu_prices: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
+    """The price of a GPU-hour by model or family, such as {"h100": 2.5, "a100-80gb": 1.2}.
+
+    With them runs have costs; a run on any other model has none.
+    """
     store_url: str | None = None
     """The store of code bundles and snapshots, the scheduler's too; see gangline_storage.open."""
     snapshot_every: Annotated[int, Field(ge=1)] = 20_000

@@ -17,6 +17,7 @@ from typing import Any
 from clickhouse_connect.driver.client import Client
 
 from gangline_gateway.log_pages import LogFilter, log_page
+from gangline_gateway.prices import COST, GpuPrices
 from gangline_gateway.run_filter import RunQuery
 from gangline_gateway.sql_parts import Where, fetch
 from gangline_schemas.api.checkpoints import Checkpoint
@@ -51,16 +52,16 @@ class RunFilter:
     order_by: tuple[str, ...] = ()
 
 
-_RUN_COLUMNS = ", ".join(
-    "job_id AS run_id" if name == "run_id" else name for name in (*Run.model_fields, "spec")
-)
+_EXPRESSIONS = {"run_id": "job_id AS run_id", "cost": f"{COST} AS cost"}
+_RUN_COLUMNS = ", ".join(_EXPRESSIONS.get(name, name) for name in (*Run.model_fields, "spec"))
 
 
 class History:
     """Queries about runs. Each method sends one or two."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, prices: GpuPrices | None = None) -> None:
         self._rows = partial(fetch, client)
+        self._prices = prices or GpuPrices()
 
     def runs(
         self, wanted: RunFilter | None = None, *, limit: int = 50, cursor: str | None = None
@@ -83,7 +84,7 @@ class History:
             query.after(cursor)
         for condition in query.conditions:
             where.add(condition)
-        where.parameters |= query.parameters
+        where.parameters |= query.parameters | self._prices.parameters
         size = max(1, min(limit, MAX_PAGE))
         rows = self._rows(
             f"SELECT {_RUN_COLUMNS}, {query.columns} FROM gangline.run_list AS r "
@@ -105,8 +106,9 @@ class History:
         where = Where()
         where.teams(teams)
         where.add("job_id IN {jobs:Array(String)}", jobs=list(job_ids)[:MAX_RUNS])
+        where.parameters |= self._prices.parameters
         rows = self._rows(
-            f"SELECT {_RUN_COLUMNS} FROM gangline.run_list {where.sql}", where.parameters
+            f"SELECT {_RUN_COLUMNS} FROM gangline.run_list AS r {where.sql}", where.parameters
         )
         found = {row["run_id"]: _history_run(row) for row in rows}
         return [found[job] for job in dict.fromkeys(job_ids) if job in found]

@@ -22,6 +22,7 @@ from gangline_gateway.curves import CurveError, CurveReader
 from gangline_gateway.filter_words import FilterError
 from gangline_gateway.history import History
 from gangline_gateway.incidents import Incidents
+from gangline_gateway.prices import GpuPrices
 from gangline_gateway.problems import ProblemError, invalid, unavailable
 from gangline_gateway.reports.source import Reports
 from gangline_gateway.run_points import PointReader
@@ -162,6 +163,8 @@ def connector(settings: Settings, names: TopicNames) -> Callable[[], Queries] | 
     if url is None:
         return None
 
+    prices = GpuPrices.of(settings.gpu_prices)
+
     def connect() -> Queries:
         client = clickhouse_connect.get_client(
             dsn=url,
@@ -173,7 +176,7 @@ def connector(settings: Settings, names: TopicNames) -> Callable[[], Queries] | 
             query_retries=0,
         )
         return Queries(
-            History(client),
+            History(client, prices),
             CurveReader(client),
             Records(client, names),
             Reports(client),

@@ -78,6 +78,8 @@ def mlflow_run(found: Mapping[str, Any], team: str) -> HistoryRun:
         started_at=started,
         ended_at=_time(info.get("end_time")),
         gpu_seconds=0.0,
+        gpu_model="",
+        cost=None,
         strategy="",
         code_ref=commit,
         data_snapshot="",

@@ -22,6 +22,7 @@ from gangline_gateway.filter_words import (
     order_of,
     read_filter,
 )
+from gangline_gateway.prices import COST
 from gangline_gateway.sql_parts import CursorError, json_cursor, read_json_cursor
 
 Kind = Literal["text", "number", "time"]
@@ -38,6 +39,8 @@ ATTRIBUTES: dict[str, tuple[str, Kind]] = {
     "gpus": ("toFloat64(r.gpus)", "number"),
     "priority": ("toFloat64(r.priority)", "number"),
     "gpu_hours": ("r.gpu_seconds / 3600", "number"),
+    "cost": (COST, "number"),
+    "gpu_model": ("r.gpu_model", "text"),
     "hours": ("dateDiff('second', r.started_at, r.ended_at) / 3600", "number"),
     "submitted_at": ("toFloat64(toUnixTimestamp64Milli(r.submitted_at))", "time"),
     "started_at": ("toFloat64(toUnixTimestamp64Milli(r.started_at))", "time"),

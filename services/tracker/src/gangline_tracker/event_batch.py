@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -18,10 +18,11 @@ from gangline_schemas.events.checkpoints import (
     CheckpointDeleted,
 )
 from gangline_schemas.events.quota import UsageCharged
+from gangline_schemas.events.scheduling import NodeAdmitted
 from gangline_tracker.arrow import MILLISECONDS, dictionary, fields, ingested, millis, times
 from gangline_tracker.batches import Insert
 from gangline_tracker.incidents import incidents_table
-from gangline_tracker.runs import Run, evolve, job_of
+from gangline_tracker.runs import Run, evolve, job_of, model_of
 
 
 class RunRows(Protocol):
@@ -32,6 +33,9 @@ class RunRows(Protocol):
 
     def keep(self, runs: Iterable[Run]) -> None:
         """Remember rows that are about to be written."""
+
+    def models(self) -> MutableMapping[str, str]:
+        """The model of each node's GPUs, to be kept up to date by the caller."""
 
 
 STRINGS = pa.map_(pa.string(), pa.string())
@@ -56,6 +60,7 @@ _COMMITTED = {
 _RUNS = {
     **dict.fromkeys(("job_id", "team", "project", "name", "user", "state"), pa.string()),
     **dict.fromkeys(("reason", "strategy", "code_ref", "data_snapshot", "spec"), pa.string()),
+    "gpu_model": pa.string(),
     **dict.fromkeys(("attempt", "restarts", "gpus"), pa.uint32()),
     "priority": pa.uint8(),
     **dict.fromkeys(("started_at", "ended_at"), MILLISECONDS),
@@ -128,12 +133,15 @@ class EventBatch:
         jobs = {job for item in self._received if (job := job_of(item.envelope.data)) is not None}
         known = dict(self._run_rows.find(sorted(jobs)))
         before = dict(known)
+        models = self._run_rows.models()
         for item in self._received:
             event = item.envelope.data
+            if isinstance(event, NodeAdmitted):
+                models[event.node.node_id] = model_of(event)
             job = job_of(event)
             if job is not None:
                 run = known.get(job) or Run(job)
-                known[job] = evolve(run, event, item.offset, item.envelope.time)
+                known[job] = evolve(run, event, item.offset, item.envelope.time, models)
         changed = [run for job, run in sorted(known.items()) if run != before.get(job)]
         self._run_rows.keep(changed)
         return Insert("runs", runs_table(changed))
@@ -199,5 +207,8 @@ def runs_table(runs: list[Run]) -> pa.Table:
         **fields(runs, _RUNS),
         "submitted_at": times(submitted),
         "hyperparameters": pa.array([list(run.hyperparameters.items()) for run in runs], STRINGS),
+        "gpu_model_seconds": pa.array(
+            [list(run.gpu_model_seconds.items()) for run in runs], NUMBERS
+        ),
     }
     return pa.table(columns)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,6 +14,10 @@ from gangline_tracker.runs import Run
 LIMIT = 20_000
 """Rows kept in memory, about 40 MB at 2 KB a spec."""
 _CHUNK = 1000
+_MODELS = (
+    "SELECT subject, argMax(JSONExtractString(data, 'node', 'gpus', 1, 'model'), offset) "
+    "FROM gangline.events WHERE type = 'node.admitted' GROUP BY subject"
+)
 _COLUMNS = ", ".join(Run.__dataclass_fields__)
 
 
@@ -24,6 +28,7 @@ class RunCache:
         self._client = client
         self._limit = limit
         self._runs: OrderedDict[str, Run] = OrderedDict()
+        self._models: dict[str, str] | None = None
 
     def find(self, jobs: Sequence[str]) -> Mapping[str, Run]:
         """The rows of these jobs as far as they exist, with few queries for what is not cached."""
@@ -41,6 +46,13 @@ class RunCache:
             self._runs.move_to_end(run.job_id)
         while len(self._runs) > self._limit:
             self._runs.popitem(last=False)
+
+    def models(self) -> MutableMapping[str, str]:
+        """The model of each node's GPUs; those that were admitted before are read once."""
+        if self._models is None:
+            answer = self._client.query(_MODELS)
+            self._models = {str(node): str(model) for node, model in answer.result_rows}
+        return self._models
 
     def _load(self, jobs: list[str]) -> dict[str, Run]:
         answer = self._client.query(

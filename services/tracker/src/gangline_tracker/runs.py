@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from types import MappingProxyType
 
 from gangline_schemas.base import Event
 from gangline_schemas.events.quota import JobRejected
@@ -19,9 +20,11 @@ from gangline_schemas.events.scheduling import (
     JobReprioritized,
     JobStateChanged,
     JobWaiting,
+    NodeAdmitted,
 )
 from gangline_schemas.job import JobState
 
+NO_MODELS: Mapping[str, str] = MappingProxyType({})
 REJECTED = "rejected"
 """The state of a job that was refused admission; the scheduler never sees it."""
 
@@ -45,6 +48,10 @@ class Run:
     started_at: datetime | None = None
     ended_at: datetime | None = None
     gpu_seconds: float = 0.0
+    gpu_model: str = ""
+    """Of the newest attempt's GPUs; "" where its node's are not known."""
+    gpu_model_seconds: Mapping[str, float] = field(default_factory=dict)
+    """GPU-seconds by model; those of unknown models are in `gpu_seconds` alone."""
     strategy: str = ""
     code_ref: str = ""
     data_snapshot: str = ""
@@ -67,13 +74,18 @@ def job_of(event: Event) -> str | None:
     return event.job_id if isinstance(event, kinds) else None
 
 
-def evolve(run: Run, event: Event, offset: int, at: datetime) -> Run:
-    """The row after a decision at `offset` of its log; the same row when it holds that already."""
+def evolve(
+    run: Run, event: Event, offset: int, at: datetime, models: Mapping[str, str] = NO_MODELS
+) -> Run:
+    """The row after a decision at `offset` of its log; the same row when it holds that already.
+
+    `models` are the models of nodes' GPUs.
+    """
     if isinstance(event, JobRejected):
         return _rejected(run, event, at)
     if offset < run.version:
         return run
-    changed = _changed(run, event, at)
+    changed = _changed(run, event, at, models)
     return replace(changed, version=offset + 1)
 
 
@@ -92,7 +104,9 @@ def _rejected(run: Run, event: JobRejected, at: datetime) -> Run:
     )
 
 
-def _changed(run: Run, event: Event, at: datetime) -> Run:  # noqa: PLR0911 (one per event)
+def _changed(  # noqa: PLR0911 (one per event)
+    run: Run, event: Event, at: datetime, models: Mapping[str, str]
+) -> Run:
     match event:
         case JobQueued():
             return _described(run, event)
@@ -103,9 +117,12 @@ def _changed(run: Run, event: Event, at: datetime) -> Run:  # noqa: PLR0911 (one
         case GangAllocated():
             gpus = sum(len(node.gpus) for node in event.nodes)
             restarts = max(run.restarts, event.attempt - 1)
-            return replace(run, attempt=event.attempt, restarts=restarts, gpus=gpus)
+            model = models.get(event.nodes[0].node_id, "")
+            return replace(
+                run, attempt=event.attempt, restarts=restarts, gpus=gpus, gpu_model=model
+            )
         case GangReleased():
-            return replace(run, gpu_seconds=run.gpu_seconds + event.gpu_seconds)
+            return _charged(run, event.gpu_seconds)
         case JobStateChanged():
             started = run.started_at or (at if event.state is JobState.RUNNING else None)
             ended = at if event.state.terminal else None
@@ -115,6 +132,18 @@ def _changed(run: Run, event: Event, at: datetime) -> Run:  # noqa: PLR0911 (one
             )  # fmt: skip
         case _:
             return run
+
+
+def _charged(run: Run, gpu_seconds: float) -> Run:
+    by_model = dict(run.gpu_model_seconds)
+    if run.gpu_model:
+        by_model[run.gpu_model] = by_model.get(run.gpu_model, 0.0) + gpu_seconds
+    return replace(run, gpu_seconds=run.gpu_seconds + gpu_seconds, gpu_model_seconds=by_model)
+
+
+def model_of(event: NodeAdmitted) -> str:
+    """The model of a node's GPUs; of several the first one's; "" without GPUs."""
+    return event.node.gpus[0].model if event.node.gpus else ""
 
 
 def _described(run: Run, event: JobQueued) -> Run:

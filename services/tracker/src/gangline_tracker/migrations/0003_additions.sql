@@ -20,16 +20,20 @@ ALTER TABLE gangline.runs ADD COLUMN IF NOT EXISTS mlflow_run_id String DEFAULT 
     substring(digest, 18, 15)
 );
 
+ALTER TABLE gangline.runs
+    ADD COLUMN IF NOT EXISTS gpu_model LowCardinality(String),
+    ADD COLUMN IF NOT EXISTS gpu_model_seconds Map(String, Float64);
+
 ALTER TABLE gangline.metric_points
     ADD PROJECTION IF NOT EXISTS by_run (
         SELECT run_id, name, is_nan, team, min(step), max(step),
             argMax(value, (step, time_ms, value)), argMax(time_ms, (step, time_ms, value)),
-            min(value), max(value)
+            min(value), max(value), sum(value), count()
         GROUP BY run_id, name, is_nan, team
     ),
     ADD PROJECTION IF NOT EXISTS by_1000_steps (
         SELECT run_id, name, intDiv(step, 1000), is_nan, team, min(step), max(step),
             argMax(value, (step, time_ms, value)), argMax(time_ms, (step, time_ms, value)),
-            min(value), max(value)
+            min(value), max(value), sum(value), count()
         GROUP BY run_id, name, intDiv(step, 1000), is_nan, team
     );
