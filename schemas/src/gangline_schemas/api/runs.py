@@ -89,10 +89,13 @@ class Run(Answer):
     started_at: datetime | None
     ended_at: datetime | None
     gpu_seconds: float
-    gpu_model: str = Field(description="Of the newest attempt; empty where it is not known.")
+    gpu_model: str = Field(
+        default="", description="Of the newest attempt; empty where it is not known."
+    )
     cost: float | None = Field(
+        default=None,
         description="Of the GPU-seconds, by the gateway's GPU_PRICES; null where some model has "
-        "no price."
+        "no price.",
     )
     strategy: str
     code_ref: str
