@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from gangline.errors import CliError
     from gangline.sdk import Gangline, connect
     from gangline.tracking import Run, active_run, finish, init, log, log_artifact
+    from gangline.tracking.config import Config, Summary
+
+    run: Run | None
+    config: Config
+    summary: Summary
 
 __all__ = [
     "CliError",
@@ -34,10 +39,17 @@ __all__ = [
     "log_artifact",
 ]
 _SDK = {"Gangline", "connect"}
+_OF_RUN = {"config", "run", "summary"}
 
 
 def __getattr__(name: str) -> object:
-    """Import what is asked for, when it is asked for: the platform's processes need none of it."""
+    """Import what is asked for, when it is asked for: the platform's processes need none of it.
+
+    `run` is the active run or None; `config` and `summary` are its own.
+    """
+    if name in _OF_RUN:
+        found: object = importlib.import_module("gangline.tracking").active_run()
+        return found if name == "run" or found is None else getattr(found, name)
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = "gangline.sdk" if name in _SDK else "gangline.tracking"

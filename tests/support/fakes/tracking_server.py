@@ -51,8 +51,8 @@ class TrackingStub:
     """So many answers are lost from now on."""
     bad_name: str = ""
     """A batch with this metric is refused."""
-    status: int = 0
-    """Answer everything with this instead."""
+    page: str = ""
+    """Answer everything with this instead, as a proxy may."""
     _server: ThreadingHTTPServer | None = None
     _port: int = 0
 
@@ -166,15 +166,13 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if self.headers.get("Authorization") != f"Bearer {TOKEN}":
             status, content = 401, {"detail": "give a token"}
-        elif stub.status:
-            status, content = stub.status, {"detail": "as the test wants it"}
         else:
             status, content = stub.answer(self.command, parts.path, query, body)
         if stub.lose:
             stub.lose -= 1
             self.close_connection = True
             return
-        data = json.dumps(content).encode()
+        data = stub.page.encode() or json.dumps(content).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()

@@ -165,6 +165,18 @@ def test_a_removed_run_ends_the_uploads_and_not_the_script(
     assert kept.exists()
 
 
+def test_a_proxy_that_answers_with_pages_is_waited_for(
+    server: TrackingStub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with gangline.init() as run:
+        server.page = "<html>log in</html>"
+        run.log({"loss": 1.0})
+        asked = len(server.requests)
+        until(lambda: len(server.requests) > asked + 2)
+        server.page = ""
+    assert server.run.steps("loss") == [(0, 1.0)]
+
+
 def test_a_wrong_token_is_an_error_at_once(
     server: TrackingStub, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,7 +228,11 @@ def test_the_module_logs_to_the_active_run(server: TrackingStub) -> None:
     second = gangline.init(name="second")
     assert first.finished
     gangline.log({"loss": 2.0}, step=5)
+    gangline.config.update({"lr": 0.1})
+    assert gangline.run is second
+    assert (gangline.config["lr"], gangline.summary["loss"]) == (0.1, 2.0)
     gangline.finish()
+    assert gangline.run is None
     with pytest.raises(RuntimeError, match="finished"):
         second.log({"loss": 3.0})
     assert first.id is not None

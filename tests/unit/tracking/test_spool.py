@@ -92,7 +92,7 @@ def test_a_running_script_s_folder_is_left_alone(
         run.log({"loss": 1.0})
         ran = runner(capsys)("sync", str(run.folder))
     assert ran.code == ExitCode.NOT_FINISHED
-    assert "1 still running" in ran.err
+    assert "1 in use by another process" in ran.err
     assert server.runs == {}
 
 
@@ -267,6 +267,29 @@ def test_folders_are_private_and_ignored_by_git(server: TrackingStub, kept: Path
     folder = offline()
     assert folder.stat().st_mode & 0o077 == 0
     assert (kept / ".gitignore").read_text() == "*\n"
+
+
+def test_a_working_directory_that_cannot_be_written(
+    server: TrackingStub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GANGLINE_DIR")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "elsewhere"))
+    (tmp_path / "gangline-offline").write_text("a file is in the way")
+    folder = offline()
+    assert folder.parent.parent == tmp_path / "elsewhere"
+
+
+def test_a_team_that_was_named_once_is_remembered(server: TrackingStub) -> None:
+    server.teams = ("audio", "nlp")
+    folder = offline()
+    with connect() as client:
+        with pytest.raises(CliError, match="several teams"):
+            list(client.sync(folder))
+        (first,) = client.sync(folder, team="nlp")
+        (again,) = client.sync(folder)
+    assert again.run_id == first.run_id
 
 
 def test_a_folder_that_cannot_be_made(server: TrackingStub, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import typer
 from gangline.errors import CliError, ExitCode
 from gangline.session import Session
 from gangline.tracking.spool import FOLDER
-from gangline.tracking.sync import RUNNING
+from gangline.tracking.sync import IN_USE
 
 
 def sync(
@@ -25,15 +25,15 @@ def sync(
     ] = False,
 ) -> None:
     """Upload runs that were kept on disk: offline ones, and those of processes that were killed."""
-    running = 0
+    in_use = 0
     for folder in folders or [Path(FOLDER)]:
         for run in session.client.sync(folder, team=team, remove=remove, notice=session.out.note):
-            running += run.state == RUNNING
+            in_use += run.state == IN_USE
             what = f"{run.points:,} points  {run.url or ''}" if run.run_id else ""
             session.out.line(run, f"{run.folder.name}  {run.state}  {what}".rstrip())
-    if running:
+    if in_use:
         raise CliError(
-            f"{running} still running: nothing of it was sent",
-            "run the command again after their processes have ended",
+            f"{in_use} in use by another process: nothing was sent",
+            "run the command again after that process has ended",
             ExitCode.NOT_FINISHED,
         )

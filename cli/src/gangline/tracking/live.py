@@ -28,6 +28,8 @@ UPLOAD_PERIOD_S: Final = 1.0
 PAUSE_S: Final = 0.02
 """Between batches, so that catching up does not slow down the script."""
 FIRST_RETRY_S, LONGEST_RETRY_S = 0.5, 10.0
+SAID_AFTER: Final = 2
+"""Failures in a row; the server may only have closed a connection."""
 DISK_S: Final = 10.0
 
 
@@ -144,7 +146,7 @@ class Live(Kept):
         self._wake, self._closing = threading.Event(), threading.Event()
         self._asked, self._over = threading.Event(), threading.Event()
         self.refused: Refused | None = None
-        self._was_away = False
+        self._was_away, self._failures = False, 0
         self._thread = threading.Thread(target=self._upload, name="gangline-upload", daemon=True)
         self._thread.start()
 
@@ -201,7 +203,7 @@ class Live(Kept):
                     delay_s = min(LONGEST_RETRY_S, 2 * delay_s)
                     self._wait(wait_s)
                     continue
-                delay_s = FIRST_RETRY_S
+                delay_s, self._failures = FIRST_RETRY_S, 0
                 self._asked.set()
                 if self._was_away:
                     self._was_away = False
@@ -214,6 +216,9 @@ class Live(Kept):
         except Refused as refused:
             self.refused = refused
             self._note(f"uploads end: {refused}")
+        except Exception as error:  # noqa: BLE001 -- the script continues, and its folder stays
+            self.refused = Refused(0, "", repr(error))
+            self._note(f"uploads end: {error!r}")
         finally:
             self._server.close()
             self._over.set()
@@ -225,6 +230,7 @@ class Live(Kept):
 
     def _say_away(self, away: Away) -> None:
         self._asked.set()
-        if not self._was_away:
+        self._failures += 1
+        if self._failures == SAID_AFTER:
             self._was_away = True
             self._note(f"{away}; what is logged is kept in {self.spool.folder} meanwhile")

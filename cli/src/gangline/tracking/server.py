@@ -63,10 +63,10 @@ class TrackingServer:
         """Close the connections."""
         self._transport.close()
 
-    def enter(self) -> str | None:
-        """Find the token's team, if none is known; gives the team."""
+    def enter(self, known: str | None = None) -> str | None:
+        """Find the token's team, unless one was given or is `known`; gives the team."""
         if self._base is None:
-            team = self._team or _team_of(self._send("GET", "/v1/whoami"))
+            team = known or self._team or _team_of(self._send("GET", "/v1/whoami"))
             self._team, self._base = team, f"/mlflow/teams/{quote(team, safe='')}"
         return self._team
 
@@ -174,9 +174,12 @@ class TrackingServer:
         except httpx.TransportError as error:
             raise Away(f"no answer from {self.url}: {type(error).__name__}") from None
         if answer.is_success:
-            return answer.json() if answer.content else {}
+            try:
+                return answer.json() if answer.content else {}
+            except ValueError:  # a proxy on the way speaks, not the server
+                raise Away(f"the answer of {self.url} is not JSON") from None
         message, code = _problem(answer)
-        if answer.status_code >= 500 or answer.status_code in _LATER:
+        if answer.status_code >= 500 or answer.status_code < 400 or answer.status_code in _LATER:
             raise Away(f"{self.url}: {message}", retry_after_s(answer))
         raise Refused(answer.status_code, code, message)
 

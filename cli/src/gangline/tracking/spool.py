@@ -64,6 +64,7 @@ class Uploaded(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     server: str = ""
+    team: str | None = None
     run_id: str | None = None
     segment: int = 1
     offset: int = 0

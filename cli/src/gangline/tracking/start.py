@@ -6,6 +6,7 @@ import atexit
 import os
 import re
 import sys
+import tempfile
 import threading
 import time
 import uuid
@@ -39,7 +40,7 @@ class _Place:
     """Where a run's folder is made, and how its server is found."""
 
     mode: Mode
-    parent: Path
+    parent: Path | None
     url: str | None
     token: str | None
     data_dir: Path | None
@@ -86,9 +87,10 @@ def init(
         started_ms=time.time_ns() // 1_000_000,
         run_id=run_id,
     )
+    parent = dir or os.environ.get("GANGLINE_DIR")
     place = _Place(
         mode=_mode(mode),
-        parent=Path(dir or os.environ.get("GANGLINE_DIR") or FOLDER).absolute(),
+        parent=Path(parent).absolute() if parent else None,
         url=url,
         token=token,
         data_dir=Path(data_dir) if data_dir is not None else None,
@@ -215,15 +217,26 @@ def _await(live: Live) -> None:
 
 def _spooled(header: Header, place: _Place, server: TrackingServer | None) -> Kept:
     started = time.strftime("%Y%m%d-%H%M%S", time.gmtime(header.started_ms / 1000))
-    folder = place.parent / f"{started}-{header.client_id[:8]}"
-    try:
-        spool = Spool.make(folder, header)
-    except OSError as error:
-        raise CliError(f"{folder}: {error.strerror}", "name another folder: dir=...") from None
+    spool = _make_spool(f"{started}-{header.client_id[:8]}", header, place.parent)
     limit_bytes = _spool_bytes()
     if server is None:
         return Kept(spool, note, limit_bytes=limit_bytes)
     return Live(spool, server, note, limit_bytes=limit_bytes)
+
+
+def _make_spool(name: str, header: Header, parent: Path | None) -> Spool:
+    """The run's folder; without a `parent` where it can be written. Raises CliError."""
+    try:
+        if parent is not None:
+            return Spool.make(parent / name, header)
+        try:
+            return Spool.make(Path(FOLDER).absolute() / name, header)
+        except OSError:  # the working directory is not to be written
+            return Spool.make(Path(tempfile.mkdtemp(prefix=f"{FOLDER}-")) / name, header)
+    except OSError as error:
+        raise CliError(
+            f"{parent or FOLDER}: {error.strerror}", "name another folder: dir=..."
+        ) from None
 
 
 def _server(header: Header, place: _Place) -> TrackingServer:

@@ -19,7 +19,7 @@ from gangline.transport import Transport
 TRIES: Final = 7
 FIRST_RETRY_S, LONGEST_RETRY_S = 0.5, 10.0
 PROGRESS_S: Final = 2.0
-RUNNING, UPLOADED, THERE = "running", "uploaded", "uploaded before"
+IN_USE, UPLOADED, THERE = "in use", "uploaded", "uploaded before"
 
 
 class Synced(BaseModel):
@@ -29,7 +29,7 @@ class Synced(BaseModel):
 
     folder: Path
     state: str
-    """running (its process has not ended, nothing was done), uploaded, uploaded before."""
+    """in use (by its script or another upload: nothing was sent), uploaded, uploaded before."""
     run_id: str | None = None
     url: str | None = None
     points: int = 0
@@ -57,7 +57,7 @@ def sync_folder(
     for place in found:
         spool = Spool.take(place)
         if spool is None:
-            yield Synced(folder=place, state=RUNNING)
+            yield Synced(folder=place, state=IN_USE)
             continue
         try:
             server = TrackingServer(transport, team=spool.header.team or team)

@@ -55,7 +55,7 @@ class Uploader:
     def enter(self) -> str:
         """Find the run on the server, or make it; gives its id. Raises Away or Refused."""
         header = self._spool.header
-        team = self._server.enter()
+        team = self._server.enter(self._spool.uploaded.team)
         run_id = self.run_id or header.run_id
         if run_id is None:
             experiment = header.experiment or f"{team}/{header.project}"
@@ -75,7 +75,7 @@ class Uploader:
         if self.run_id != run_id:
             if header.run_id is not None and header.tags:
                 self._server.set_tags(run_id, [*header.tags.items()])
-            self._note_place(run_id=run_id)
+            self._note_place(run_id=run_id, team=team)
         return run_id
 
     def step(self) -> bool:

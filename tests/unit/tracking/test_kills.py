@@ -1,0 +1,70 @@
+"""Scripts that are killed at any moment, while the server comes and goes."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from gangline.sdk import connect
+from gangline.tracking import sync
+from support.fakes.tracking_server import TOKEN, TrackingStub
+
+SCRIPT = """
+import time
+import gangline
+from gangline.tracking import live, writer
+
+live.UPLOAD_PERIOD_S = live.FIRST_RETRY_S = live.LONGEST_RETRY_S = 0.02
+writer.PERIOD_S = 0.01
+run = gangline.init(config={"lr": 0.1})
+for step in range(1_000_000):
+    run.log({"loss": float(step)}, step=step)
+    if step % 50 == 0:
+        while run.progress.queued:
+            time.sleep(0.001)
+        print(step, flush=True)
+"""
+KILLS = 3
+
+
+@pytest.mark.parametrize("seed", range(KILLS))
+def test_points_on_disk_arrive_once_and_in_order(
+    server: TrackingStub, kept: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sync, "FIRST_RETRY_S", 0.1)
+    draw = random.Random(seed)
+    lines, outage = draw.randrange(1, 60), draw.randrange(1, 60)
+    environment = {**os.environ, "GANGLINE_URL": server.url, "GANGLINE_TOKEN": TOKEN}
+    script = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT],
+        env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert script.stdout is not None
+    written = -1
+    for number in range(lines):
+        written = int(script.stdout.readline())
+        if number == outage:
+            server.lose = draw.randrange(3)
+            server.stop()
+            threading.Timer(0.2, server.start).start()
+    time.sleep(draw.random() * 0.02)
+    script.send_signal(signal.SIGKILL)
+    script.wait()
+    script.stdout.close()
+    with connect() as client:
+        (synced,) = client.sync(kept)
+        (again,) = client.sync(kept)
+    assert (synced.state, again.state) == ("uploaded", "uploaded before")
+    stored = server.run
+    steps = [step for step, _ in stored.steps("loss")]
+    assert steps == [*range(len(steps))]
+    assert steps[-1] >= written
+    assert (stored.params, stored.info["status"]) == ({"lr": "0.1"}, "KILLED")
