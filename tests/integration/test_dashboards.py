@@ -20,6 +20,7 @@ from gangline_schemas.events.scheduling import JobQueued, JobStateChanged
 from gangline_schemas.events.steps import WorkerStep
 from gangline_schemas.job import JobState
 from support.grafana import ALL, Asked, Screen, queries
+from support.harnesses.clickhouse_clients import go_answers, node_answers
 from support.harnesses.tracker_process import TrackerProcess, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -84,7 +85,7 @@ def send_story(tracker: TrackerProcess) -> None:
         ("checkpoint.abandoned", {}),
         ("checkpoint.interval.advised", {"limited_by": "storage", "risk": SLOW}),
         ("usage.charged", {"allocated_at": moment, "released_at": moment}),
-        ("worker.heartbeat", {"sent_at": moment}),
+        ("worker.heartbeat", {"sent_at": moment, "sequence": 0}),
         ("node.failed", {}),
         ("alert.raised", {"raised_at": moment}),
         ("team.configured", {}),
@@ -183,6 +184,20 @@ def check_columns(asked: Asked, types: Mapping[str, str]) -> None:
 @pytest.mark.parametrize("name", sorted(QUERIES))
 def test_an_empty_store_is_no_error(empty: dict[str, str], name: str) -> None:
     assert empty[name] == ""
+
+
+@pytest.mark.parametrize(
+    "client", [pytest.param(go_answers, marks=pytest.mark.nightly), node_answers]
+)
+def test_clients_of_other_languages_read_every_query(tracker: TrackerProcess, client: Any) -> None:
+    """clickhouse-go is the client inside Grafana's plugin, with the same options."""
+    texts = {name: screen().expanded(asked.sql) for name, asked in QUERIES.items()}
+    answers = client(tracker.url, tracker.tokens["admin"], [*texts.values(), "DROP TABLE steps"])
+    assert "ACCESS_DENIED" in answers.pop()["error"]
+    for (name, asked), answer in zip(QUERIES.items(), answers, strict=True):
+        assert not answer["error"], name
+        assert answer["rows"], name
+        check_columns(asked, dict(answer["types"]))
 
 
 def test_variables_offer_what_there_is(tracker: TrackerProcess) -> None:

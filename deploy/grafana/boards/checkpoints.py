@@ -19,7 +19,8 @@ from boards.panels import (
 )
 
 _JOBS = f"(SELECT job_id FROM runs WHERE {OF_TEAMS})"
-_SAVED = f"FROM checkpoint_list WHERE $__timeFilter(time) AND job_id IN {_JOBS}"
+_NOTED = f"FROM checkpoints FINAL WHERE $__timeFilter(time) AND job_id IN {_JOBS}"
+_SAVED = f"{_NOTED} AND status = 'committed'"
 _BROKEN = f"FROM incident_list WHERE $__timeFilter(failed_at) AND {OF_TEAMS}"
 
 
@@ -45,7 +46,7 @@ def _figures() -> list[Panel]:
     return [
         number(
             "Checkpoints committed",
-            f"SELECT countIf(commit_key != '') AS committed {_SAVED}",
+            f"SELECT count() AS committed {_SAVED}",
             "In the time range. A job resumes from committed checkpoints alone.",
         ),
         number(
@@ -59,8 +60,8 @@ def _figures() -> list[Panel]:
         ),
         number(
             "Damaged",
-            f"SELECT countIf(status = 'corrupted') AS damaged {_SAVED}",
-            "Checkpoints of the time range whose bytes were not those that were written.",
+            f"SELECT countIf(status = 'corrupted') AS damaged {_NOTED}",
+            "Checkpoints whose bytes, read in the time range, were not those that were written.",
             colours=((None, "green"), (1, "red")),
         ),
         number(
@@ -92,15 +93,15 @@ def _checkpoints() -> list[Panel]:
         graph(
             "Checkpoints by status",
             f"""SELECT $__timeInterval(time) AS time, status, toFloat64(count()) AS checkpoints
-            {_SAVED} GROUP BY time, status ORDER BY time""",
-            "The newest status of each checkpoint, at the time of its first one.",
+            {_NOTED} GROUP BY time, status ORDER BY time""",
+            "Each status that a checkpoint got, in the interval in which it got it.",
             bars=True,
         ),
         graph(
             "How long a save takes",
             f"""SELECT $__timeInterval(time) AS time, quantile(0.95)(write_s) AS write,
             quantile(0.95)(verify_s) AS verify, quantile(0.95)(blocked_s) AS blocked
-            {_SAVED} AND commit_key != '' GROUP BY time ORDER BY time""",
+            {_SAVED} GROUP BY time ORDER BY time""",
             "P95. Training stands still while it is blocked; writing goes on beside it.",
             unit="s",
             logarithmic=True,
@@ -108,7 +109,7 @@ def _checkpoints() -> list[Panel]:
         graph(
             "Bytes written",
             f"""SELECT $__timeInterval(time) AS time, toFloat64(sum(size_bytes)) AS written
-            {_SAVED} AND commit_key != '' GROUP BY time ORDER BY time""",
+            {_SAVED} GROUP BY time ORDER BY time""",
             "Bytes of committed checkpoints; incremental ones count what they wrote themselves.",
             unit="bytes",
             bars=True,
@@ -130,7 +131,7 @@ def _checkpoints() -> list[Panel]:
         ),
         rows(
             "Checkpoints that are of no use",
-            f"""SELECT time, job_id, attempt, step, status, reason {_SAVED}
+            f"""SELECT time, job_id, attempt, step, status, reason {_NOTED}
             AND status IN ('abandoned', 'corrupted') ORDER BY time DESC LIMIT 200""",
             "Abandoned ones were never whole; corrupted ones have other bytes than were written.",
             links={"job_id": JOB_LINK},

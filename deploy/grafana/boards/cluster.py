@@ -8,6 +8,7 @@ from boards.panels import (
     JOB_LINK,
     OF_TEAMS,
     RUNNING,
+    SAMPLED,
     Panel,
     board,
     graph,
@@ -113,19 +114,22 @@ def _gpus() -> list[Panel]:
         ),
         graph(
             "GPU activity",
-            """SELECT $__timeInterval(time) AS time, avg(utilization) AS mean,
+            f"""SELECT $__timeInterval(time) AS time, avg(utilization) AS mean,
             quantile(0.1)(utilization) AS p10, quantile(0.9)(utilization) AS p90
-            FROM node_samples WHERE $__timeFilter(time) AND isNotNull(utilization)
-            GROUP BY time ORDER BY time""",
+            FROM (SELECT time, arrayJoin(gpu_utilization) AS utilization FROM heartbeats
+                WHERE {SAMPLED})
+            WHERE isNotNull(utilization) GROUP BY time ORDER BY time""",
             "Activity that NVML reports, over all GPUs. A low p10 means GPUs that nobody uses.",
             unit="percent",
             most=100,
         ),
         graph(
             "Hottest GPUs",
-            """SELECT $__timeInterval(time) AS time, max(temperature_c) AS hottest,
-            quantile(0.9)(temperature_c) AS p90 FROM node_samples
-            WHERE $__timeFilter(time) AND isNotNull(temperature_c) GROUP BY time ORDER BY time""",
+            f"""SELECT $__timeInterval(time) AS time, max(temperature) AS hottest,
+            quantile(0.9)(temperature) AS p90
+            FROM (SELECT time, arrayJoin(gpu_temperature_c) AS temperature FROM heartbeats
+                WHERE {SAMPLED})
+            WHERE isNotNull(temperature) GROUP BY time ORDER BY time""",
             "Temperatures over all GPUs.",
             unit="celsius",
             colours=((None, "transparent"), (85, "red")),

@@ -6,6 +6,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from boards.panels import (
     OF_TEAMS,
+    SAMPLED,
     Panel,
     board,
     chosen,
@@ -193,17 +194,19 @@ def _speed() -> list[Panel]:
         graph(
             "GPU activity by node",
             f"""SELECT $__timeInterval(time) AS time, node_id, avg(utilization) AS activity
-            FROM node_samples WHERE has(jobs, {RUN}) AND $__timeFilter(time)
-            AND isNotNull(utilization) GROUP BY time, node_id ORDER BY time""",
+            FROM (SELECT time, node_id, arrayJoin(gpu_utilization) AS utilization FROM heartbeats
+                WHERE {SAMPLED} AND has(jobs, {RUN}))
+            WHERE isNotNull(utilization) GROUP BY time, node_id ORDER BY time""",
             "Nodes of the job. One that differs from the others is worth a look.",
             unit="percent",
             most=100,
         ),
         graph(
             "GPU memory by node",
-            f"""SELECT $__timeInterval(time) AS time, node_id, max(gpu_memory_gb) AS memory
-            FROM node_samples WHERE has(jobs, {RUN}) AND $__timeFilter(time)
-            AND isNotNull(gpu_memory_gb) GROUP BY time, node_id ORDER BY time""",
+            f"""SELECT $__timeInterval(time) AS time, node_id, max(used) AS memory
+            FROM (SELECT time, node_id, arrayJoin(gpu_memory_used_gb) AS used FROM heartbeats
+                WHERE {SAMPLED} AND has(jobs, {RUN}))
+            WHERE isNotNull(used) GROUP BY time, node_id ORDER BY time""",
             "The fullest GPU of each node.",
             unit="gbytes",
         ),

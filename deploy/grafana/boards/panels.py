@@ -402,6 +402,9 @@ JOB_LINK = "/d/gangline-job?var-run=${__value.raw}&${__url_time_range}"
 """From a job's id to its dashboard."""
 RUNNING = "('scheduled', 'initializing', 'running', 'checkpointing')"
 """States in which a job has its GPUs, as the right side of IN."""
+SAMPLED = """$__timeFilter(time) AND ingested >= $__fromTime
+AND sequence % greatest(1, intDiv($__interval_s, 10)) = 0"""
+"""Heartbeats of the time range: about ten of each node in an interval, from parts of that time."""
 OF_TEAMS = "$__conditionalAll(team IN (${team:singlequote}), $team)"
 """Rows of the chosen teams; all rows while All is chosen, also where there is no team."""
 
