@@ -112,6 +112,15 @@ class TestOneObject:
         assert list(store.stream("digits", 4)) == [b"0123", b"4567", b"89"]
         assert list(store.stream("digits", 5)) == [b"01234", b"56789"]
 
+    @pytest.mark.parametrize(
+        ("start", "chunks"), [(3, [b"3456", b"789"]), (9, [b"9"]), (10, []), (11, [])]
+    )
+    def test_streams_from_a_byte_on(
+        self, store: ObjectStore, start: int, chunks: list[bytes]
+    ) -> None:
+        store.put("digits", b"0123456789")
+        assert list(store.stream("digits", 4, start=start)) == chunks
+
     def test_fetches_to_a_file_and_replaces_it(self, store: ObjectStore, tmp_path: Path) -> None:
         target = tmp_path / "target"
         target.write_bytes(b"what was there before, and longer")

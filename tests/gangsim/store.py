@@ -97,10 +97,12 @@ class SimStore:
         check_range(start, length)
         return self.get(key)[start : start + length]
 
-    def stream(self, key: str, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
+    def stream(
+        self, key: str, chunk_bytes: int = CHUNK_BYTES, *, start: int = 0
+    ) -> Iterator[bytes]:
         """All bytes in chunks."""
         data = self.get(key)
-        return iter([data[at : at + chunk_bytes] for at in range(0, len(data), chunk_bytes)])
+        return iter([data[at : at + chunk_bytes] for at in range(start, len(data), chunk_bytes)])
 
     def fetch(self, key: str, path: Path, *, link: bool = False) -> ObjectInfo:
         """Write all bytes to a file; nothing is shared with it."""

@@ -16,6 +16,7 @@ from typer.main import get_command
 from gangline.commands import (
     alerts,
     approvals,
+    browser,
     checkpoints,
     cluster,
     compare,
@@ -90,6 +91,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     },
     "Runs": {
         "runs": runs.runs,
+        "open": browser.open_page,
         "metrics": runs.metrics,
         "compare": compare.compare,
         "reproduce": reproduce.reproduce,

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,11 +19,17 @@ from support.harnesses.tracker_process import DEADLINE_S, TrackerProcess, wait_u
 class MlflowProcess:
     """One server over `database`. Requests need `headers(team)`."""
 
-    def __init__(self, tracker: TrackerProcess, database: str | None = None) -> None:
+    def __init__(
+        self,
+        tracker: TrackerProcess,
+        database: str | None = None,
+        own: Mapping[str, str] | None = None,
+    ) -> None:
         self.tracker = tracker
         self.folder = tracker.folder
         self.database = database or f"sqlite:///{tracker.folder / 'mlflow.db'}"
         self.token = tracker.tokens["service"]
+        self._own = own or {}
         self._port = pick_ports(1)[0]
         self._health = tracker.folder / "mlflow-health.json"
         self._process: subprocess.Popen[bytes] | None = None
@@ -43,6 +49,7 @@ class MlflowProcess:
             "GANGLINE_HEALTH_FILE": str(self._health),
             "GANGLINE_INSTANCE_ID": "mlflow-0",
             "PYTHONHASHSEED": "0",  # as the genuine server that it is compared with
+            **self._own,
         }
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -88,15 +95,18 @@ class MlflowProcess:
 
 @contextmanager
 def mlflow_server(
-    bootstrap: str, folder: Path, database: str | None = None
+    bootstrap: str,
+    folder: Path,
+    database: str | None = None,
+    own: Mapping[str, str] | None = None,
 ) -> Iterator[MlflowProcess]:
-    """A tracker and an MLflow server, started; both end with the block."""
+    """A tracker and an MLflow server with settings of its `own`; both end with the block."""
     folder.mkdir(parents=True, exist_ok=True)
     tracker = TrackerProcess(bootstrap, folder)
     server: MlflowProcess | None = None
     try:
         tracker.start()
-        server = MlflowProcess(tracker, database)
+        server = MlflowProcess(tracker, database, own)
         server.start()
         yield server
     finally:

@@ -111,6 +111,20 @@ def test_dots_are_refused_however_they_are_spelled(dots: str) -> None:
     assert refusal("/mlflow/ajax-api/2.0/mlflow/artifacts/list", query=query).status == 400
 
 
+@pytest.mark.parametrize(
+    "up",
+    ["%E2%80%A5/", "\u2025/", "..\u2215", "..\u2044", "..\uff0f", "\uff0e\uff0e/", "..\\", "..\0/"],
+)
+def test_characters_that_look_like_dots_and_slashes_are_refused(up: str) -> None:
+    assert refusal(f"/mlflow/api/2.0/mlflow-artifacts/artifacts/{up}x").status == 400
+
+
+def test_a_path_that_is_not_utf_8_is_refused() -> None:
+    assert refusal("/mlflow/api/2.0/mlflow-artifacts/artifacts/\ufffd/x").status == 400
+    like = "filter=name ILIKE '%25986c%25'"  # a pattern of the UI's searches
+    assert enter("/mlflow/api/2.0/mlflow/model-versions/search", like, NLP)
+
+
 def test_a_name_with_dots_in_it_passes() -> None:
     assert enter("/mlflow/api/2.0/mlflow-artifacts/artifacts/v1.2..x/a.b", "path=a.txt", NLP)
 

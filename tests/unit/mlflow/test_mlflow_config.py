@@ -10,21 +10,15 @@ S3 = "s3://bucket/a?endpoint=http://127.0.0.1:9000&region=eu-1"
 
 
 @pytest.mark.parametrize(
-    ("store", "artifacts", "variables"),
+    ("store", "artifacts"),
     [
-        ("/data/store", "/data/store/mlflow", {}),
-        ("file:///data/my%20store/", "/data/my store/mlflow", {}),
-        ("s3://bucket", "s3://bucket/mlflow", {}),
-        (
-            S3,
-            "s3://bucket/a/mlflow",
-            {"MLFLOW_S3_ENDPOINT_URL": "http://127.0.0.1:9000", "AWS_DEFAULT_REGION": "eu-1"},
-        ),
+        ("/data/store", "/data/store/mlflow"),
+        ("file:///data/my%20store/", "file:///data/my%20store/mlflow"),
+        ("s3://bucket", "s3://bucket/mlflow"),
+        (S3, "s3://bucket/a/mlflow?endpoint=http://127.0.0.1:9000&region=eu-1"),
     ],
 )
-def test_artifacts_are_below_the_store(
-    store: str, artifacts: str, variables: dict[str, str]
-) -> None:
+def test_artifacts_are_below_the_store(store: str, artifacts: str) -> None:
     settings = Settings(
         bootstrap_servers="127.0.0.1:9092",
         mlflow_database="sqlite:////data/mlflow.db",
@@ -32,4 +26,4 @@ def test_artifacts_are_below_the_store(
         service_token="t",
         clickhouse_url="http://127.0.0.1:8123",
     )
-    assert settings.artifacts() == (artifacts, variables)
+    assert settings.artifacts_url == artifacts

@@ -14,6 +14,7 @@ pytest.importorskip("sqlalchemy")
 from gangline_bus.memory import Broker
 from gangline_bus.ports import BusError, Writer
 from gangline_bus.topics import TopicNames
+from gangline_mlflow.artifacts import Artifacts
 from gangline_mlflow.history import Histories
 from gangline_mlflow.latest import Latest, LatestTable
 from gangline_mlflow.parts import Parts
@@ -44,7 +45,7 @@ class Log:
         bus = broker.connect("mlflow")
         bus.create_topics(names.settings())
         self.table = Table()
-        parts = Parts(bus, names, cast("Histories", None), lambda: None)
+        parts = Parts(bus, names, cast("Histories", None), cast("Artifacts", None), lambda: None)
         self.points = Points(parts, cast("LatestTable", self.table))
         self.reader = bus.reader("test")
         self.reader.assign(dict.fromkeys(names.places(bus, Topic.METRICS), 0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
+from urllib.parse import quote
 
 from gangline.sdk.answers import parse, path_id, topic_name
 from gangline.sdk.calls import Calls
@@ -136,6 +137,11 @@ class Cluster(Calls):
         path = f"/v1/reports/{path_id(name)}"
         page: str = self._transport.call("GET", path, params=params, headers={"Accept": HTML})
         return page
+
+    def sign_in_url(self, page: str = "/mlflow/") -> str:
+        """An address that signs a browser in as this token's user, once, within a minute."""
+        made = self._transport.call("POST", "/session/codes")
+        return f"{self.url}/session?next={quote(page, safe='')}#{made['code']}"
 
     def whoami(self) -> Whoami:
         """Whose token this is."""

@@ -87,11 +87,17 @@ class LocalStore:
             file.seek(start)
             return file.read(length)
 
-    def stream(self, key: str, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
+    def stream(
+        self, key: str, chunk_bytes: int = CHUNK_BYTES, *, start: int = 0
+    ) -> Iterator[bytes]:
         """See ObjectStore.stream."""
         if chunk_bytes < 1:
             raise ValueError(f"chunk_bytes must be at least 1: {chunk_bytes}")
-        return _read_and_close(self._opened(key), chunk_bytes, what=f"get {key}")
+        check_range(start, 0)
+        file = self._opened(key)
+        with os_errors(f"get {key}"):
+            file.seek(start)
+        return _read_and_close(file, chunk_bytes, what=f"get {key}")
 
     def fetch(self, key: str, path: Path, *, link: bool = False) -> ObjectInfo:
         """See ObjectStore.fetch."""

@@ -66,8 +66,12 @@ class ObjectStore(Protocol):
         """Return up to `length` bytes from byte `start`: fewer, or none, past the end."""
         ...
 
-    def stream(self, key: str, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
-        """Yield the object in chunks of `chunk_bytes`, the last one shorter; NotFound at once.
+    def stream(
+        self, key: str, chunk_bytes: int = CHUNK_BYTES, *, start: int = 0
+    ) -> Iterator[bytes]:
+        """Yield the object from byte `start` in chunks of `chunk_bytes`, the last one shorter.
+
+        Raises NotFound at once. Past the end there are no chunks.
 
         All chunks are of one version of the object, even if it is replaced meanwhile
         (or StoreError is raised).

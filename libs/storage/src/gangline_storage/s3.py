@@ -28,6 +28,7 @@ from gangline_storage.s3_client import (
     make_client,
     s3_errors,
 )
+from gangline_storage.s3_direct import S3Direct
 from gangline_storage.s3_options import S3Credentials, S3Options
 from gangline_storage.s3_upload import S3Put
 
@@ -124,11 +125,17 @@ class S3Store:
         except RangeBeyondEndError:
             return b""
 
-    def stream(self, key: str, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
+    def stream(
+        self, key: str, chunk_bytes: int = CHUNK_BYTES, *, start: int = 0
+    ) -> Iterator[bytes]:
         """See ObjectStore.stream; a broken connection is taken up where it broke."""
         if chunk_bytes < 1:
             raise ValueError(f"chunk_bytes must be at least 1: {chunk_bytes}")
-        return self._chunks(key, self._first_reading(key), chunk_bytes)
+        check_range(start, 0)
+        try:
+            return self._chunks(key, self._first_reading(key, start), chunk_bytes, start)
+        except RangeBeyondEndError:
+            return iter(())
 
     def fetch(self, key: str, path: Path, *, link: bool = False) -> ObjectInfo:
         """See ObjectStore.fetch; there is nothing to link."""
@@ -194,6 +201,11 @@ class S3Store:
             removed += 1
         return removed
 
+    @property
+    def direct(self) -> S3Direct:
+        """Presigned requests, for clients that reach the S3 server themselves."""
+        return S3Direct(self._client, self.bucket, self._name, self._options.retry)
+
     def _aborter(self, name: str, upload_id: str) -> Callable[[], object]:
         return lambda: self._client.abort_multipart_upload(
             Bucket=self.bucket, Key=name, UploadId=upload_id
@@ -217,18 +229,21 @@ class S3Store:
         answer = self._client.get_object(Bucket=self.bucket, Key=self._name(key), **wanted)
         return _Reading(answer["Body"], answer["ContentLength"], answer.get("ETag"))
 
-    def _first_reading(self, key: str) -> _Reading:
-        return self._retried(f"get {key}", lambda: self._open(key, {}))
+    def _first_reading(self, key: str, start: int = 0) -> _Reading:
+        wanted = {"Range": f"bytes={start}-"} if start else {}
+        return self._retried(f"get {key}", lambda: self._open(key, wanted))
 
-    def _chunks(self, key: str, first: _Reading, chunk_bytes: int) -> Iterator[bytes]:
+    def _chunks(
+        self, key: str, first: _Reading, chunk_bytes: int, start: int = 0
+    ) -> Iterator[bytes]:
         body = first.body
-        offset = 0
+        offset, end = start, start + first.size_bytes
 
         def next_chunk(attempt: int) -> bytes:
             nonlocal body
             with s3_errors(f"get {key}", self.bucket):
                 if attempt > 0:
-                    if offset == first.size_bytes:
+                    if offset == end:
                         return b""
                     body.close()
                     wanted = {"Range": f"bytes={offset}-"}

@@ -66,6 +66,7 @@ def make_client(
         aws_access_key_id=credentials.access_key if credentials else None,
         aws_secret_access_key=credentials.secret_key if credentials else None,
         config=Config(
+            signature_version="s3v4",  # of presigned URLs, too
             connect_timeout=options.connect_timeout_s,
             read_timeout=options.read_timeout_s,
             retries={"total_max_attempts": 1, "mode": "standard"},

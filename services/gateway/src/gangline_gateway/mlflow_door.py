@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from dataclasses import dataclass
 from urllib.parse import unquote
 
@@ -36,6 +37,7 @@ _TEAM = re.compile(r"^/teams/([a-z0-9-]{1,63})(/.*)$")
 _MAKES_VERSION = re.compile(r"^/(?:ajax-)?api/\d\.\d/mlflow/model-versions/create$")
 _BIG = re.compile(r"^/(?:ajax-)?api/\d\.\d/mlflow-artifacts/artifacts/")
 _SOURCE = re.compile(r"(runs|models):/(?!/)")
+_SLASHES = str.maketrans("\u2044\u2215\u29f5\u29f8\ufe68", "/////")
 _PARTS = re.compile(r"[/\\?=&;]")
 
 
@@ -75,8 +77,10 @@ def takes_files(path: str) -> bool:
 def enter(path: str, query: str, caller: Principal) -> Passed:
     """The way of a request. Raises Refused."""
     named, inner = _split(path.removeprefix(PREFIX))
-    if has_dots(f"{path}?{query}"):
-        raise Refused(400, "INVALID_PARAMETER_VALUE", "a path must not hold the parts . and ..")
+    if "\ufffd" in path or has_dots(f"{path}?{query}"):
+        raise Refused(
+            400, "INVALID_PARAMETER_VALUE", "a path must be UTF-8 without the parts . and .."
+        )
     if not _is_served(inner):
         raise Refused(403, "PERMISSION_DENIED", "this installation does not offer this route")
     return Passed(_workspace(named, caller), inner)
@@ -112,9 +116,13 @@ def check_source(body: bytes, workspace: str) -> None:
 
 
 def has_dots(text: str) -> bool:
-    """Whether a part is . or .. however often it is quoted, or a NUL stands in it."""
+    """Whether a part is . or .. however it is spelled, or a NUL stands in it.
+
+    It may be quoted many times, or use characters that look like dots and slashes.
+    """
     while (plain := unquote(text)) != text:
         text = plain
+    text = unicodedata.normalize("NFKC", text).translate(_SLASHES)
     return "\0" in text or any(part in {".", ".."} for part in _PARTS.split(text))
 
 

@@ -4,7 +4,8 @@
 2. Origin: requests from pages of other origins are rejected (403).
 3. Token: `Authorization: Bearer ...` must be in the file of tokens (401). From here on the
    connection counts as the user's (gangline_service.connections). For MLflow, the token may also
-   be the password of HTTP basic, since browsers ask for it, or that of a job (mlflow_jobs.py).
+   be the password of HTTP basic, or that of a job (mlflow_jobs.py). A browser's session
+   (sign_in.py) stands for a token; its changes must name an origin of the gateway.
 4. Limits: a user's connections, rate and unanswered requests are bounded (429).
 5. Size: large bodies (413) and headers (431) are rejected, and bodies that arrive too slowly (408).
 
@@ -26,6 +27,7 @@ from opentelemetry.metrics import Meter
 from opentelemetry.trace import Tracer, format_trace_id
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gangline_bus.tracing import context_of
@@ -33,6 +35,7 @@ from gangline_gateway import problems
 from gangline_gateway.mlflow_door import is_mlflow, takes_files
 from gangline_gateway.mlflow_jobs import JobTokens
 from gangline_gateway.problems import ProblemError, too_many
+from gangline_gateway.sign_in import SignIn, is_session, sign_in_at
 from gangline_gateway.sse import MEDIA_TYPE
 from gangline_gateway.user_limits import RequestRates, current_user
 from gangline_service.http_server import proven
@@ -46,6 +49,7 @@ JSON_LIMIT_BYTES = 1 << 20
 BUNDLE_LIMIT_BYTES = 64 << 20
 MLFLOW_LIMIT_BYTES = 32 << 20
 FILE_LIMIT_BYTES = 64 << 30
+FORM_LIMIT_BYTES = 16 << 10
 HEADERS_LIMIT_BYTES = 32 << 10
 BUNDLES_PATH = "/v1/code-bundles"
 MLFLOW_ROUTE = "/mlflow/..."
@@ -110,6 +114,7 @@ class RequestChecks:
     limits: Mapping[str, int] = field(default_factory=lambda: {BUNDLES_PATH: BUNDLE_LIMIT_BYTES})
 
     def __post_init__(self) -> None:
+        self._sign_in = SignIn(self.tokens, self.names.scheme)
         self._duration = self.meter.create_histogram(
             "gangline.gateway.request.duration",
             unit="s",
@@ -146,6 +151,13 @@ class RequestChecks:
     async def _admit(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
         rates = self.mlflow_rates if is_mlflow(scope["path"]) else self.rates
         try:
+            self._check_names(headers)
+            if (place := self._needs_form(headers, scope)) is not None:
+                await RedirectResponse(place, 303)(scope, receive, send)
+                return
+            if is_session(scope["path"]):
+                await self._session(scope, headers, receive, send)
+                return
             principal = await self._check(headers, scope)
             scope.setdefault("state", {})["principal"] = principal
             if not proven(scope, principal.name):
@@ -157,6 +169,12 @@ class RequestChecks:
             await problems.response(error, scope["trace_id"])(scope, receive, send)
             return
         await self._share(scope, _limited(receive, limit), send, principal.name, rates)
+
+    async def _session(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
+        if scope["method"] == "POST" and "authorization" not in headers:
+            self._check_page(headers)
+        _check_length(headers, FORM_LIMIT_BYTES)
+        await self._sign_in(scope, _limited(receive, FORM_LIMIT_BYTES), send)
 
     def _limit(self, path: str) -> int:
         if takes_files(path):
@@ -186,8 +204,7 @@ class RequestChecks:
         finally:
             done()
 
-    async def _check(self, headers: Headers, scope: Scope) -> Principal:
-        path = scope["path"]
+    def _check_names(self, headers: Headers) -> None:
         if not self.names.knows_host(headers):
             raise ProblemError(
                 421, "wrong-host",
@@ -198,14 +215,26 @@ class RequestChecks:
             raise ProblemError(
                 403, "wrong-origin", "requests from pages of other origins are rejected"
             )
-        token = _token(headers, basic=is_mlflow(path))
+
+    def _check_page(self, headers: Headers) -> None:
+        """A change that a browser's cookie allows must come from a page of this gateway."""
+        if "origin" not in headers and headers.get("sec-fetch-site") != "same-origin":
+            raise ProblemError(
+                403, "wrong-origin", "a change in a session needs the Origin header of its page"
+            )
+
+    async def _check(self, headers: Headers, scope: Scope) -> Principal:
+        if "authorization" in headers:
+            token = _token(headers, basic=is_mlflow(scope["path"]))
+        else:
+            token = self._sign_in.token(headers)
+            if token is not None and scope["method"] not in {"GET", "HEAD"}:
+                self._check_page(headers)
         principal = await self._principal(token, scope) if token else None
         if principal is None:
-            # A browser asks its user for a name and a password when it sees Basic.
-            scheme = "Basic" if is_mlflow(path) else "Bearer"
             raise ProblemError(
                 401, "no-token", "give a token of this installation: Authorization: Bearer TOKEN",
-                headers={"WWW-Authenticate": f'{scheme} realm="gangline"'},
+                headers={"WWW-Authenticate": 'Bearer realm="gangline"'},
             )  # fmt: skip
         return principal
 
@@ -217,6 +246,16 @@ class RequestChecks:
             return None
         scope.setdefault("state", {})["job"] = attempt
         return Principal(name=f"job {attempt.job_id}", role=Role.MEMBER, teams=frozenset())
+
+    def _needs_form(self, headers: Headers, scope: Scope) -> str | None:
+        """Where a browser without a session must go, when it asks for a page of MLflow's UI."""
+        asks_page = scope["method"] == "GET" and "text/html" in headers.get("accept", "")
+        if not asks_page or not is_mlflow(scope["path"]) or "authorization" in headers:
+            return None
+        token = self._sign_in.token(headers)
+        if token and self.tokens.authenticate(token):
+            return None
+        return sign_in_at(scope["path"], scope["query_string"].decode("latin1"))
 
     def _note(self, scope: Scope, status: int, seconds: float, trace: str) -> None:
         route = getattr(scope.get("route"), "path", "(none)")

@@ -12,6 +12,7 @@ import socket
 
 from gangline_bus.topics import TopicNames
 from gangline_mlflow import parts
+from gangline_mlflow.artifacts import Artifacts
 from gangline_mlflow.config import Settings
 from gangline_mlflow.history import Histories
 from gangline_mlflow.server import Server, create_app
@@ -19,6 +20,8 @@ from gangline_service.bound_address import BoundAddress
 from gangline_service.deciding import connect, wait_for_topics
 from gangline_service.lifecycle import Context, run
 from gangline_service.loopback import LOOPBACK
+from gangline_storage.open import open_store
+from gangline_storage.s3_options import S3Options
 
 _BACKLOG = 512
 
@@ -43,7 +46,8 @@ def main(context: Context[Settings]) -> int:
     histories = Histories(
         settings.clickhouse_url, settings.clickhouse_user, settings.service_token.get_secret_value()
     )
-    parts.use(parts.Parts(bus, names, histories, health.beat))
+    artifacts = Artifacts(open_store(settings.artifacts_url, options=S3Options(part_threads=2)))
+    parts.use(parts.Parts(bus, names, histories, artifacts, health.beat))
     app = create_app(settings)
     server = Server(app, listening)
     health.set("http", ok=True, detail=address.url)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, ClassVar
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import Field, SecretStr, field_validator
 
+from gangline_schemas.base import Identifier
+from gangline_schemas.mlflow_workspace import workspace_of
 from gangline_service.settings import ServiceSettings
 
 _DATABASES = ("sqlite", "postgresql")
-_S3_VARIABLES = {"endpoint": "MLFLOW_S3_ENDPOINT_URL", "region": "AWS_DEFAULT_REGION"}
-"""The settings that a store's URL may hold."""
 
 
 class Settings(ServiceSettings):
@@ -30,6 +30,12 @@ class Settings(ServiceSettings):
     """Load MLflow with the first request: 5 s later, and 210 MB less until then."""
     store_url: str
     """The object store; artifacts are kept below `mlflow/` there."""
+    mlflow_artifact_bytes: Annotated[int, Field(ge=1)] | None = None
+    """The most bytes of artifacts that a team may store; None: no limit."""
+    mlflow_artifact_bytes_of: dict[Identifier, Annotated[int, Field(ge=0)]] = Field(
+        default_factory=dict
+    )
+    """As JSON: the limits of teams that have one of their own, by team."""
     service_token: SecretStr
     """Requests must carry it: the gateway does. It is the password for ClickHouse, too."""
     clickhouse_url: str
@@ -43,14 +49,14 @@ class Settings(ServiceSettings):
             raise ValueError("must be sqlite:////absolute/file or postgresql://user@host/name")
         return value
 
-    def artifacts(self) -> tuple[str, dict[str, str]]:
-        """Where MLflow keeps artifacts, and the variables that its S3 client needs."""
+    def limits(self) -> dict[str, int]:
+        """The limits of bytes by workspace."""
+        return {workspace_of(team): size for team, size in self.mlflow_artifact_bytes_of.items()}
+
+    @property
+    def artifacts_url(self) -> str:
+        """The store of artifacts: the folder `mlflow/` of the object store."""
         if self.store_url.startswith("/"):
-            return f"{self.store_url.rstrip('/')}/mlflow", {}
+            return f"{self.store_url.rstrip('/')}/mlflow"
         parts = urlsplit(self.store_url)
-        path = f"{unquote(parts.path).rstrip('/')}/mlflow"
-        if parts.scheme == "file":
-            return path, {}
-        given = dict(parse_qsl(parts.query))
-        variables = {own: given[name] for name, own in _S3_VARIABLES.items() if name in given}
-        return f"{parts.scheme}://{parts.netloc}{path}", variables
+        return urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/mlflow"))

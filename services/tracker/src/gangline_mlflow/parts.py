@@ -7,16 +7,21 @@ from dataclasses import dataclass
 
 from gangline_bus.ports import Bus
 from gangline_bus.topics import TopicNames
+from gangline_mlflow.artifacts import Artifacts
 from gangline_mlflow.history import Histories
+
+ARTIFACTS = "gangline-artifacts"
+"""The scheme by which MLflow finds our repository of artifacts."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """The bus and ClickHouse, as this process reaches them."""
+    """The bus, ClickHouse and the object store, as this process reaches them."""
 
     bus: Bus
     names: TopicNames
     histories: Histories
+    artifacts: Artifacts
     beat: Callable[[], None]
     """Called often while the log is read at the start: the process is alive."""
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gangline_mlflow.config import Settings
-from gangline_mlflow.parts import current
+from gangline_mlflow.parts import ARTIFACTS, current
 from gangline_mlflow.plugin import PREFIX
 
 _STOP_S = 2
@@ -24,12 +24,11 @@ def environment(settings: Settings) -> Mapping[str, str]:
     Off are programs that run on this host for any user, calls to addresses that users name, and
     telemetry.
     """
-    artifacts, more = settings.artifacts()
     return {
         "_MLFLOW_SERVER_FILE_STORE": f"{PREFIX}{settings.mlflow_database}",
         "_MLFLOW_SERVER_REGISTRY_STORE": f"{PREFIX}{settings.mlflow_database}",
         "_MLFLOW_SERVER_ARTIFACT_ROOT": "mlflow-artifacts:/",
-        "_MLFLOW_SERVER_ARTIFACT_DESTINATION": artifacts,
+        "_MLFLOW_SERVER_ARTIFACT_DESTINATION": f"{ARTIFACTS}:/",
         "_MLFLOW_SERVER_SERVE_ARTIFACTS": "true",
         "MLFLOW_ENABLE_WORKSPACES": "true",
         "MLFLOW_WORKSPACE_STORE_URI": settings.mlflow_database,
@@ -37,7 +36,6 @@ def environment(settings: Settings) -> Mapping[str, str]:
         "MLFLOW_ENABLE_AI_GATEWAY": "false",
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "DO_NOT_TRACK": "true",
-        **more,
     }
 
 
@@ -47,18 +45,30 @@ def create_app(settings: Settings) -> Any:
     from mlflow.server import fastapi_app
     from mlflow.server.handlers import _get_model_registry_store, _get_tracking_store
 
+    from gangline_mlflow import artifact_repo
+    from gangline_mlflow.artifact_bytes import ArtifactBytes
+    from gangline_mlflow.artifact_lane import ArtifactLane
     from gangline_mlflow.guard import Guard
     from gangline_mlflow.job_runs import JobRuns
     from gangline_mlflow.lane import FastLane
+    from gangline_mlflow.ui import OneWorkspace
     from gangline_mlflow.wsgi import BoundedResponder
 
     fastapi_app._EfficientWSGIResponder = BoundedResponder  # noqa: SLF001 - see ADR 32
+    artifact_repo.install()
     store = _get_tracking_store()
+    artifacts = current().artifacts
+    artifacts.count_in(
+        ArtifactBytes(
+            store.engine, settings.mlflow_artifact_bytes, settings.limits(), artifacts.bytes_of
+        )
+    )
     _get_model_registry_store()
     jobs = JobRuns(current(), store, store.points)
     jobs.start()
     token = settings.service_token.get_secret_value()
-    return Guard(FastLane(fastapi_app.app, store), token, jobs)
+    lanes = OneWorkspace(ArtifactLane(FastLane(fastapi_app.app, store), artifacts))
+    return Guard(lanes, token, jobs)
 
 
 class Server:

@@ -1,0 +1,142 @@
+"""The files of all teams' artifacts on the object store. Knows nothing of MLflow.
+
+A path is `workspaces/TEAM/...` below the store's root. `owned` refuses each path of another team,
+and the store itself refuses dots, backslashes and control characters, and follows no symbolic link.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+from gangline_storage.errors import InvalidKey, NotFound
+from gangline_storage.keys import check_key
+from gangline_storage.port import ObjectStore
+
+if TYPE_CHECKING:  # they import SQLAlchemy, which takes memory before the first request
+    from gangline_mlflow.artifact_bytes import ArtifactBytes, Change
+    from gangline_mlflow.bodies import RequestBody
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file or a folder, as one listing shows it."""
+
+    path: str
+    size_bytes: int | None
+    """None for a folder."""
+
+
+def owned(team: str, path: str) -> str:
+    """The path, if it lies in the team's folder and can be a file's. Raises InvalidKey."""
+    if not team or not path.startswith(f"workspaces/{team}/"):
+        raise InvalidKey("path: is not in this team's folder")
+    return check_key(path)
+
+
+class Artifacts:
+    """Reads and writes; may be used from any thread. Methods raise the store's errors."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self.store = store
+        self._counts: ArtifactBytes | None = None
+        self._writing = KeyLocks()
+
+    def count_in(self, counts: ArtifactBytes) -> None:
+        """Count and limit each team's bytes from now on."""
+        self._counts = counts
+
+    def put(self, path: str, body: RequestBody | BinaryIO, size_bytes: int | None = None) -> None:
+        """Store a file whole, or nothing of it. Raises OverLimit.
+
+        `size_bytes`, if known, is checked before anything is stored.
+        """
+        with self._writing.hold(path), self._changing(path, size_bytes or 0) as change:
+            before = self._size(path)
+            source = _Metered(body, change)
+            self.store.put(path, cast("BinaryIO", source))
+            change.added = source.size_bytes - before
+
+    def listed(self, folder: str) -> list[Entry]:
+        """The files and folders right below a folder; empty for a file, and where nothing is.
+
+        Cost: one request for 1,000 files below the folder, at any depth.
+        """
+        prefix = f"{folder.rstrip('/')}/"
+        found: dict[str, Entry] = {}
+        for info in self.store.list(prefix):
+            name, slash, _ = info.key.removeprefix(prefix).partition("/")
+            path = prefix + name
+            found.setdefault(path, Entry(path, None if slash else info.size_bytes))
+        return list(found.values())
+
+    def delete(self, path: str) -> None:
+        """Remove a file, or a folder with all that is below it; nothing there is no error."""
+        with self._writing.hold(path), self._changing(path, 0, limited=False) as change:
+            removed = self._size(path)
+            self.store.delete(path)
+            change.added = -removed
+            for info in self.store.list(f"{path}/"):
+                self.store.delete(info.key)
+                change.added -= info.size_bytes
+
+    def bytes_of(self, team: str) -> int:
+        """The bytes of a team, by a listing."""
+        return sum(info.size_bytes for info in self.store.list(f"workspaces/{team}/"))
+
+    def _size(self, path: str) -> int:
+        try:
+            return self.store.head(path).size_bytes
+        except NotFound:
+            return 0
+
+    @contextmanager
+    def _changing(self, path: str, size_bytes: int, *, limited: bool = True) -> Iterator[Change]:
+        if self._counts is None:
+            raise RuntimeError("call count_in first")
+        team = path.split("/")[1]
+        with self._counts.change(team, size_bytes=size_bytes, limited=limited) as change:
+            yield change
+
+
+class _Metered:
+    """A body that announces its bytes as they come."""
+
+    def __init__(self, body: RequestBody | BinaryIO, change: Change) -> None:
+        self._body, self._change = body, change
+        self.size_bytes = 0
+
+    def read(self, size: int) -> bytes:
+        """Up to `size` bytes; none at the end. Raises OverLimit."""
+        piece = self._body.read(size)
+        self.size_bytes += len(piece)
+        self._change.expect(self.size_bytes)
+        return piece
+
+
+class KeyLocks:
+    """A lock for each key while it is held."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._locks: dict[str, tuple[threading.Lock, int]] = {}
+
+    @contextmanager
+    def hold(self, key: str) -> Iterator[None]:
+        """Hold the key's lock during the block."""
+        with self._guard:
+            lock, users = self._locks.get(key, (threading.Lock(), 0))
+            self._locks[key] = (lock, users + 1)
+        try:
+            with lock:
+                yield
+        finally:
+            with self._guard:
+                _, users = self._locks[key]
+                if users == 1:
+                    del self._locks[key]
+                else:
+                    self._locks[key] = (lock, users - 1)

@@ -1,0 +1,142 @@
+"""Hostile paths through the real gateway: none reads or writes outside of a team's folder."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from gangline.local.kafka import EmbeddedKafka
+from support.builders.hostile_paths import absolute, leaving, odd
+from support.harnesses.mlflow_gateway import MlflowGateway, mlflow_gateway
+
+pytest.importorskip("mlflow")
+
+SECRET = b"of team vision"
+OUTSIDE = b"of the host"
+FILES = "/api/2.0/mlflow-artifacts/artifacts"
+OURS, THEIRS = "workspaces/nlp", "workspaces/vision"
+
+
+@pytest.fixture(scope="module")
+def served(
+    kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[MlflowGateway]:
+    with mlflow_gateway(kafka.bootstrap, tmp_path_factory.mktemp("paths")) as running:
+        root = store_of(running)
+        for place, content in ((THEIRS, SECRET), (OURS, b"own")):
+            (root / place / "1").mkdir(parents=True)
+            (root / place / "1" / "secret.txt").write_bytes(content)
+        (root.parent / "secret.txt").write_bytes(OUTSIDE)
+        # what an operator's tools, or a job on the same machine, may leave there
+        (root / OURS / "1" / "link").symlink_to(root / THEIRS / "1")
+        (root / OURS / "1" / "link.txt").symlink_to(root.parent / "secret.txt")
+        yield running
+
+
+def store_of(served: MlflowGateway) -> Path:
+    return served.mlflow.folder / "store" / "mlflow"
+
+
+class Raw:
+    """Sends paths as they are: other clients tidy them first."""
+
+    def __init__(self, served: MlflowGateway) -> None:
+        self._connection = http.client.HTTPConnection(urlsplit(served.url).netloc, timeout=60)
+        self._headers = {"Authorization": f"Bearer {served.tokens['nlp']}"}
+
+    def __call__(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+        # `putrequest` would refuse some of these paths
+        self._connection._validate_path = lambda _url: None  # type: ignore[attr-defined]
+        headers = dict(self._headers)
+        if body is not None and method == "POST":
+            headers["Content-Type"] = "application/json"
+        self._connection.request(method, f"/mlflow/teams/nlp{path}", body, headers)
+        answer = self._connection.getresponse()
+        return answer.status, answer.read()
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+@pytest.fixture
+def ask(served: MlflowGateway) -> Iterator[Raw]:
+    with closing(Raw(served)) as raw:
+        yield raw
+
+
+def picture(served: MlflowGateway) -> dict[str, bytes]:
+    """All files outside of the team's folder."""
+    top = store_of(served)
+    return {
+        str(path.relative_to(top.parent)): path.read_bytes()
+        for path in top.parent.rglob("*")
+        if path.is_file() and not path.is_symlink() and not path.is_relative_to(top / OURS)
+    }
+
+
+def leaving_paths(served: MlflowGateway) -> list[str]:
+    """Paths that name a file outside, if they are believed."""
+    root = str(store_of(served))
+    paths = [
+        *leaving("vision/1/secret.txt"), *leaving("workspaces/vision/1/secret.txt"),
+        *absolute(f"{root}/{THEIRS}/1/secret.txt"), *absolute("etc/passwd"),
+        f"{THEIRS}/1/secret.txt", f"{OURS}/../vision/1/secret.txt",
+        "workspaces/%6elp%2f..%2fvision/1/secret.txt",
+    ]  # fmt: skip
+    return list(dict.fromkeys(paths))
+
+
+def other_paths() -> list[str]:
+    """Odd names of the team's own folder, and symbolic links that somebody left there."""
+    links = (f"{OURS}/1/link/secret.txt", f"{OURS}/1/link.txt", "1/link/secret.txt", "1/link.txt")
+    return [*odd(), *links, "workspaces", "workspaces/", "~/secret.txt"]
+
+
+def test_hostile_paths_are_refused(served: MlflowGateway, ask: Raw) -> None:
+    before, taken = picture(served), []
+    for path in [*leaving_paths(served), *other_paths()]:
+        for method, body in (("GET", None), ("PUT", b"taken"), ("DELETE", None)):
+            status, answer = ask(method, f"{FILES}/{path}", body)
+            assert SECRET not in answer, path
+            assert OUTSIDE not in answer, path
+            assert status < 500, (status, method, path)
+            if status < 300 and method != "DELETE":
+                taken.append((method, path))
+    assert picture(served) == before
+    # These two are names as any other.
+    believed = {path for _, path in taken if "..." not in path and "%u002e" not in path}
+    assert believed.isdisjoint(leaving_paths(served)), believed
+
+
+def test_hostile_paths_in_queries_and_bodies_are_refused(served: MlflowGateway, ask: Raw) -> None:
+    before = picture(served)
+    made = ask("POST", "/api/2.0/mlflow/experiments/create", b'{"name": "paths"}')[1]
+    experiment = json.loads(made)["experiment_id"]
+    asked = json.dumps({"experiment_id": experiment}).encode()
+    run = json.loads(ask("POST", "/api/2.0/mlflow/runs/create", asked)[1])["run"]["info"]["run_id"]
+    for path in [*leaving_paths(served), *other_paths()]:
+        quoted = path.replace("#", "%23").replace("\\", "%5c")
+        for place in (
+            f"{FILES}?path={quoted}",
+            f"/api/2.0/mlflow/artifacts/list?run_id={run}&path={quoted}",
+            f"/get-artifact?run_id={run}&path={quoted}",
+        ):
+            status, answer = ask("GET", place)
+            assert status < 500, (status, place)
+            for word in (b"secret.txt", SECRET, OUTSIDE):
+                assert status >= 400 or word not in answer, place
+        upload = f"/ajax-api/2.0/mlflow/upload-artifact?run_uuid={run}&path={quoted}"
+        assert ask("POST", upload, b"taken")[0] < 500, path
+        for step in ("create", "complete", "abort"):
+            body = {"path": path, "upload_id": "x", "num_parts": 1, "parts": [{"part_number": 1}]}
+            status, _ = ask(
+                "POST", f"/api/2.0/mlflow-artifacts/mpu/{step}/{path}", json.dumps(body).encode()
+            )
+            assert 300 <= status <= 501, (step, path, status)
+    assert picture(served) == before

@@ -1,0 +1,210 @@
+"""Sessions of browsers: how they begin, what they allow and when they end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+from opentelemetry.metrics import NoOpMeterProvider
+from opentelemetry.trace import NoOpTracerProvider
+from starlette.responses import PlainTextResponse
+from starlette.types import Receive, Scope, Send
+
+from gangline_gateway.request_checks import Names, RequestChecks
+from gangline_gateway.sessions import CODE_S, SESSION_S, SESSIONS, Sessions
+from gangline_service.tokens import Role, TokenBook, TokenEntry, write_tokens
+
+HOST = "http://localhost:8080"
+OURS = {"Origin": HOST}
+TOKEN = "gl_of-ada"
+
+
+async def echo(scope: Scope, receive: Receive, send: Send) -> None:
+    answer = PlainTextResponse(scope["state"]["principal"].name)
+    await answer(scope, receive, send)
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> Callable[..., None]:
+    def write(*names: str) -> None:
+        entries = [
+            TokenEntry.of(f"gl_of-{name}", name=name, role=Role.MEMBER, teams=["nlp"])
+            for name in names
+        ]
+        write_tokens(tmp_path / "tokens.json", entries)
+
+    write("ada")
+    return write
+
+
+class Browser:
+    """Asks the checks without a server, and keeps cookies."""
+
+    def __init__(self, folder: Path, scheme: str = "http") -> None:
+        names = Names.of(8080, scheme=scheme)
+        self.app = RequestChecks(
+            echo, names, TokenBook.load(folder / "tokens.json"),
+            NoOpMeterProvider().get_meter("t"), NoOpTracerProvider().get_tracer("t"),
+        )  # fmt: skip
+        self.cookies = httpx.Cookies()
+        self.base = f"{scheme}://localhost:8080"
+
+    def __call__(self, method: str, path: str, **more: object) -> httpx.Response:
+        async def ask() -> httpx.Response:
+            transport = httpx.ASGITransport(self.app)
+            async with httpx.AsyncClient(
+                transport=transport, base_url=self.base, cookies=self.cookies
+            ) as client:
+                answer = await client.request(method, path, **more)  # type: ignore[arg-type]
+                self.cookies = client.cookies
+                return answer
+
+        return asyncio.run(ask())
+
+
+@pytest.fixture
+def browser(tokens: Callable[..., None], tmp_path: Path) -> Browser:
+    return Browser(tmp_path)
+
+
+def sign_in(browser: Browser, **form: str) -> httpx.Response:
+    return browser("POST", "/session", data={"token": TOKEN, **form}, headers=OURS)
+
+
+def test_a_token_begins_a_session(browser: Browser) -> None:
+    assert browser("GET", "/v1/x").status_code == 401
+    page = browser("GET", "/session?next=/mlflow/teams/nlp/")
+    assert page.status_code == 200
+    assert 'value="/mlflow/teams/nlp/"' in page.text
+    begun = sign_in(browser, next="/mlflow/teams/nlp/")
+    assert (begun.status_code, begun.headers["location"]) == (303, "/mlflow/teams/nlp/")
+    cookie = begun.headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie
+    assert TOKEN not in cookie
+    assert browser("GET", "/v1/x").text == "ada"
+    assert browser("GET", "/mlflow/").text == "ada"
+
+
+def test_a_code_works_once(browser: Browser) -> None:
+    bearer = {"Authorization": f"Bearer {TOKEN}"}
+    code = browser("POST", "/session/codes", headers=bearer).json()["code"]
+    form = {"token": "", "code": code}
+    assert browser("POST", "/session", data=form, headers=OURS).status_code == 303
+    assert browser("GET", "/v1/x").text == "ada"
+    again = browser("POST", "/session", data=form, headers=OURS)
+    assert again.status_code == 401
+    assert "was used" in again.text
+
+
+@pytest.mark.parametrize("headers", [{}, OURS, {"Authorization": "Bearer wrong"}])
+def test_only_a_token_makes_codes(browser: Browser, headers: dict[str, str]) -> None:
+    sign_in(browser)
+    expected = 403 if not headers else 401
+    assert browser("POST", "/session/codes", headers=headers).status_code == expected
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{}, {"Origin": "null"}, {"Origin": "http://evil.example"}, {"Origin": "http://localhost:99"},
+     {**OURS, "Sec-Fetch-Site": "same-site"}, {**OURS, "Sec-Fetch-Site": "cross-site"}],
+)  # fmt: skip
+def test_pages_of_others_change_nothing(browser: Browser, headers: dict[str, str]) -> None:
+    form = {"token": TOKEN}
+    assert browser("POST", "/session", data=form, headers=headers).status_code == 403
+    assert sign_in(browser).status_code == 303
+    for method in ("POST", "PUT", "PATCH", "DELETE"):
+        assert browser(method, "/v1/x", headers=headers).status_code == 403
+        assert browser(method, "/v1/x", headers=OURS).status_code == 200
+    assert browser("POST", "/session/end", headers=headers).status_code == 403
+    assert browser("GET", "/v1/x").status_code == 200
+
+
+def test_a_session_ends_with_the_user_s_word(browser: Browser) -> None:
+    sign_in(browser)
+    kept = httpx.Cookies(browser.cookies)
+    assert browser("POST", "/session/end", headers=OURS).status_code == 303
+    browser.cookies = kept  # a copy of the cookie
+    assert browser("GET", "/v1/x").status_code == 401
+
+
+def test_a_session_ends_with_its_token(browser: Browser, tokens: Callable[..., None]) -> None:
+    sign_in(browser)
+    tokens("bob")
+    assert browser("GET", "/v1/x").status_code == 401
+
+
+def test_a_header_counts_before_a_cookie(browser: Browser) -> None:
+    sign_in(browser)
+    assert browser("GET", "/v1/x", headers={"Authorization": "Bearer no"}).status_code == 401
+
+
+@pytest.mark.parametrize("token", ["", "gl_unknown", " "])
+def test_an_unknown_token_begins_nothing(browser: Browser, token: str) -> None:
+    refused = sign_in(browser, token=token)
+    assert refused.status_code == 401
+    assert "set-cookie" not in refused.headers
+    assert "Unknown token" in refused.text
+
+
+@pytest.mark.parametrize(
+    "place", ["//evil.example", "https://evil.example", "/\\evil.example", "", "x", "/a\r\nb: c"]
+)
+def test_it_leads_to_no_other_host(browser: Browser, place: str) -> None:
+    assert sign_in(browser, next=place).headers["location"] == "/mlflow/"
+
+
+def test_the_form_shows_no_foreign_html(browser: Browser) -> None:
+    page = browser("GET", "/session", params={"next": '/"><script>alert(1)</script>'})
+    assert "<script>alert" not in page.text
+    policy = page.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert "frame-ancestors 'none'" in policy
+
+
+def test_pages_of_mlflow_lead_to_the_form(browser: Browser) -> None:
+    html = {"Accept": "text/html,*/*"}
+    led = browser("GET", "/mlflow/teams/nlp/?a=1", headers=html)
+    assert led.status_code == 303
+    assert led.headers["location"] == "/session?next=%2Fmlflow%2Fteams%2Fnlp%2F%3Fa%3D1"
+    assert browser("GET", "/mlflow/teams/nlp/").status_code == 401
+    assert browser("GET", "/v1/x", headers=html).status_code == 401
+    assert browser("POST", "/mlflow/", headers=html).status_code == 401
+
+
+def test_with_tls_no_other_host_sets_the_cookie(
+    tokens: Callable[..., None], tmp_path: Path
+) -> None:
+    browser = Browser(tmp_path, "https")
+    form = {"token": TOKEN}
+    begun = browser("POST", "/session", data=form, headers={"Origin": browser.base})
+    cookie = begun.headers["set-cookie"]
+    assert cookie.startswith("__Host-gangline=")
+    assert "Secure" in cookie
+    assert "Domain" not in cookie
+
+
+def test_sessions_and_codes_have_their_time() -> None:
+    now_s = 0.0
+    sessions = Sessions(lambda: now_s)
+    cookie, code = sessions.begin(TOKEN), sessions.code(TOKEN)
+    now_s = CODE_S - 1
+    assert sessions.redeem(code) == TOKEN
+    code = sessions.code(TOKEN)
+    now_s += CODE_S
+    assert sessions.redeem(code) is None
+    now_s = SESSION_S - 1
+    assert sessions.token(cookie) == TOKEN
+    now_s = SESSION_S
+    assert sessions.token(cookie) is None
+
+
+def test_the_oldest_sessions_make_room() -> None:
+    sessions = Sessions(lambda: 0.0)
+    cookies = [sessions.begin(TOKEN) for _ in range(SESSIONS + 1)]
+    assert sessions.token(cookies[0]) is None
+    assert sessions.token(cookies[1]) == TOKEN
