@@ -36,7 +36,7 @@ from .values import Field, copy_value, fields, present_value, raw_values, with_v
 
 SOAK = int(os.environ.get("GANGLINE_EXTREMES", "0"))
 """So many events of each type have several extreme fields, and no value is left out; 0: `FEW`."""
-FEW, MOST = 5, 30
+FEW, MOST = 3, 15
 """Of a type without a soak: mixed events, and in all. Those with job specs have more values."""
 MOST_ERRORS = 20
 SEED = int(os.environ.get("GANGLINE_EXTREMES_SEED", "1"))

@@ -47,13 +47,15 @@ REPAIRS = 3
 class Ablation:
     """One safeguard: how to take it away, and the kinds of faults that need it.
 
-    `full_every` above 1: it is one of incremental saves.
+    `full_every` above 1: it is one of incremental saves. Seeds before `first_seed` are known to
+    have no run that needs it.
     """
 
     what: str
     parts: Callable[[], Parts]
     kinds: tuple[str, ...]
     full_every: int = 1
+    first_seed: int = 0
 
 
 class _UnfencedBus(MemoryBus):
@@ -257,6 +259,7 @@ ABLATIONS: dict[str, Ablation] = {
         "an older attempt commits no checkpoint",
         _patched((checkpoints_decide, "apply", _note_any_attempt)),
         ("late", "agent.crash"),
+        first_seed=18,
     ),
     "all-ranks": Ablation(
         "a checkpoint is committed when every rank has written its part (the first phase)",
@@ -285,6 +288,7 @@ ABLATIONS: dict[str, Ablation] = {
         "a checkpoint's bytes are compared when an attempt starts from it",
         _patched((effects, "intact", lambda data, digest: True)),
         ("store.damage", "rank.crash"),
+        first_seed=16,
     ),
     "references": Ablation(
         "retention counts references",

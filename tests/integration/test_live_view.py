@@ -124,22 +124,23 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("what", HOSTILE)
-def test_a_hostile_record_does_not_end_it(watched: Watched, what: str) -> None:
+def test_no_hostile_record_ends_it_nor_keeps_it_from_starting_again(watched: Watched) -> None:
     pid = watched.view.pid
     run = KEY.decode()
     watched.report(1, run=run)
     wait_until("the step before", lambda: watched.newest(run) == (1, 1))
     topic = watched.view.names.name(Topic.STEPS)
-    HOSTILE[what](HostileWriter(watched.view.bootstrap, topic, attributes("worker.step")))
-    watched.report(2, run=run)
-    wait_until("the step behind it", lambda: watched.newest(run) == (1, 2))
+    writer = HostileWriter(watched.view.bootstrap, topic, attributes("worker.step"))
+    for number, (what, write) in enumerate(HOSTILE.items(), start=2):
+        write(writer)
+        watched.report(number, run=run)
+        wait_until(f"the step behind {what}", lambda: watched.newest(run) == (1, number))  # noqa: B023
     assert watched.view.alive()
     assert watched.view.pid == pid
     watched.view.end(signal.SIGKILL)
     watched.view.start()
-    watched.report(3, run=run)
-    wait_until("the step after a restart", lambda: watched.newest(run) == (1, 3))
+    watched.report(99, run=run)
+    wait_until("the step after a restart", lambda: watched.newest(run) == (1, 99))
     assert watched.view.alive()
 
 

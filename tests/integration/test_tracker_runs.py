@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from datetime import timedelta
 
@@ -21,6 +22,7 @@ from gangline_schemas.mlflow_workspace import mlflow_run_id
 from support.fixtures.tracker import BASE, BASE_MS, logged, number, send_logged, step_event
 from support.harnesses.tracker_process import TrackerProcess, wait_until
 
+TEXTS = int(os.environ.get("GANGLINE_FILTER_TEXTS", "15"))
 OWN_A = {"job-a": "nlp"}
 OWN = {"job-a": "nlp", "job-b": "nlp"}
 
@@ -193,7 +195,7 @@ def test_runs_are_filtered_and_ordered(history: History) -> None:
     assert pages == ["job-c", "job-b", "job-a"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=TEXTS, deadline=None)
 @given(text=st.text(max_size=40))
 def test_no_value_of_a_filter_is_sql(tracker: TrackerProcess, text: str) -> None:
     """Values and names are compared as they are, and the engine takes the query."""

@@ -43,7 +43,7 @@ from scenarios.checked import Checked
 from scenarios.grammar import JobRow, NodeRow
 from scenarios.play import job_spec, node_info
 
-DECISIONS = int(os.environ.get("GANGLINE_SOAK_DECISIONS", "15000"))
+DECISIONS = int(os.environ.get("GANGLINE_SOAK_DECISIONS", "10000"))
 FIRST = int(os.environ.get("GANGLINE_SOAK_SEED", "0")) * 1_000_000
 RESERVATIONS = ("off", "easy", "conservative")
 POLICIES = [(order, reservation) for order in ORDERS for reservation in RESERVATIONS]
