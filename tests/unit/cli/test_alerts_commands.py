@@ -10,6 +10,7 @@ from support.harnesses.cli_run import Runner
 
 JOB = "train-fsdp-6a292f7d96"
 NOW = datetime.now(UTC)
+"""Whole hours are shown; half an hour lies between any and the next."""
 AT = "2026-11-21T08:00:00Z"
 ALERT: dict[str, Any] = {
     "number": 17, "rule": "queue-wait", "subject": "llama-sft-with-a-rather-long-name-0123456789",
@@ -72,7 +73,7 @@ def alert(number: int, **fields: Any) -> dict[str, Any]:
         "number": number, "rule": "queue-wait", "subject": JOB, "team": "nlp",
         "severity": "warning", "value": 7200.0, "threshold": 3600.0,
         "message": "it waits for 2 h", "cause": None,
-        "raised_at": (NOW - timedelta(hours=1, minutes=5)).isoformat(), "resolved_at": None,
+        "raised_at": (NOW - timedelta(hours=1, minutes=30)).isoformat(), "resolved_at": None,
         "silence": None, "targets": ["slack"],
     } | fields  # fmt: skip
 
@@ -80,7 +81,7 @@ def alert(number: int, **fields: Any) -> dict[str, Any]:
 def silence(number: int) -> dict[str, Any]:
     return {
         "number": number, "rule": "queue-wait", "team": "nlp", "subject": None,
-        "until": (NOW + timedelta(hours=4, minutes=1)).isoformat(), "comment": "cluster move",
+        "until": (NOW + timedelta(hours=4, minutes=30)).isoformat(), "comment": "cluster move",
         "user": "ada", "begun_at": NOW.isoformat(),
     }  # fmt: skip
 
@@ -118,9 +119,9 @@ def test_notifications_show_their_delivery(gangline: Runner, stub: Stub) -> None
     sent = {
         "notification": "n-1", "target": "slack", "team": "nlp", "about": "queue-wait",
         "alerts": 1, "state": "delivered", "tries": 2, "text": "ok",
-        "due_at": (NOW - timedelta(minutes=9)).isoformat(), "next_at": None,
+        "due_at": (NOW - timedelta(hours=2, minutes=30)).isoformat(), "next_at": None,
         "ended_at": NOW.isoformat(),
     }  # fmt: skip
     stub.on("GET", "/v1/notifications", {"notifications": [sent]})
     row = gangline("notifications").out.splitlines()[1].split()
-    assert row == ["n-1", "9", "min", "slack", "queue-wait", "delivered", "2", "ok"]
+    assert row == ["n-1", "2", "h", "slack", "queue-wait", "delivered", "2", "ok"]
