@@ -55,9 +55,11 @@ def report_step(metrics: Mapping[str, float], step: int) -> None:
     reporting.should_checkpoint()
 
 
-def block_s(trainer: Trainer, steps: int, log: Log | None) -> float:
+def block_s(
+    trainer: Trainer, steps: int, log: Log | None, clock: Callable[[], float] = time.perf_counter
+) -> float:
     """Seconds a step of one block, logged by `log` if given; metrics are those of the trainer."""
-    started = time.perf_counter()
+    started = clock()
     for _ in range(steps):
         result = trainer.train_step()
         if log is not None:
@@ -71,15 +73,21 @@ def block_s(trainer: Trainer, steps: int, log: Log | None) -> float:
                 "step_s": 0.1,
             }
             log(metrics, trainer.step)
-    return (time.perf_counter() - started) / steps
+    return (clock() - started) / steps
 
 
-def pairs_of_blocks(trainer: Trainer, steps: int, count: int, log: Log) -> list[float]:
+def pairs_of_blocks(
+    trainer: Trainer,
+    steps: int,
+    count: int,
+    log: Log,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[float]:
     """The ratios of steps with `log` to steps without, of `count` pairs in turns."""
     ratios = []
     for index in range(count):
         order = (log, None) if index % 2 else (None, log)
-        taken = {on is not None: block_s(trainer, steps, on) for on in order}
+        taken = {on is not None: block_s(trainer, steps, on, clock) for on in order}
         ratios.append(taken[True] / taken[False])
     return ratios
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 import gangline
 from gangline.sdk import Gangline, connect
+from gangline_schemas.mlflow_workspace import mlflow_run_id
 from support.fixtures.platform import RunningPlatform
 from support.harnesses.up_process import wait_until
 
@@ -43,6 +45,9 @@ class Server:
             timeout=120,
         )
 
+    def close(self) -> None:
+        self._http.close()
+
     def run(self, run_id: str) -> Any:
         return self._get("mlflow/runs/get", run_id=run_id)["run"]
 
@@ -69,8 +74,10 @@ class Server:
 
 
 @pytest.fixture
-def server(platform: RunningPlatform) -> Server:
-    return Server(platform)
+def server(platform: RunningPlatform) -> Iterator[Server]:
+    found = Server(platform)
+    yield found
+    found.close()
 
 
 def test_points_are_there_once_after_the_gateway_and_mlflow_were_killed(
@@ -136,17 +143,23 @@ def test_a_killed_script_s_run_is_uploaded_by_sync(
 
 
 IN_A_JOB = """
+import pathlib
 import gangline
 
 run = gangline.init(config={"lr": 1.0, "depth": 2}, tags=["own"])
 for step in range(1, 31):
     run.log({"loss": run.config.lr / step, "nested": {"a": step}}, step=step)
+pathlib.Path("notes.txt").write_text("of rank 0")
+run.log_artifact("notes.txt")
 run.finish()
+with gangline.init(name="child") as child:
+    child.log({"loss": 0.25})
+print("child is", child.id, flush=True)
 print("lr is", run.config.lr, flush=True)
 """
 
 
-def test_in_a_job_metrics_are_those_of_report(platform: RunningPlatform, tmp_path: Path) -> None:
+def test_a_job_s_own_run_and_its_child(server: Server) -> None:
     spec = {
         "name": "tracked", "team": "default", "command": ["python", "-c", IN_A_JOB],
         "resources": {"gpus": 2}, "hyperparameters": {"lr": 0.5},
@@ -156,8 +169,19 @@ def test_in_a_job_metrics_are_those_of_report(platform: RunningPlatform, tmp_pat
         assert job.state == "succeeded", job.failure
         said = [line.text for line in client.logs(job.job_id, rank=0)]
         assert "lr is 0.5" in said, said
+        (child_id,) = [line.rpartition(" ")[2] for line in said if line.startswith("child is")]
         wait_until("the curve", lambda: _last(client, job.job_id, "nested/a") == (30, 30.0))
         assert _last(client, job.job_id, "loss") == (30, 0.5 / 30)
+    own_id = mlflow_run_id(job.job_id)
+    own = server.run(own_id)
+    params = {one["key"]: one["value"] for one in own["data"]["params"]}
+    assert (params["lr"], params["depth"]) == ("0.5", "2")
+    assert {"key": "own", "value": "true"} in own["data"]["tags"]
+    assert server.file(own_id, "notes.txt") == b"of rank 0"
+    child = server.run(child_id)
+    assert {"key": "mlflow.parentRunId", "value": own_id} in child["data"]["tags"]
+    assert child["info"]["status"] == "FINISHED"
+    assert server.points(child_id, "loss") == [(0, 0.25)]
 
 
 def _last(client: Gangline, job_id: str, name: str) -> tuple[int, float] | None:

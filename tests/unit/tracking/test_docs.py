@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 import gangline
 from support.fakes.tracking_server import TrackingStub
 
+HEAVY = {"torch", "mlflow", "numpy", "typer", "matplotlib", "confluent_kafka"}
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "sdk.md"
 
 
@@ -30,3 +33,11 @@ def test_the_examples(
     assert second.steps("loss")[-1] == (100, 1e-5)
     assert len(server.files) == 1
     assert len([*kept.glob("*/run.json")]) == 1
+
+
+def test_the_sdk_is_light() -> None:
+    code = "import sys, gangline; gangline.init; print(*sys.modules)"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(ended.stdout.split())
+    assert "gangline.tracking.start" in loaded
+    assert not HEAVY & loaded

@@ -20,6 +20,8 @@ CLIENT_TAG: Final = "sdk.client_run"
 PARAMS_PER_REQUEST: Final = 100
 ANSWER_TIMEOUT_S: Final = 60.0
 """The first request after a start waits until the server has loaded MLflow."""
+STORED_TIMEOUT_S: Final = 600.0
+"""The store may take a while to put a large file together."""
 DEFAULT_TEAM: Final = "default"
 _CHUNK_BYTES: Final = 1 << 20
 _LATER: Final = frozenset({408, 425, 429})
@@ -154,6 +156,7 @@ class TrackingServer:
             f"{self._base}/api/2.0/mlflow-artifacts/artifacts/{path}",
             content=_pieces(file, sent),
             headers={"Content-Type": "application/octet-stream"},
+            timeout_s=STORED_TIMEOUT_S,
         )
 
     def _get(self, path: str, query: Mapping[str, str]) -> Any:
@@ -168,7 +171,9 @@ class TrackingServer:
 
     def _send(self, method: str, path: str, **options: Any) -> Any:
         try:
-            answer = self._transport.send(method, path, timeout_s=ANSWER_TIMEOUT_S, **options)
+            answer = self._transport.send(
+                method, path, **{"timeout_s": ANSWER_TIMEOUT_S, **options}
+            )
         except httpx.ConnectError:
             raise Away(f"nothing answers at {self.url}") from None
         except httpx.TransportError as error:
