@@ -54,6 +54,7 @@ def test_a_team_sees_its_own_rows_only(tracker: TrackerProcess) -> None:
             ("runs", "job_id"),
             ("run_list", "job_id"),
             ("usage", "job_id"),
+            ("run_tags", "job_id"),
             ("incidents", "job_id"),
             ("incident_list", "job_id"),
             ("checkpoints", "job_id"),
@@ -63,7 +64,7 @@ def test_a_team_sees_its_own_rows_only(tracker: TrackerProcess) -> None:
             query = sql.format(table=f"gangline.{table}", column=column)
             assert number(client, query) == 0, query
     assert client.query("SELECT DISTINCT node_id FROM node_samples").result_rows == [("node-1",)]
-    assert number(client, "SELECT count() FROM events WHERE subject = 'job-a'") == 11
+    assert number(client, "SELECT count() FROM events WHERE subject = 'job-a'") == 14
     assert number(tracker.client("vision"), "SELECT uniq(subject) FROM events") == 1
 
 

@@ -155,6 +155,17 @@ def test_runs_are_compared(history: History, curves: CurveReader) -> None:
     assert (final.low, final.high) == (pytest.approx(1 / 100), 1.0)
 
 
+def test_runs_are_found_by_the_tags_that_users_set(history: History) -> None:
+    def found(where: str) -> list[str]:
+        return [run.run_id for run in history.runs(RunFilter(where=where)).runs]
+
+    assert found("tags.stage = 'production' and metrics.loss < 9") == ["job-a"]
+    assert found("tags.stage = 'theirs'") == [], "tags of another team do not count"
+    assert found("tags.draft IS NULL and tags.stage IS NULL") == ["job-c", "job-b"]
+    (run,) = (each.run for each in history.some_runs(["job-a"]))
+    assert run.tags == {"stage": "production"}
+
+
 def test_runs_have_costs_where_their_gpus_have_prices(tracker: TrackerProcess) -> None:
     client = tracker.client("service")
     assert [run.cost for run in History(client).runs().runs] == [None] * 3, "no prices"

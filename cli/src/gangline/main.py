@@ -94,6 +94,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "open": browser.open_page,
         "metrics": runs.metrics,
         "compare": compare.compare,
+        "tag": runs.tag,
         "reproduce": reproduce.reproduce,
         "sync": sync.sync,
     },

@@ -29,7 +29,6 @@ def test_the_words_of_a_filter() -> None:
         ("metrics.loss < 'x'", "at character 1: metric loss is a number"),
         ("gpuhours > 1", "at character 1: there is no attribute 'gpuhours'; known are attempts,"),
         ("status = 'FINISHED'", "there is no attribute 'status'"),
-        ("tags.color = 'red'", "known are gangline.code_diff"),
         ("params.lr = 'x", "at character 13: this quotation has no end"),
         (
             "params.lr = 0.1 or gpus > 1",

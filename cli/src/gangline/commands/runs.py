@@ -1,4 +1,4 @@
-"""`gangline runs, metrics`."""
+"""`gangline runs, metrics, tag`."""
 
 from __future__ import annotations
 
@@ -76,6 +76,24 @@ def metrics(
         _refuse(session, job_id, missing)
     columns = _metrics(_curve_room(shown))
     session.out.listing(shown, columns, f"{job_id} has reported no metrics yet", result=curves)
+
+
+def tag(
+    session: Session,
+    run_id: JobId,
+    tags: Annotated[
+        list[str], typer.Argument(metavar="NAME=VALUE...", help="Tags; NAME= removes one.")
+    ],
+) -> None:
+    """Set tags of a run, also after its end; find it by them with runs --where."""
+    wanted: dict[str, str | None] = {}
+    for text in tags:
+        name, given, value = text.partition("=")
+        if not name or not given:
+            raise CliError(f"{text!r} is no tag; write NAME=VALUE", code=ExitCode.USAGE)
+        wanted[name] = value or None
+    done = session.client.tag(run_id, wanted)
+    session.out.show(done, f"{run_id} has new tags: {', '.join(sorted(wanted))}")
 
 
 def _refuse(session: Session, run_id: str, missing: Iterable[str]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TypedDict, Unpack, cast
 
@@ -19,6 +19,7 @@ from gangline_schemas.api.runs import (
     RunPage,
     Sampling,
     StepMetrics,
+    Tagged,
 )
 
 
@@ -111,6 +112,11 @@ class Runs(Calls):
             **_plain(shape),
         }
         return self._read(Comparison, "GET", "/v1/runs/compare", params=params)
+
+    def tag(self, run_id: str, tags: Mapping[str, str | None]) -> Tagged:
+        """Set a run's tags, also after its end; None removes a tag."""
+        path = f"/v1/runs/{path_id(run_id)}/tags"
+        return self._read(Tagged, "POST", path, body={"tags": dict(tags)}, repeatable=True)
 
     def incidents(
         self,

@@ -5,10 +5,11 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Literal
 
-from pydantic import Field, JsonValue
+from pydantic import ConfigDict, Field, JsonValue
 
-from gangline_schemas.api.base import Answer
+from gangline_schemas.api.base import Answer, Body
 from gangline_schemas.api.jobs import State
+from gangline_schemas.events.requests import Tags
 
 Axis = Literal["step", "time", "tokens"]
 """The x axis of curves: steps, seconds since the run's start, or trained tokens."""
@@ -101,6 +102,7 @@ class Run(Answer):
     code_ref: str
     data_snapshot: str
     hyperparameters: dict[str, str]
+    tags: dict[str, str] = Field(default_factory=dict, description="As users set them.")
 
 
 class RunPage(Answer):
@@ -108,6 +110,22 @@ class RunPage(Answer):
 
     runs: list[Run]
     cursor: str | None
+
+
+class TagsBody(Body):
+    """Tags to set on a run."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"tags": {"stage": "production", "draft": None}}]}
+    )
+    tags: Tags = Field(description="By name; null removes a tag.")
+
+
+class Tagged(Answer):
+    """The tags that were set, and null for those that were removed. Lists show them soon after."""
+
+    run_id: str
+    tags: dict[str, str | None]
 
 
 class Difference(Answer):

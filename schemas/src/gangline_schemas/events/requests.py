@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
+
+from pydantic import Field, StringConstraints
 
 from gangline_schemas.base import Event, Identifier
 from gangline_schemas.job import JobSpec
-from gangline_schemas.limits import Priority, Step, User
+from gangline_schemas.limits import Name, Priority, Step, User
+
+TAGS_PER_REQUEST = 100
+TagValue = Annotated[str, StringConstraints(max_length=5000)]
+Tags = Annotated[dict[Name, TagValue | None], Field(min_length=1, max_length=TAGS_PER_REQUEST)]
+"""By name; None removes a tag."""
 
 
 class JobSubmitted(Event):
@@ -51,4 +58,14 @@ class CheckpointPinRequested(Event):
     job_id: Identifier
     step: Step
     pinned: bool = True
+    user: User = "unknown"
+
+
+class RunTagged(Event):
+    """Set tags of a run, also of one that ended. Nothing decides on it: the tracker keeps it."""
+
+    type: ClassVar[str] = "run.tagged"
+    job_id: Identifier
+    team: Identifier = Field(description="The run's; tags of another team are ignored.")
+    tags: Tags
     user: User = "unknown"

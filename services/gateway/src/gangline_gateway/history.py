@@ -53,7 +53,9 @@ class RunFilter:
 
 
 _EXPRESSIONS = {"run_id": "job_id AS run_id", "cost": f"{COST} AS cost"}
-_RUN_COLUMNS = ", ".join(_EXPRESSIONS.get(name, name) for name in (*Run.model_fields, "spec"))
+_RUN_COLUMNS = ", ".join(
+    _EXPRESSIONS.get(name, name) for name in (*Run.model_fields, "spec") if name != "tags"
+)
 
 
 class History:
@@ -92,7 +94,8 @@ class History:
             where.parameters,
         )
         after = query.cursor(rows[size - 1]) if len(rows) > size else None
-        return RunPage(runs=[_history_run(row).run for row in rows[:size]], cursor=after)
+        found = self._with_tags(rows[:size])
+        return RunPage(runs=[each.run for each in found], cursor=after)
 
     def run(self, job_id: str, teams: frozenset[str] | None = None) -> HistoryRun | None:
         """One run; None if it does not exist or belongs to another team."""
@@ -110,8 +113,25 @@ class History:
         rows = self._rows(
             f"SELECT {_RUN_COLUMNS} FROM gangline.run_list AS r {where.sql}", where.parameters
         )
-        found = {row["run_id"]: _history_run(row) for row in rows}
+        found = {each.run.run_id: each for each in self._with_tags(rows)}
         return [found[job] for job in dict.fromkeys(job_ids) if job in found]
+
+    def _with_tags(self, rows: Sequence[dict[str, Any]]) -> list[HistoryRun]:
+        """The runs of these rows, with the tags that users set."""
+        if not rows:
+            return []
+        found = self._rows(
+            "SELECT job_id, team, name, value FROM gangline.run_tags FINAL "
+            "WHERE job_id IN {jobs:Array(String)} AND NOT removed ORDER BY job_id, name",
+            {"jobs": [row["run_id"] for row in rows]},
+        )
+        tags: dict[tuple[str, str], dict[str, str]] = {}
+        for tag in found:
+            tags.setdefault((tag["job_id"], tag["team"]), {})[tag["name"]] = tag["value"]
+        return [
+            _history_run({**row, "tags": tags.get((row["run_id"], row["team"]), {})})
+            for row in rows
+        ]
 
     def logs(
         self,

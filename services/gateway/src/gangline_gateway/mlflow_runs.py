@@ -84,6 +84,7 @@ def mlflow_run(found: Mapping[str, Any], team: str) -> HistoryRun:
         code_ref=commit,
         data_snapshot="",
         hyperparameters=params,
+        tags={name: value for name, value in tags.items() if not name.startswith("mlflow.")},
     )
     spec = {"hyperparameters": params, **({"code_ref": commit} if commit else {})}
     return HistoryRun(run, json.dumps(spec))

@@ -61,7 +61,7 @@ TAGS = {
     "gangline.data_snapshot": "data_snapshot",
     "gangline.strategy": "strategy",
 }
-"""The tags of a run and the attributes that they hold."""
+"""Tags that hold attributes of a run. All other tags are those that users set."""
 
 
 @dataclass
@@ -78,6 +78,7 @@ class RunQuery:
 
     def __post_init__(self) -> None:
         self._metrics: dict[str, str] = {}  # the parameter of each one's name
+        self._tags: dict[str, str] = {}
         for comparison in read_filter(self.where):
             self.conditions.append(self._condition(comparison))
         try:
@@ -92,7 +93,24 @@ class RunQuery:
 
     @property
     def join(self) -> str:
-        """The join with the last values of all metrics that are named; "" without any."""
+        """The joins with the last values of all metrics, and with all tags, that are named."""
+        return f"{self._metric_join()} {self._tag_join()}".strip()
+
+    def _tag_join(self) -> str:
+        if not self._tags:
+            return ""
+        values = ", ".join(
+            f"max(if(g.name = {given}, toNullable(g.value), NULL)) AS t{n}"
+            for n, given in enumerate(self._tags.values())
+        )
+        names = ", ".join(self._tags.values())
+        return (
+            f"LEFT JOIN (SELECT g.job_id AS run, g.team AS owner, {values} "
+            f"FROM gangline.run_tags AS g FINAL WHERE g.name IN ({names}) AND NOT g.removed "
+            "GROUP BY run, owner) AS t ON t.run = r.job_id AND t.owner = r.team"
+        )
+
+    def _metric_join(self) -> str:
         if not self._metrics:
             return ""
         values = ", ".join(
@@ -202,13 +220,16 @@ class RunQuery:
             name = self._parameter(key.name, "text")
             params = "r.hyperparameters"
             return f"if(mapContains({params}, {name}), toNullable({params}[{name}]), NULL)", "text"
-        name = TAGS.get(key.name, "") if key.kind == "tag" else key.name
+        if key.kind == "tag" and key.name not in TAGS:
+            if key.name not in self._tags:
+                self._tags[key.name] = self._parameter(key.name, "text")
+            return f"t.t{[*self._tags].index(key.name)}", "text"
+        name = TAGS[key.name] if key.kind == "tag" else key.name
         name = _OTHER_NAMES.get(name, name)
         if name not in ATTRIBUTES:
-            known = TAGS if key.kind == "tag" else ATTRIBUTES
             raise FilterError(
-                f"at character {key.at}: there is no {key.kind} {key.name[:60]!r}; known are "
-                f"{', '.join(sorted(known))}, params.NAME and metrics.NAME"
+                f"at character {key.at}: there is no attribute {key.name[:60]!r}; known are "
+                f"{', '.join(sorted(ATTRIBUTES))}, params.NAME, metrics.NAME and tags.NAME"
             )
         sql, kind = ATTRIBUTES[name]
         return (f"nullIf({sql}, '')", "text") if kind == "text" else (sql, kind)

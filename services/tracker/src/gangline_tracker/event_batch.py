@@ -18,6 +18,7 @@ from gangline_schemas.events.checkpoints import (
     CheckpointDeleted,
 )
 from gangline_schemas.events.quota import UsageCharged
+from gangline_schemas.events.requests import RunTagged
 from gangline_schemas.events.scheduling import NodeAdmitted
 from gangline_tracker.arrow import MILLISECONDS, dictionary, fields, ingested, millis, times
 from gangline_tracker.batches import Insert
@@ -104,11 +105,13 @@ class EventBatch:
         return len(self._received)
 
     def inserts(self, at: datetime) -> list[Insert]:
-        """INSERTs into runs, checkpoints, incidents and usage, as needed; then into events."""
+        """INSERTs into runs, checkpoints and so on, as needed; then into events."""
         if not self._received:
             return []
         incidents = Insert("incidents", incidents_table(self._received))
-        parts = [self._runs(), self._checkpoints(), incidents, self._usage(), self._events(at)]
+        tags = Insert("run_tags", _tags_table(self._received))
+        derived = [self._runs(), self._checkpoints(), incidents, self._usage(), tags]
+        parts = [*derived, self._events(at)]
         return [part for part in parts if part.rows.num_rows]
 
     def _events(self, at: datetime) -> Insert:
@@ -163,6 +166,23 @@ def _usage_table(received: Sequence[Received]) -> pa.Table:
     columns = fields([event for event, _ in charged], _USAGE)
     versions = pa.array([version for _, version in charged], pa.uint64())
     return pa.table({**columns, "version": versions})
+
+
+def _tags_table(received: Sequence[Received]) -> pa.Table:
+    rows = [
+        (event.team, event.job_id, name, value or "", value is None, item.offset + 1)
+        for item in received
+        if isinstance(event := item.envelope.data, RunTagged)
+        for name, value in event.tags.items()
+    ]
+    kinds = (*(pa.string(),) * 4, pa.bool_(), pa.uint64())
+    names = ("team", "job_id", "name", "value", "removed", "version")
+    return pa.table(
+        {
+            name: pa.array([row[place] for row in rows], kind)
+            for place, (name, kind) in enumerate(zip(names, kinds, strict=True))
+        }
+    )
 
 
 def _checkpoint(item: Received) -> CheckpointRow | None:

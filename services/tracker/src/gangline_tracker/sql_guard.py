@@ -109,7 +109,7 @@ def engine_filters(teams: frozenset[str] | None) -> dict[str, str]:
     """The same rule as conditions that the engine itself puts on tables, as a second line."""
     if teams is None:
         return {}
-    stored = ("steps", "logs", "runs", "usage", "incidents", "metric_points")
+    stored = ("steps", "logs", "runs", "usage", "incidents", "metric_points", "run_tags")
     tables = sorted(f"{DATABASE}.{table}" for table in stored)
     return {table: _condition(DATABASE, "runs", teams) for table in tables}
 

@@ -14,6 +14,7 @@ TEAM_TABLES = frozenset(
         "usage",
         "incidents",
         "metric_points",
+        "run_tags",
         "run_curves",
         "run_list",
         "incident_list",

@@ -1,7 +1,8 @@
-"""/v1/runs/compare and /v1/runs/{run_id}/curves: metrics of runs, alone and side by side."""
+"""/v1/runs/compare, curves and tags: runs alone and side by side."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated
@@ -14,6 +15,7 @@ from gangline_gateway.app_context import (
     Caller,
     RunId,
     answers,
+    may_change,
     router,
     visible_teams,
 )
@@ -24,7 +26,17 @@ from gangline_gateway.history_access import Queries
 from gangline_gateway.problems import invalid, not_found
 from gangline_gateway.routes.jobs import team_of_job
 from gangline_gateway.sql_parts import MLFLOW_RUN
-from gangline_schemas.api.runs import MAX_COMPARED, Axis, Comparison, Curve, Curves, Sampling
+from gangline_schemas.api.runs import (
+    MAX_COMPARED,
+    Axis,
+    Comparison,
+    Curve,
+    Curves,
+    Sampling,
+    Tagged,
+    TagsBody,
+)
+from gangline_schemas.events.requests import RunTagged
 from gangline_schemas.system_metrics import is_of_one_gpu
 from gangline_service.tokens import Principal
 
@@ -168,3 +180,20 @@ def _of_mlflow(app: AppContext, caller: Principal, run_id: str) -> HistoryRun | 
         return None
     team = app.history.query(lambda q: q.curves.team_of(run_id, visible_teams(caller)))
     return None if team is None else app.mlflow.run(run_id, team)
+
+
+@comparisons.post(
+    "/v1/runs/{run_id}/tags",
+    operation_id="tagRun",
+    summary="Set a run's tags",
+    status_code=202,
+    response_model=Tagged,
+    responses=answers(404),
+)
+async def tag_run(run_id: RunId, body: TagsBody, app: App, caller: Caller) -> Tagged:
+    """Also of a run that ended. null removes a tag; other tags stay."""
+    team = await asyncio.to_thread(team_of_job, app, caller, run_id)
+    may_change(caller, team)
+    event = RunTagged(job_id=run_id, team=team, tags=body.tags, user=caller.name)
+    await app.publisher.publish(run_id, event)
+    return Tagged(run_id=run_id, tags=body.tags)

@@ -1,4 +1,4 @@
--- Columns and roll-ups that tables have since they were made. Each statement may run again.
+-- Columns, roll-ups and tables that came later. Each statement may run again.
 
 ALTER TABLE gangline.heartbeats
     ADD COLUMN IF NOT EXISTS disk_read_mb_s Nullable(Float64),
@@ -37,3 +37,16 @@ ALTER TABLE gangline.metric_points
             min(value), max(value), sum(value), count()
         GROUP BY run_id, name, intDiv(step, 1000), is_nan, team
     );
+
+CREATE TABLE IF NOT EXISTS gangline.run_tags
+(
+    team LowCardinality(String),
+    job_id String,
+    name LowCardinality(String),
+    value String,
+    removed Bool,
+    version UInt64
+)
+ENGINE = ReplacingMergeTree(version)
+ORDER BY (job_id, name, team)
+COMMENT 'One row per tag that a user set on a run (read with FINAL); version is its offset plus 1.';
