@@ -17,6 +17,7 @@ from gangline_gateway.log_pages import LogFilter
 from gangline_gateway.prices import GpuPrices
 from gangline_gateway.sql_parts import CursorError
 from gangline_schemas.api.runs import Run
+from gangline_schemas.events.requests import RunTagged
 from gangline_schemas.events.steps import WorkerStep
 from gangline_schemas.mlflow_workspace import mlflow_run_id
 from support.fixtures.tracker import BASE, BASE_MS, logged, number, send_logged, step_event
@@ -155,7 +156,14 @@ def test_runs_are_compared(history: History, curves: CurveReader) -> None:
     assert (final.low, final.high) == (pytest.approx(1 / 100), 1.0)
 
 
-def test_runs_are_found_by_the_tags_that_users_set(history: History) -> None:
+def test_runs_are_found_by_the_tags_that_users_set(
+    tracker: TrackerProcess, history: History
+) -> None:
+    theirs = RunTagged(job_id="job-b", team="vision", tags={"stage": "theirs"})
+    tracker.send(theirs, "job-b")
+    client = tracker.client()
+    wait_until("tags", lambda: number(client, "SELECT count() FROM run_tags FINAL") == 3)
+
     def found(where: str) -> list[str]:
         return [run.run_id for run in history.runs(RunFilter(where=where)).runs]
 
