@@ -8,7 +8,7 @@ import pytest
 
 sa = pytest.importorskip("sqlalchemy")
 
-from gangline_mlflow.latest import Latest, LatestTable  # noqa: E402 - it needs sqlalchemy
+from gangline_mlflow.latest import DatabaseAway, Latest, LatestTable  # noqa: E402 - it needs sqlalchemy
 
 TABLES = (
     "CREATE TABLE runs (run_uuid VARCHAR(32) PRIMARY KEY)",
@@ -89,6 +89,18 @@ def test_nothing_is_written_when_a_part_fails(engine: sa.Engine) -> None:
         table.write(broken, {0: 1})
     assert rows(engine) == {}
     assert table.positions() == {}
+
+
+def test_a_database_that_cannot_write_is_away(engine: sa.Engine) -> None:
+    table, row = LatestTable(engine), (1, 1, 1.0, False)
+    hasty = sa.create_engine(engine.url, connect_args={"timeout": 0})
+    with engine.connect() as other:
+        other.exec_driver_sql("BEGIN IMMEDIATE")
+        with pytest.raises(DatabaseAway, match="locked"):
+            LatestTable(hasty).write({("r1", "a"): row}, {0: 1})
+        other.exec_driver_sql("ROLLBACK")
+    table.write({("r1", "a"): row}, {0: 1})
+    assert rows(engine) == {("r1", "a"): row}
 
 
 def test_statistics_are_gathered_beside_open_connections(engine: sa.Engine) -> None:

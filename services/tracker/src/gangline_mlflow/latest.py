@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlalchemy as sa
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import IntegrityError, InterfaceError, OperationalError
 
 LatestRow = tuple[int, int, float, bool]
 """(step, Unix time in ms, value, whether it is a NaN); the first three decide which is newer."""
@@ -33,6 +33,10 @@ WHERE (excluded.step, excluded.timestamp, excluded.value)
 """
 
 
+class DatabaseAway(Exception):
+    """The database does not answer, or cannot write now."""
+
+
 def keep_newer(latest: Latest, key: tuple[str, str], row: LatestRow) -> None:
     """Put a value in, unless a newer one is there."""
     known = latest.get(key)
@@ -57,7 +61,10 @@ class LatestTable:
             return {int(place): int(offset) for place, offset in rows}
 
     def write(self, latest: Latest, positions: dict[int, int]) -> None:
-        """Write both in one transaction. Values of runs that were removed are left out."""
+        """Write both in one transaction. Values of runs that were removed are left out.
+
+        Raises DatabaseAway. The transaction may be there all the same; writing it again is safe.
+        """
         for attempt in range(1, _TRIES + 1):
             try:
                 with self._engine.begin() as connection:
@@ -65,6 +72,8 @@ class LatestTable:
             except IntegrityError:  # a run was removed meanwhile
                 if attempt == _TRIES:
                     raise
+            except (OperationalError, InterfaceError) as error:
+                raise DatabaseAway(str(error.orig)) from error
             else:
                 return
 

@@ -24,7 +24,7 @@ import structlog
 
 from gangline_bus.codec import UndecodableError, encode, receive
 from gangline_bus.ports import BusError, Record, TopicPartition
-from gangline_mlflow.latest import Latest, LatestTable, keep_newer
+from gangline_mlflow.latest import DatabaseAway, Latest, LatestTable, keep_newer
 from gangline_mlflow.parts import Parts
 from gangline_mlflow.plain import Point
 from gangline_mlflow.values import published
@@ -42,6 +42,9 @@ _ANALYZE_EVERY_S = 60.0
 _POLL_S = 0.2
 _RECORDS = 2_000
 _RUNS_KEPT = 10_000
+_AWAY_S = 300.0
+"""The process ends when the database is away for longer; its supervisor starts another one."""
+_RETRY_S = 1.0
 _VALUES_KEPT = 100_000
 
 
@@ -132,7 +135,10 @@ class Points:
             if is_written and not self._waiting(run_id):
                 return
             self._await_reading(run_id)
-        self.flush()
+        try:
+            self.flush()
+        except DatabaseAway as error:
+            raise NotSettledError("the database does not answer") from error
 
     def settle_history(self, run_ids: Iterable[str]) -> None:
         """Wait until ClickHouse has what was accepted of these runs. Raises NotSettledError."""
@@ -156,7 +162,7 @@ class Points:
         self._passed(positions)
 
     def flush(self) -> None:
-        """Write the newest values to SQL, and how far the topic is read."""
+        """Write the newest values to SQL, and how far the topic is read. Raises DatabaseAway."""
         with self._flushing:
             with self._changed:
                 latest, self._latest = self._latest, {}
@@ -201,7 +207,7 @@ class Points:
                 self._take(self._reader.poll(_RECORDS, _POLL_S))
                 now = time.monotonic()
                 if self._positions and now - written >= _FLUSH_EVERY_S:
-                    self.flush()
+                    self._flush_when_possible()
                     written = now
                     if now - analyzed >= _ANALYZE_EVERY_S:
                         self._table.analyze()
@@ -211,6 +217,20 @@ class Points:
             with self._changed:
                 self._changed.notify_all()
             raise  # ends the process
+
+    def _flush_when_possible(self) -> None:
+        """Flush; while the database is away, try again. Nothing is read from the bus meanwhile."""
+        deadline = time.monotonic() + _AWAY_S
+        while True:
+            try:
+                self.flush()
+            except DatabaseAway as error:
+                if time.monotonic() > deadline:
+                    raise
+                log.warning("the database does not answer", error=str(error))
+                time.sleep(_RETRY_S)
+            else:
+                return
 
     def _take(self, records: Sequence[Record]) -> None:
         read = [(record, _event(record)) for record in records]
