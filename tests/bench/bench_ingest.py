@@ -24,6 +24,7 @@ from gangline_bus.kafka import KafkaBus
 from gangline_bus.memory import Broker
 from gangline_bus.ports import Bus
 from gangline_bus.topics import TopicNames, create_topics
+from gangline_schemas.catalog import Topic
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.steps import WorkerStep
 from gangline_tracker.batches import StepBatch
@@ -38,9 +39,11 @@ FLUSH_EVERY = 2_000
 BASE_MS = 1_700_000_000_000
 
 
-def produce(bus: Bus, points: int, runs: int = 50) -> int:
+def produce(bus: Bus, points: int, runs: int = 50, names: TopicNames | None = None) -> int:
     """Fill gangline.steps; the number of points written."""
-    create_topics(bus, TopicNames())
+    names = names or TopicNames()
+    create_topics(bus, names)
+    topic = names.name(Topic.STEPS)
     writer = bus.writer()
     per_record = STEPS_PER_RECORD * len(METRICS)
     count = points // per_record
@@ -60,7 +63,7 @@ def produce(bus: Bus, points: int, runs: int = 50) -> int:
             },
         )
         envelope = Envelope(str(number), "bench", datetime.now(UTC), event.run_id, event)
-        writer.send(encode(envelope, topic="gangline.steps"))
+        writer.send(encode(envelope, topic=topic))
         if number % FLUSH_EVERY == 0:
             writer.flush(60)  # the queue to the bus is bounded
     assert writer.flush(120) == 0

@@ -1,4 +1,6 @@
-"""`PYTHONPATH=tests python -m chaos`: the fault matrix, or one fault done to one job many times.
+"""`PYTHONPATH=tests python -m chaos`: the fault matrix, or one fault done many times.
+
+Many times: to one job (`--kills`, `--cuts`), or to the processes of tracking (`--tracking`).
 
 Exit codes: 0 every cell ended as it must, 1 one did not, 2 usage.
 """
@@ -25,6 +27,8 @@ from chaos.fault import Fault, Place
 from chaos.matrix import Matrix, Outcome
 from chaos.often import cut_often, kill_often
 from chaos.places import BreakablePlatform, apart, joined, on_one_machine
+from chaos.tracking import COLUMNS as KILL_COLUMNS
+from chaos.tracking import kill_each
 from gangline.local.stop_signals import stop_signals_interrupt
 from support.harnesses.log_watch import LogWatch
 from support.harnesses.two_machines import NoMachinesError
@@ -58,6 +62,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kills", type=int, default=0, help="kill one job so often instead")
     parser.add_argument("--cuts", type=int, default=0, help="cut off its node so often instead")
+    parser.add_argument(
+        "--tracking", type=int, default=0, help="kill each process of tracking so often instead"
+    )
     parser.add_argument("--json", type=Path, help="write the outcomes there")
     return parser.parse_args(arguments)
 
@@ -118,6 +125,19 @@ def matrix(cells: list[tuple[Fault, str]]) -> list[Outcome]:
     return outcomes
 
 
+def tracking_kills(options: argparse.Namespace) -> int:
+    """Kill the processes that points of metrics pass; gives the exit code."""
+    with stop_signals_interrupt(), tempfile.TemporaryDirectory(prefix="gangline-chaos-") as folder:
+        tell(f"     {KILL_COLUMNS}")
+        total = kill_each(Path(folder), options.tracking, options.seed, tell)
+    for victim, found in total.items():
+        tell(f"all  {victim:9} {found}")
+    if options.json is not None:
+        rows = {victim: asdict(found) for victim, found in total.items()}
+        options.json.write_text(json.dumps(rows, indent=1))
+    return int(any(found.wrong for found in total.values()))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what was asked for; gives the exit code."""
     options = parse(arguments)
@@ -132,6 +152,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             came_up = cut_often(platform, watch, options.cuts, tell)
         tell(f"{options.cuts} cuts in a row: {came_up} restarts, each after its ranks were dead")
         return 0 if came_up >= options.cuts else 1
+    if options.tracking:
+        return tracking_kills(options)
     outcomes = matrix(chosen(options))
     wrong = [outcome for outcome in outcomes if outcome.problem]
     tell(f"{len(outcomes)} cells, {len(wrong)} not as they must be")

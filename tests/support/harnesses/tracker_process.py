@@ -17,6 +17,7 @@ from typing import Any
 import clickhouse_connect
 from clickhouse_connect.driver.client import Client
 
+from gangline.local.ports import pick_ports
 from gangline.local.probe import answers_ok
 from gangline_bus.codec import encode
 from gangline_bus.kafka import KafkaBus
@@ -74,6 +75,7 @@ class TrackerProcess:
             "GANGLINE_TOKENS_FILE": str(folder / "tokens.json"),
             "GANGLINE_CLICKHOUSE": f"chdb://{folder / 'db'}",
             "GANGLINE_QUERY_TIME_S": "2",
+            "GANGLINE_HTTP_PORT": str(pick_ports(1)[0]),
             "GANGLINE_HTTP_FILE": str(self.address),
             "GANGLINE_HEALTH_FILE": str(self.health),
             "GANGLINE_INSTANCE_ID": "tracker-0",
@@ -127,7 +129,7 @@ class TrackerProcess:
 
     @property
     def url(self) -> str:
-        """Where it serves."""
+        """Where it serves, also after a restart."""
         return str(json.loads(self.address.read_text())["url"])
 
     def client(self, who: str = "admin") -> Client:
