@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Caches and virtual environment may lie on different file systems.
 export UV_LINK_MODE ?= $(if $(CI),copy,hardlink)
 
-.PHONY: help setup lock up demo test all-tests test-unit test-gpu test-limits lint format soak load chaos bench bench-scheduler bench-worker clean
+.PHONY: help setup lock up demo test all-tests test-unit test-gpu test-limits lint format soak load chaos bench bench-scheduler bench-worker bench-tracker clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -98,10 +98,11 @@ load: $(STAMP) ## 10,000 malformed requests and 1,000 slow connections to each s
 	@GANGLINE_FUZZ_REQUESTS=14500 GANGLINE_FUZZ_SEED=$$(date +%s) GANGLINE_SLOW_CLIENTS=1000 \
 	  $(PYTEST) -q -n 0 --timeout 0 tests/integration/test_fuzzed_requests.py tests/integration/test_slow_clients.py
 
-chaos: $(STAMP) ## inject every fault into jobs that train; then 100 kills and 100 cuts of one job
+chaos: $(STAMP) ## inject every fault into jobs that train; 100 kills and 100 cuts of one job; 100 kills of tracking
 	@PYTHONPATH=tests $(BIN)/python -m chaos
 	@PYTHONPATH=tests $(BIN)/python -m chaos --kills 100
 	@PYTHONPATH=tests $(BIN)/python -m chaos --cuts 100
+	@PYTHONPATH=tests $(BIN)/python -m chaos --tracking 20
 
 bench: $(STAMP) ## measure, print a table and JSON
 	@$(BIN)/python tests/bench/run.py
@@ -114,6 +115,18 @@ bench-scheduler: $(STAMP) ## measure the scheduler: cycles, growth, reclaim, man
 BENCH_WORKER := checkpoint incremental verify restart loader step_overhead agreement ettr
 bench-worker: $(STAMP) ## measure saves, restores, restarts, the loader, runs with failures
 	@$(BIN)/python tests/bench/run.py --json build/bench-worker.json $(BENCH_WORKER:%=--only %)
+
+# FastTrackML is only compared with, so it is no part of requirements.lock.
+FASTTRACKML := build/fasttrackml/bin/fml
+$(FASTTRACKML): $(UV)
+	@echo "setting up: FastTrackML, to compare with (75 MB)"
+	@$(UV) venv --quiet --allow-existing --python $(PYTHON) build/fasttrackml
+	@VIRTUAL_ENV=build/fasttrackml $(UV) pip install --quiet --no-deps fasttrackml==0.6.0
+
+BENCH_TRACKER := sustained mlflow compare storage tracking tracking_growth platform
+bench-tracker: $(STAMP) ## measure tracking, beside the genuine MLflow server and FastTrackML
+	@$(MAKE) --no-print-directory $(FASTTRACKML) || echo "no FastTrackML: its rows are left out"
+	@$(BIN)/python tests/bench/run.py --json build/bench-tracker.json $(BENCH_TRACKER:%=--only %)
 
 clean: ## remove the virtual environments, caches and build results
 	rm -rf .venv .uv .mypy_cache .ruff_cache .pytest_cache build

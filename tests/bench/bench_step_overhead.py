@@ -28,7 +28,7 @@ from gangline_worker.training.config import TrainConfig
 from gangline_worker.training.trainer import Trainer
 from gangline_worker.training.world import join_world
 
-BUDGET_RATIO = 1.03
+BUDGET_RATIO = 1.01
 Log = Callable[[Mapping[str, float], int], None]
 
 

@@ -211,7 +211,8 @@ class Tracking:
         with self.tracker.client() as client:
             rows = client.query(
                 "SELECT count() - uniqExact(partition, offset, name, step, time_ms) "
-                "FROM metric_points"
+                "FROM metric_points WHERE run_id IN {runs:Array(String)}",
+                parameters={"runs": [writer.run_id for writer in self._writers]},
             ).result_rows
         return int(rows[0][0])
 
