@@ -16,7 +16,7 @@ import unicodedata
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from gangline_schemas.mlflow_workspace import workspace_of
+from gangline_schemas.mlflow_workspace import team_of, workspace_of
 from gangline_service.tokens import Principal, Role
 
 PREFIX = "/mlflow"
@@ -89,7 +89,7 @@ def enter(path: str, query: str, caller: Principal) -> Passed:
 def inside(path: str, workspace: str) -> str:
     """The path of a job's request as MLflow knows it. Raises Refused for another team's."""
     named, inner = _split(path.removeprefix(PREFIX))
-    if named is not None and workspace_of(named) != workspace:
+    if named not in {None, team_of(workspace)}:
         raise Refused(403, "PERMISSION_DENIED", "the token does not belong to this team")
     return inner
 

@@ -49,7 +49,6 @@ def create_app(settings: Settings) -> Any:
     from gangline_mlflow.artifact_bytes import ArtifactBytes
     from gangline_mlflow.artifact_lane import ArtifactLane
     from gangline_mlflow.guard import Guard
-    from gangline_mlflow.job_runs import JobRuns
     from gangline_mlflow.lane import FastLane
     from gangline_mlflow.ui import OneWorkspace
     from gangline_mlflow.wsgi import BoundedResponder
@@ -64,11 +63,9 @@ def create_app(settings: Settings) -> Any:
         )
     )
     _get_model_registry_store()
-    jobs = JobRuns(current(), store, store.points)
-    jobs.start()
     token = settings.service_token.get_secret_value()
     lanes = OneWorkspace(ArtifactLane(FastLane(fastapi_app.app, store), artifacts))
-    return Guard(lanes, token, jobs)
+    return Guard(lanes, token, store.jobs)
 
 
 class Server:

@@ -26,6 +26,7 @@ from pydantic import ValidationError
 
 from gangline_bus.ports import BusError
 from gangline_mlflow.history import Histories, Row, Unreadable
+from gangline_mlflow.job_runs import JobRuns
 from gangline_mlflow.latest import LatestTable
 from gangline_mlflow.parts import Parts
 from gangline_mlflow.plain import RunsAsked
@@ -55,6 +56,7 @@ class GanglineStore(WorkspaceAwareSqlAlchemyStore):  # type: ignore[misc]  # MLf
     """The store of a server with workspaces."""
 
     points: Points
+    jobs: JobRuns
     histories: Histories
 
     # Writing
@@ -213,6 +215,8 @@ def open_store(database: str, artifact_root: str | None, parts: Parts) -> Gangli
     store = GanglineStore(database, artifact_root)
     store.histories = parts.histories
     store.points = Points(parts, LatestTable(store.engine))
+    store.jobs = JobRuns(parts, store, store.points)
+    store.jobs.start()  # first: points of a run that is not there are left out
     store.points.start()
     return store
 

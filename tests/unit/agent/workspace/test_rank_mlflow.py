@@ -45,7 +45,7 @@ def test_the_runs_of_a_program_are_children_of_the_job_s(
 ) -> None:
     given = with_spec(allocated(), project="sft")
     found = environment(access, given, tmp_path)
-    assert found["MLFLOW_TRACKING_URI"] == GATEWAY
+    assert found["MLFLOW_TRACKING_URI"] == f"{GATEWAY}/teams/{given.team}"
     assert found["MLFLOW_EXPERIMENT_NAME"] == f"{given.team}/sft"
     assert json.loads(found["MLFLOW_RUN_CONTEXT"]) == {
         "mlflow.parentRunId": mlflow_run_id(given.job_id),

@@ -22,7 +22,7 @@ TOKEN = "MLFLOW_TRACKING_TOKEN"  # noqa: S105 -- a variable's name
 
 @dataclass(frozen=True)
 class MlflowAccess:
-    """Where ranks reach MLflow, and the secret that their tokens are made with."""
+    """Where ranks reach the gateway's /mlflow, and the secret that their tokens are made with."""
 
     uri: str
     secret: SharedSecret = field(repr=False)
@@ -40,7 +40,7 @@ class MlflowAccess:
             ATTEMPT_TAG: str(attempt),
         }
         found = {
-            URI: self.uri,
+            URI: f"{self.uri.rstrip('/')}/teams/{allocation.team}",
             TOKEN: make_token(self.secret.value(), JobAttempt(job_id, attempt)),
             "MLFLOW_EXPERIMENT_NAME": experiment_of(allocation.team, spec.project),
             "MLFLOW_RUN_CONTEXT": json.dumps(tags),
