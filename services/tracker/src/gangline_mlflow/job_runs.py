@@ -16,7 +16,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 from mlflow.exceptions import MlflowException
@@ -42,6 +42,7 @@ _RETRY_S = 1.0
 _POLL_S = 0.2
 _RECORDS = 2_000
 _JOBS_KEPT = 10_000
+ResultT = TypeVar("ResultT")
 _TYPES = frozenset(event.type for event in TAKEN)
 
 
@@ -108,7 +109,7 @@ class JobRuns:
         faults = self._faults.poll(_RECORDS, 0.0)
         records = self._scheduling.poll(_RECORDS, 0.0 if faults else wait_s)
         if faults:
-            ends = self._bus.end_offsets(self._scheduling.positions())
+            ends = _retried(lambda: self._bus.end_offsets(self._scheduling.positions()))
             while any(self._scheduling.positions()[place] < end for place, end in ends.items()):
                 self._beat()
                 records += self._scheduling.poll(_RECORDS, _POLL_S)
@@ -181,7 +182,7 @@ class JobRuns:
         known = self._table.known(job for job, change in changes.items() if change.points)
         waiting = [(job_id, changes[job_id]) for job_id in sorted(known)]
         teams = self._table.workspaces(known)
-        _until_done(lambda: self._send([(teams[job], job, change) for job, change in waiting]))
+        _retried(lambda: self._send([(teams[job], job, change) for job, change in waiting]))
 
     def _send(self, items: list[tuple[str, str, Change]]) -> None:
         futures = []
@@ -205,13 +206,11 @@ def _charges(change: Change) -> bool:
     return any(point.name == GPU_SECONDS for point in change.points)
 
 
-def _until_done(send: Callable[[], None]) -> None:
-    """Try again while the bus is away."""
+def _retried(ask: Callable[[], ResultT]) -> ResultT:
+    """The result; tries again while the bus is away."""
     while True:
         try:
-            send()
+            return ask()
         except (BusError, TimeoutError) as error:
-            log.warning("metrics of jobs wait for the bus", error=str(error)[:300])
+            log.warning("runs of jobs wait for the bus", error=str(error)[:300])
             time.sleep(_RETRY_S)
-        else:
-            return
