@@ -31,6 +31,7 @@ from gangline_gateway.history_access import HistoryAccess, Queries
 from gangline_gateway.publish import Publisher
 from gangline_gateway.reports.facts import Facts, Period
 from gangline_gateway.request_checks import Names, RequestChecks
+from gangline_gateway.run_points import PointPage
 from gangline_gateway.scheduler_questions import SchedulerQuestions
 from gangline_gateway.sse import Streams
 from gangline_gateway.tail import Tail
@@ -126,10 +127,18 @@ class NoHistory:
         return []
 
 
+class NoPoints:
+    """A history without points."""
+
+    def page(self, *_: object) -> PointPage:
+        return PointPage(b"", None)
+
+
 def no_history() -> Queries:
     """Queries without answers."""
     empty: Any = NoHistory()
-    return Queries(empty, empty, empty, empty, empty, empty)
+    points: Any = NoPoints()
+    return Queries(empty, empty, empty, empty, empty, points)
 
 
 class GatewayHarness:
