@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gangline_worker.data.inputs import find_inputs
 from gangline_worker.data.manifest import Manifest
-from gangline_worker.data.prepare import Sources, prepare
+from gangline_worker.data.prepare import Progress, Sources, prepare
 from gangline_worker.data.tokenizer import ByteTokenizer
 
 SHARD_TOKENS, BLOCK_BYTES = 512, 256
@@ -47,3 +47,7 @@ def flip(path: Path, at: int) -> None:
     raw = bytearray(path.read_bytes())
     raw[at] ^= 4
     path.write_bytes(raw)
+
+
+def quiet(_: Progress) -> None:
+    """Show no progress."""

@@ -1,0 +1,222 @@
+"""Tokens from a store: what is fetched, cached, healed and evicted."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gangline_storage import LocalStore, NotFound
+from gangline_worker.data.cache import CacheFolder
+from gangline_worker.data.errors import DataShardError
+from gangline_worker.data.manifest import Manifest
+from gangline_worker.data.opening import ReadSettings
+from gangline_worker.data.prepare import prepare
+from gangline_worker.data.source import store_snapshot
+from gangline_worker.data.tokenizer import ByteTokenizer
+from gangline_worker.data.tokens import (
+    TokenData,
+    TokenReader,
+)
+from support.builders.data import (
+    BLOCK_BYTES,
+    SHARD_TOKENS,
+    flip,
+    small_snapshot,
+    small_sources,
+    text_bytes,
+)
+from support.fixtures.token_snapshot import BLOCK_TOKENS, snapshot, tokens_of
+
+__all__ = ["snapshot"]
+
+
+LIMIT_BYTES = 1 << 30
+
+
+class CountingStore:
+    """A folder as a store, with what was asked of it; the next answers can be spoilt."""
+
+    def __init__(self, folder: Path) -> None:
+        self._inner = LocalStore(folder)
+        self.asked: list[tuple[str, int]] = []
+        self.spoil_next = 0
+
+    def get(self, key: str) -> bytes:
+        return self._inner.get(key)
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        self.asked.append((key, start // BLOCK_BYTES))
+        data = self._inner.get_range(key, start, length)
+        if self.spoil_next:
+            self.spoil_next -= 1
+            return data[:-1] + bytes([data[-1] ^ 1])
+        return data
+
+
+def store_reader(
+    store: CountingStore, cache: Path, *, limit_bytes: int = LIMIT_BYTES, max_damaged: int = 8
+) -> TokenReader:
+    folder = CacheFolder(cache, limit_bytes)
+    snapshot = store_snapshot(store, folder)  # type: ignore[arg-type]
+    return TokenReader(snapshot, max_damaged=max_damaged, complain=str)
+
+
+def test_a_store_is_asked_once_for_what_is_used(
+    snapshot: tuple[Path, Manifest, bytes], tmp_path: Path
+) -> None:
+    out, manifest, text = snapshot
+    store = CountingStore(out)
+    reader = store_reader(store, tmp_path / "cache")
+    for _ in range(2):
+        assert (
+            tokens_of(reader, BLOCK_TOKENS + 5, BLOCK_TOKENS)
+            == (text[BLOCK_TOKENS + 5 : 2 * BLOCK_TOKENS + 5])
+        )
+    assert store.asked == [("shard-000000.tok", 1), ("shard-000000.tok", 2)]
+    later = store_reader(store, tmp_path / "cache")
+    assert tokens_of(later, 0, len(text)) == text
+    assert len(store.asked) == sum(len(shard.blocks) for shard in manifest.shards)
+    assert later.source.refetched == 0
+
+
+def test_a_cache_that_was_damaged_is_healed(
+    snapshot: tuple[Path, Manifest, bytes], tmp_path: Path
+) -> None:
+    out, manifest, text = snapshot
+    store = CountingStore(out)
+    assert tokens_of(store_reader(store, tmp_path), 0, len(text)) == text
+    asked = len(store.asked)
+    cached = tmp_path / manifest.digest
+    flip(cached / "shard-000001.tok", BLOCK_BYTES + 9)
+    (cached / "shard-000002.tok").write_bytes(b"")
+    (cached / "shard-000003.tok").unlink()
+    flip(cached / "shard-000004.tok", 0)
+    longer = cached / "shard-000004.tok"
+    longer.write_bytes(longer.read_bytes() + b"more")
+    reader = store_reader(store, tmp_path)
+    assert tokens_of(reader, 0, len(text)) == text
+    assert len(store.asked) - asked == 1 + 4 + 4 + 4
+    assert reader.source.refetched == 1
+    assert reader.blocks.quarantined == {}
+
+
+@pytest.mark.parametrize(("spoilt", "left_out"), [(1, 0), (2, 1)])
+def test_a_bad_answer_is_asked_for_once_more(
+    snapshot: tuple[Path, Manifest, bytes], tmp_path: Path, spoilt: int, left_out: int
+) -> None:
+    out, _, text = snapshot
+    store = CountingStore(out)
+    store.spoil_next = spoilt
+    data = TokenData(store_reader(store, tmp_path), seq_len=16, seed=3)
+    batch = data.batch(0, 4, 0, 1)
+    assert len(data.reader.blocks.quarantined) == left_out
+    assert data.reader.source.refetched == 1
+    windows = data.order.at(0, 4).tolist()
+    right = [
+        bytes(row) == text[window * 16 : window * 16 + 16]
+        for row, window in zip(batch.inputs.tolist(), windows, strict=True)
+    ]
+    assert right == [not left_out, True, True, True]
+
+
+def test_what_the_store_has_lost_is_named(tmp_path: Path) -> None:
+    out, _, _ = small_snapshot(tmp_path)
+    (out / "shard-000002.tok").unlink()
+    reader = store_reader(CountingStore(out), tmp_path / "cache", max_damaged=0)
+    with pytest.raises(DataShardError, match=r"shard-000002\.tok block 1 is corrupt: is missing"):
+        tokens_of(reader, 2 * SHARD_TOKENS + BLOCK_TOKENS, 1)
+
+
+def disk_bytes(folder: Path) -> int:
+    return sum(path.stat().st_blocks * 512 for path in folder.glob("*/*"))
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> tuple[Path, Manifest, bytes]:
+    """Eight shards of 64 KiB, so that files take what they hold."""
+    text = tmp_path / "large.txt"
+    text.write_bytes(text_bytes(8 * 32768 - 1))
+    out = tmp_path / "large"
+    sources = small_sources([text], out, shard_tokens=32768, block_bytes=16384)
+    manifest = prepare(out, sources, ByteTokenizer(), lambda _: None)
+    return out, manifest, text.read_bytes() + b"\0"
+
+
+def test_the_cache_keeps_its_limit_and_two_readers_agree(
+    large: tuple[Path, Manifest, bytes], tmp_path: Path
+) -> None:
+    out, _, text = large
+    store = CountingStore(out)
+    cache, limit = tmp_path / "cache", 3 * 65536
+    readers = [store_reader(store, cache, limit_bytes=limit) for _ in range(2)]
+    order = np.random.default_rng(5).permutation(len(text) // 1000)
+    for window in order.tolist():
+        for reader in readers:
+            start = window * 1000
+            assert tokens_of(reader, start, 1000) == text[start : start + 1000]
+            assert disk_bytes(cache) <= limit + 2 * (limit // 16 + 16384)
+    assert len(store.asked) > 40  # it does not fit, so pieces came again
+    assert all(reader.blocks.quarantined == {} for reader in readers)
+
+
+@pytest.mark.parametrize(("shuffle_bytes", "fetched"), [(2 * 65536, (32, 40)), (0, (300, 900))])
+def test_a_shuffle_in_parts_fetches_each_block_about_once(
+    large: tuple[Path, Manifest, bytes],
+    tmp_path: Path,
+    shuffle_bytes: int,
+    fetched: tuple[int, int],
+) -> None:
+    """Eight shards of four blocks, and a cache of four shards."""
+    out, _, text = large
+    store = CountingStore(out)
+    reader = store_reader(store, tmp_path / "cache", limit_bytes=4 * 65536)
+    data = TokenData(reader, seq_len=256, seed=3, shuffle_bytes=shuffle_bytes)
+    rows = data.batch(0, data.order.n, 0, 1).inputs.tolist()
+    seen = sorted(bytes(row) for row in rows)
+    assert seen == sorted(text[i * 256 : i * 256 + 256] for i in range(data.order.n))
+    assert fetched[0] <= len(store.asked) <= fetched[1]
+
+
+def test_room_is_made_by_what_was_not_used_for_longest(tmp_path: Path) -> None:
+    cache = CacheFolder(tmp_path, limit_bytes=20_000)
+    for age, name in enumerate(("newest", "kept", "old", "oldest")):
+        path = cache.file("snapshot", name, 8192)
+        assert cache.write(path, path.stat().st_ino, 0, b"x" * 8192)
+        os.utime(path, (1000 - age, 1000 - age))
+    assert cache.due
+    left = cache.make_room(keep=tmp_path / "snapshot" / "kept")
+    assert {path.name for path in left} == {"newest", "kept"}
+    assert not cache.due
+    other = tmp_path / "snapshot" / "kept"
+    inode = other.stat().st_ino
+    other.rename(tmp_path / "held")
+    assert not cache.write(other, inode, 0, b"into a file that is gone")
+    assert not cache.write(cache.file("snapshot", "kept", 8192), inode, 0, b"another")
+    assert not any(other.read_bytes())
+
+
+def test_the_cache_folder_has_a_place_by_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GANGLINE_DATA_CACHE", str(tmp_path / "node"))
+    assert ReadSettings().cache_folder().folder == tmp_path / "node"
+    monkeypatch.delenv("GANGLINE_DATA_CACHE")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert ReadSettings().cache_folder().folder == tmp_path / ".cache/gangline/data"
+
+
+def test_a_store_that_loses_its_object_between_asks_is_damage_not_a_crash(tmp_path: Path) -> None:
+    out, _, _ = small_snapshot(tmp_path)
+    store = CountingStore(out)
+
+    def lost(key: str, start: int, length: int) -> bytes:
+        raise NotFound(f"no object {key}")
+
+    reader = store_reader(store, tmp_path / "cache")
+    store.get_range = lost  # type: ignore[method-assign]
+    data = TokenData(reader, seq_len=16, seed=1)
+    with pytest.raises(DataShardError, match="is missing in the store"):
+        data.batch(0, 8, 0, 1)
