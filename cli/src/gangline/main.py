@@ -24,6 +24,7 @@ from gangline.commands import (
     demo,
     ettr,
     events,
+    exchange,
     incidents,
     jobs,
     logs,
@@ -97,6 +98,8 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "tag": runs.tag,
         "reproduce": reproduce.reproduce,
         "sync": sync.sync,
+        "export": exchange.export,
+        "import": exchange.import_runs,
     },
     "Cluster": {
         "nodes": cluster.nodes,

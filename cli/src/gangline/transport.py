@@ -78,17 +78,37 @@ class Transport:
         pause is at least what the gateway asks for, up to 30 s. Raises CliError.
         """
         again = method in {"GET", "PUT"} if repeatable is None else repeatable
+        return _content(
+            self._answer(
+                again,
+                method,
+                path,
+                params=_set_only(params),
+                json=body,
+                content=content,
+                headers={"Accept": "application/json", **(headers or {})},
+            )
+        )
+
+    def pages(self, path: str, params: Params) -> Iterator[bytes]:
+        """The bodies of a route whose header Link names the next page. Raises CliError."""
+        asked: dict[str, Any] = {"params": _set_only(params)}
+        while True:
+            answer = self._answer(True, "GET", path, **asked)
+            if not answer.is_success:
+                raise problem_of(answer)
+            yield answer.content
+            following = answer.links.get("next")
+            if following is None:
+                return
+            path, asked = following["url"], {}
+
+    def _answer(self, again: bool, method: str, path: str, **asked: Any) -> httpx.Response:
+        """The answer, when all that says "later" are over; see `call`."""
         for retry in range(RETRIES + 1):
             least_s, retries = 0.0, RETRIES if again else 0
             try:
-                answer = self._client.request(
-                    method,
-                    path,
-                    params=_set_only(params),
-                    json=body,
-                    content=content,
-                    headers={"Accept": "application/json", **(headers or {})},
-                )
+                answer = self._client.request(method, path, **asked)
             except httpx.ConnectError:
                 failure = CliError(f"nothing answers at {self.url}", _UP_HINT)
                 if not self._answered:  # it is not restarting: it was never there
@@ -98,7 +118,7 @@ class Transport:
             else:
                 self._answered = True
                 if answer.status_code not in _LATER:
-                    return _content(answer)
+                    return answer
                 failure = problem_of(answer)
                 least_s = retry_after_s(answer)
                 if answer.status_code == _TOO_MANY:
@@ -173,7 +193,8 @@ def problem_of(answer: httpx.Response) -> CliError:
         problem = None
     if not isinstance(problem, dict):
         problem = {}
-    text = _option(problem.get("detail") or problem.get("title") or f"status {answer.status_code}")
+    said = problem.get("detail") or problem.get("message") or problem.get("title")
+    text = _option(said or f"status {answer.status_code}")  # `message` is MLflow's
     errors = problem.get("errors")
     for item in errors if isinstance(errors, list) else []:
         line = _option(f"{item.get('field', '?')}: {item.get('message', '?')}")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import TypedDict, Unpack, cast
+from typing import Literal, TypedDict, Unpack, cast
 
+from gangline.errors import CliError, ExitCode
 from gangline.sdk.answers import parse, path_id, steps_of
 from gangline.sdk.calls import Calls
+from gangline.sdk.mlflow import Mlflow
 from gangline.transport import Params
+from gangline_schemas.api.cluster import TeamList
 from gangline_schemas.api.incidents import IncidentDetail, IncidentPage
 from gangline_schemas.api.runs import (
     Axis,
@@ -96,6 +99,40 @@ class Runs(Calls):
             **_plain(shape),
         }
         return self._read(Curves, "GET", path, params=params).curves
+
+    def points(
+        self,
+        run_ids: Sequence[str],
+        *,
+        kind: Literal["job", "mlflow"] = "job",
+        names: Sequence[str] = (),
+        first: int | None = None,
+        form: Literal["parquet", "jsonl"] = "jsonl",
+        limit: int = 100_000,
+    ) -> Iterator[bytes]:
+        """All points of up to 100 runs, from the step `first` on: pages of about `limit` points.
+
+        Each is a Parquet file, or lines of JSON.
+        """
+        params: Params = {
+            "run": [path_id(run_id) for run_id in run_ids],
+            "kind": kind,
+            "name": [*names] or None,
+            "first": first,
+            "format": form,
+            "limit": limit,
+        }
+        return self._transport.pages("/v1/runs/points", params)
+
+    def mlflow(self, team: str | None = None) -> Mlflow:
+        """The MLflow runs of a team; by default of the only one that the token sees."""
+        if team is None:
+            teams = self._read(TeamList, "GET", "/v1/teams").teams
+            if len(teams) != 1:
+                seen = ", ".join(item.team for item in teams) or "none"
+                raise CliError(f"which team? the token sees {seen}", "give --team", ExitCode.USAGE)
+            team = teams[0].team
+        return Mlflow(self._transport, team)
 
     def compare(
         self,

@@ -1,0 +1,1 @@
+"""Runs from and to other formats: Parquet, MLflow, W&B, TensorBoard."""

@@ -1,0 +1,157 @@
+"""`gangline import`: runs of a source become MLflow runs of a team.
+
+Each run has two tags. `gangline.import.source` names its origin, so that a second import finds it;
+`gangline.import.digest` is that of its content, set when all of it is there. With the same digest
+nothing is sent. After an interruption, or when the source has grown, all is sent again to the same
+run: a point that is there already changes nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Literal
+
+from gangline.errors import CliError, ExitCode
+from gangline.exchange.names import LONGEST_PARAM, LONGEST_TAG, Names, fitting
+from gangline.exchange.records import PARENT, Source, SourceError, SourceRun
+from gangline.sdk.mlflow import PER_BATCH, Mlflow
+
+SOURCE_TAG, DIGEST_TAG = "gangline.import.source", "gangline.import.digest"
+PROJECT = "imported"
+"""The experiment of runs whose source names none."""
+Outcome = Literal["imported", "updated", "unchanged", "failed"]
+
+
+@dataclass
+class ImportedRun:
+    """How one run of the source went; `run_id` is that of the MLflow run."""
+
+    name: str
+    project: str
+    outcome: Outcome
+    run_id: str | None = None
+    points: int = 0
+
+
+@dataclass
+class Imported:
+    """All runs, how many things of each kind were left out, and what was wrong."""
+
+    runs: list[ImportedRun] = field(default_factory=list)
+    left: Counter[str] = field(default_factory=Counter)
+    troubles: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Importer:
+    """Imports into one team. `progress` gets a run's name and the points sent so far, often."""
+
+    mlflow: Mlflow
+    project: str | None = None
+    progress: Callable[[str, int], None] = lambda _name, _points: None
+    _experiments: dict[str, str] = field(default_factory=dict)
+    _ids: dict[str, str] = field(default_factory=dict)
+    """MLflow's run by the source's."""
+
+    def run(self, source: Source) -> Imported:
+        """Import what can be. Raises CliError only if the platform is away or refuses all."""
+        done = Imported()
+        children: list[tuple[str, str]] = []
+        for found in source.runs():
+            if isinstance(found, SourceError):
+                done.troubles.append(str(found))
+                continue
+            parent = found.tags.get(PARENT)
+            outcome = self._import(found, done)
+            done.runs.append(outcome)
+            if outcome.run_id is not None:
+                self._ids[found.source_id.rsplit("/", 1)[-1]] = outcome.run_id
+                if parent is not None and outcome.outcome != "unchanged":
+                    children.append((outcome.run_id, parent))
+        for run_id, parent in children:
+            if parent in self._ids:
+                self.mlflow.log_texts(run_id, {}, {PARENT: self._ids[parent]})
+            else:
+                done.left["links to parent runs that are not in the source"] += 1
+        return done
+
+    def _import(self, run: SourceRun, done: Imported) -> ImportedRun:
+        project = self.project or run.project or PROJECT
+        outcome = ImportedRun(run.name, project, "failed")
+        digest, points = _digest(run)
+        outcome.points = points
+        params = fitting(run.params, LONGEST_PARAM, "parameters", run.left)
+        tags = fitting(run.tags, LONGEST_TAG, "tags", run.left)
+        for name in (PARENT, SOURCE_TAG, DIGEST_TAG):
+            tags.pop(name, None)
+        done.left += run.left
+        done.troubles += run.troubles
+        try:
+            self._send(run, digest, params, tags, outcome)
+        except CliError as error:
+            if error.code is not ExitCode.USAGE:
+                raise
+            done.troubles.append(f"{run.name}: {error.message}")
+            outcome.outcome = "failed"
+        if outcome.outcome != "failed" and run.troubles and not points:
+            outcome.outcome = "failed"
+        return outcome
+
+    def _send(
+        self,
+        run: SourceRun,
+        digest: str,
+        params: dict[str, str],
+        tags: dict[str, str],
+        outcome: ImportedRun,
+    ) -> None:
+        experiment = self._experiment(outcome.project)
+        origin = hashlib.sha256(run.source_id.encode()).hexdigest()
+        where = f"tags.`{SOURCE_TAG}` = '{origin}'"
+        known = next(self.mlflow.search([experiment], where), None)
+        if known is not None and known.tags.get(DIGEST_TAG) == digest:
+            outcome.run_id, outcome.outcome = known.run_id, "unchanged"
+            return
+        if known is None:
+            outcome.run_id = self.mlflow.create(
+                experiment, run.name, run.started_ms or 0, {SOURCE_TAG: origin}
+            )
+        else:
+            outcome.run_id = known.run_id
+        self.mlflow.log_texts(outcome.run_id, params, tags)
+        self._send_points(run, outcome.run_id)
+        self.mlflow.end(outcome.run_id, run.state, run.ended_ms)
+        self.mlflow.log_texts(outcome.run_id, {}, {DIGEST_TAG: digest})
+        outcome.outcome = "imported" if known is None else "updated"
+
+    def _send_points(self, run: SourceRun, run_id: str) -> None:
+        names, sent = Names(), 0
+        points = (point._replace(name=names.of(point.name)) for point in run.points())
+        while some := [*islice(points, PER_BATCH)]:
+            self.mlflow.log_points(run_id, some)
+            sent += len(some)
+            self.progress(run.name, sent)
+
+    def _experiment(self, name: str) -> str:
+        if name not in self._experiments:
+            self._experiments[name] = self.mlflow.experiment(name)
+        return self._experiments[name]
+
+
+def _digest(run: SourceRun) -> tuple[str, int]:
+    """Of all of a run's content, and how many points it has. Afterwards the run is complete."""
+    digest, count = hashlib.sha256(), 0
+    for point in run.points():
+        count += 1
+        name = point.name.encode()
+        digest.update(struct.pack("<Iqqd", len(name), point.step, point.time_ms, point.value))
+        digest.update(name)
+    facts = [run.name, run.state, run.started_ms, run.ended_ms, {**run.params}, {**run.tags}]
+    digest.update(json.dumps(facts, sort_keys=True).encode())
+    return digest.hexdigest(), count

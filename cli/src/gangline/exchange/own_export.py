@@ -1,0 +1,102 @@
+"""Our own export: the files that `gangline export` writes, read run by run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gangline.exchange.export import METRICS, PARAMS, RUNS, TAGS
+from gangline.exchange.parquet import pyarrow
+from gangline.exchange.records import Point, SourceError, SourceRun
+
+_STATES = {"succeeded": "FINISHED", "failed": "FAILED", "cancelled": "KILLED"}
+_MLFLOW = frozenset({"FINISHED", "FAILED", "KILLED", "RUNNING", "SCHEDULED"})
+
+
+class OwnExport:
+    """A directory with runs.parquet, metrics.parquet, params.parquet and tags.parquet."""
+
+    kind = "Gangline export"
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._arrow, self._parquet = pyarrow()
+
+    def runs(self) -> Iterator[SourceRun | SourceError]:
+        """The runs in the order of the file."""
+        try:
+            rows = self._table(RUNS).to_pylist()
+            params, tags = (self._texts(name) for name in (PARAMS, TAGS))
+            points = _Points(self._parquet.ParquetFile(self._path / METRICS))
+        except (OSError, self._arrow.ArrowException, KeyError) as error:
+            yield SourceError(self._path, f"no readable export: {error}")
+            return
+        for row in rows:
+            run_id = row["run_id"]
+            yield SourceRun(
+                f"gangline/{row['team']}/{run_id}",
+                row["name"] or run_id,
+                partial(self._points, run_id, points),
+                project=row["project"] or "",
+                state=row["state"]
+                if row["state"] in _MLFLOW
+                else _STATES.get(row["state"], "RUNNING"),
+                started_ms=_ms(row["started_at"] or row["submitted_at"]),
+                ended_ms=_ms(row["ended_at"]),
+                params=params.get(run_id, {}),
+                tags=tags.get(run_id, {}),
+            )
+
+    def _table(self, name: str) -> Any:
+        return self._parquet.read_table(self._path / name)
+
+    def _texts(self, name: str) -> dict[str, dict[str, str]]:
+        found: dict[str, dict[str, str]] = {}
+        for row in self._table(name).to_pylist():
+            found.setdefault(row["run_id"], {})[row["name"]] = row["value"]
+        return found
+
+    def _points(self, run_id: str, points: _Points, run: SourceRun) -> Iterator[Point]:
+        try:
+            yield from points.of(run_id)
+        except (OSError, self._arrow.ArrowException) as error:
+            run.troubles.append(f"{self._path / METRICS}: {error}")
+
+
+@dataclass
+class _Points:
+    """Points by run. One row group is kept, as small runs share one."""
+
+    file: Any
+    _group: int = -1
+    _rows: Any = None
+
+    def of(self, run_id: str) -> Iterator[Point]:
+        from pyarrow import compute
+
+        for group in range(self.file.num_row_groups):
+            bounds = self.file.metadata.row_group(group).column(0).statistics
+            if bounds is not None and not bounds.min <= run_id <= bounds.max:
+                continue
+            if group != self._group:
+                self._group, self._rows = group, self.file.read_row_group(group)
+            rows = self._rows.filter(compute.equal(self._rows["run_id"], run_id))
+            for batch in rows.to_batches(max_chunksize=10_000):
+                names, steps, times, values = (
+                    batch.column(name) for name in ("name", "step", "time", "value")
+                )
+                yield from map(
+                    Point,
+                    names.to_pylist(),
+                    steps.to_pylist(),
+                    times.cast("int64").to_pylist(),
+                    values.to_pylist(),
+                )
+
+
+def _ms(value: datetime | None) -> int | None:
+    return None if value is None else round(value.timestamp() * 1000)

@@ -1,0 +1,98 @@
+"""A run in whatever format it comes: its texts, and its points that are read as often as needed."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+PARENT = "mlflow.parentRunId"
+"""The tag of a nested run."""
+
+_LARGEST = 1 << 63
+
+
+class Point(NamedTuple):
+    """One value of a metric. `time_ms`: Unix time."""
+
+    name: str
+    step: int
+    time_ms: int
+    value: float
+
+
+class SourceError(Exception):
+    """A file cannot be read; the message says which and why."""
+
+    def __init__(self, path: Path, message: str) -> None:
+        super().__init__(f"{path}: {message}")
+
+
+@dataclass
+class SourceRun:
+    """One run of a source. `source_id` is the same each time that the source is read.
+
+    `read` gives the points; while it does, it adds what it must leave out to `left` and what is
+    wrong with a file to `troubles`. It raises SourceError if it cannot begin.
+    """
+
+    source_id: str
+    name: str
+    read: Callable[[SourceRun], Iterator[Point]]
+    project: str = ""
+    state: str = "FINISHED"
+    """One of MLflow's: RUNNING, SCHEDULED, FINISHED, FAILED, KILLED."""
+    started_ms: int | None = None
+    ended_ms: int | None = None
+    params: Mapping[str, str] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)
+    left: Counter[str] = field(default_factory=Counter)
+    """How many things of each kind cannot be imported."""
+    troubles: list[str] = field(default_factory=list)
+
+    def points(self) -> Iterator[Point]:
+        """All points, from the start."""
+        self.left.clear()
+        self.troubles.clear()
+        for point in self.read(self):
+            if (
+                -_LARGEST
+                <= min(point.step, point.time_ms)
+                <= max(point.step, point.time_ms)
+                < _LARGEST
+            ):
+                yield point
+            else:
+                self.left["points with a step or a time out of range"] += 1
+
+
+class Source(Protocol):
+    """A directory or a file with runs."""
+
+    kind: str
+    """What it is, for its reader: "MLflow directory"."""
+
+    def runs(self) -> Iterator[SourceRun | SourceError]:
+        """The runs, and an error for each that cannot be read at all."""
+
+
+def as_text(value: object) -> str:
+    """A parameter's value as text: JSON for what is no plain value."""
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def flat(value: Mapping[str, object], prefix: str = "", by: str = ".") -> dict[str, object]:
+    """Nested mappings as one, with joined names."""
+    found: dict[str, object] = {}
+    for key, item in value.items():
+        name = f"{prefix}{key}"
+        if isinstance(item, Mapping) and item:
+            found |= flat(item, f"{name}{by}", by)
+        else:
+            found[name] = item
+    return found

@@ -1,0 +1,291 @@
+"""Sources of imports, written by the genuine packages; W&B's file was recorded from W&B 0.31."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from mlflow.entities import Dataset, DatasetInput, Metric
+from mlflow.tracking import MlflowClient
+from pyarrow import parquet
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.plugins.hparams import metadata as hparams
+from tensorboard.plugins.hparams import plugin_data_pb2
+from tensorboard.plugins.scalar import metadata as scalar
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+from tensorboard.util import tensor_util
+
+from gangline.errors import CliError
+from gangline.exchange.records import Point, SourceError, SourceRun
+from gangline.exchange.sources import source_of
+
+RECORDED = Path(__file__).parent / "data" / "offline.wandb"
+
+
+def runs(path: Path) -> list[SourceRun]:
+    """The runs of a source, none of which is an error."""
+    found = [*source_of(path).runs()]
+    assert all(isinstance(run, SourceRun) for run in found), found
+    return found  # type: ignore[return-value]
+
+
+def values(run: SourceRun) -> dict[tuple[str, int], float]:
+    return {(point.name, point.step): point.value for point in run.points()}
+
+
+def log(client: MlflowClient) -> str:
+    """A run with what a run can have."""
+    experiment = client.create_experiment("sft")
+    run = client.create_run(experiment, start_time=1_000, run_name="first", tags={"who": "ada"})
+    run_id = str(run.info.run_id)
+    client.log_param(run_id, "lr", 3e-4)
+    client.log_param(run_id, "model/dim", "512\nlines")
+    points = [Metric("loss", 2.0 / (1 + n), 1_000 + n, n) for n in range(5)]
+    points += [Metric("eval/acc", math.nan, 2_000, 0), Metric("eval/acc", 0.5, 2_001, -3)]
+    client.log_batch(run_id, metrics=points)
+    client.log_text(run_id, "notes", "notes.txt")
+    dataset = Dataset(name="corpus", digest="1", source_type="local", source="{}")
+    client.log_inputs(run_id, [DatasetInput(dataset)])
+    client.set_terminated(run_id, "FAILED", end_time=3_000)
+    client.delete_run(client.create_run(experiment).info.run_id)
+    return run_id
+
+
+@pytest.mark.parametrize("store", ["files", "database"])
+def test_mlflow(tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    path = tmp_path / "mlruns" if store == "files" else tmp_path / "mlflow.db"
+    client = MlflowClient(str(path) if store == "files" else f"sqlite:///{path}")
+    run_id = log(client)
+    (run,) = runs(path)
+    assert (run.source_id, run.name, run.project) == (f"mlflow/{run_id}", "first", "sft")
+    assert (run.state, run.started_ms, run.ended_ms) == ("FAILED", 1_000, 3_000)
+    assert run.params == {"lr": "0.0003", "model/dim": "512\nlines"}
+    assert run.tags == {"who": "ada", "mlflow.runName": "first"}
+    history = client.get_metric_history(run_id, "loss")
+    expected = {Point(m.key, m.step, m.timestamp, m.value) for m in history}
+    found = [*run.points()]
+    assert {point for point in found if point.name == "loss"} == expected
+    assert {(p.step, str(p.value)) for p in found if p.name == "eval/acc"} == {
+        (0, "nan"),
+        (-3, "0.5"),
+    }
+    assert run.left == {"artifacts": 1, "datasets": 1}
+    assert run.troubles == []
+
+
+def test_mlflow_files_that_are_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    client = MlflowClient(str(tmp_path / "mlruns"))
+    run_id = log(client)
+    (folder,) = tmp_path.glob(f"mlruns/*/{run_id}")
+    with (folder / "metrics" / "loss").open("a") as file:
+        file.write("what is this\n7 0.5 9\n")
+    other = client.create_run(client.get_experiment_by_name("sft").experiment_id)
+    (folder.parent / other.info.run_id / "meta.yaml").write_text("a: [")
+    found = [*source_of(tmp_path).runs()]
+    (error,) = [run for run in found if isinstance(run, SourceError)]
+    assert "meta.yaml: no readable YAML" in str(error)
+    (run,) = [run for run in found if isinstance(run, SourceRun)]
+    assert values(run)["loss", 9] == 0.5
+    assert run.troubles == [f"{folder / 'metrics' / 'loss'}:6: no line 'time value step'"]
+    assert len([*run.points()]) == 8
+    assert len(run.troubles) == 1, "the second reading says it once"
+
+
+def tensor(tag: str, value: float) -> Any:
+    """A scalar as TensorFlow 2 writes it."""
+    return Summary.Value(
+        tag=tag,
+        metadata=scalar.create_summary_metadata(tag, ""),
+        tensor=tensor_util.make_tensor_proto(value, dtype="float32"),
+    )
+
+
+def write_events(folder: Path) -> Path:
+    """Scalars of both kinds, an image, a histogram, texts and hyperparameters."""
+    writer = EventFileWriter(str(folder))
+    for step in range(5):
+        both = [Summary.Value(tag="loss", simple_value=1 / (1 + step)), tensor("acc", step / 4)]
+        writer.add_event(Event(wall_time=10.5 + step, step=step, summary=Summary(value=both)))
+    other = [
+        Summary.Value(tag="image", image=Summary.Image(height=1, width=1)),
+        Summary.Value(tag="weights", histo={"min": 0.0}),
+    ]
+    writer.add_event(Event(wall_time=20.0, step=-7, summary=Summary(value=other)))
+    start = plugin_data_pb2.SessionStartInfo()
+    start.hparams["lr"].number_value = 0.5
+    start.hparams["opt"].string_value = "adamw"
+    start.hparams["flag"].bool_value = True
+    content = plugin_data_pb2.HParamsPluginData(session_start_info=start, version=0)
+    told = Summary.Value(
+        tag=hparams.SESSION_START_INFO_TAG,
+        metadata=hparams.create_summary_metadata(content),
+        tensor=hparams.NULL_TENSOR,
+    )
+    writer.add_event(Event(wall_time=20.0, summary=Summary(value=[told])))
+    writer.close()
+    (file,) = folder.glob("*tfevents*")
+    return file
+
+
+def test_event_files(tmp_path: Path) -> None:
+    write_events(tmp_path / "logs" / "train")
+    write_events(tmp_path / "logs" / "eval")
+    evaluation, training = runs(tmp_path / "logs")
+    assert (evaluation.name, training.name) == ("eval", "train")
+    found = {(p.name, p.step, p.time_ms): p.value for p in training.points()}
+    assert found == pytest.approx(
+        {("loss", n, 10_500 + 1000 * n): 1 / (1 + n) for n in range(5)}
+        | {("acc", n, 10_500 + 1000 * n): n / 4 for n in range(5)}
+    )
+    assert training.left == {"images": 1, "histograms": 1}
+    assert training.params == {"lr": "0.5", "opt": "adamw", "flag": "true"}
+    assert (training.ended_ms or 0) >= 20_000
+
+
+@pytest.mark.parametrize("change", ["cut", "flipped"])
+def test_a_damaged_event_file(tmp_path: Path, change: str) -> None:
+    file = write_events(tmp_path / "logs")
+    content = bytearray(file.read_bytes())
+    if change == "cut":
+        del content[-3:]
+    else:
+        content[content.index(b"acc") + 1] ^= 255
+    file.write_bytes(content)
+    (run,) = runs(tmp_path / "logs")
+    found = values(run)
+    if change == "cut":
+        assert run.troubles == []
+        assert run.left[f"incomplete last records ({file.name})"] == 1
+        assert len(found) == 10
+    else:
+        assert found == {}
+        (trouble,) = run.troubles
+        assert str(file) in trouble
+        assert "checksum" in trouble
+
+
+def test_a_run_file_of_wandb() -> None:
+    (run,) = runs(RECORDED)
+    assert (run.name, run.project, run.state) == ("offline run", "sft", "FINISHED")
+    assert run.source_id == "wandb/sft/75i2djbw"
+    assert run.params == {
+        "lr": "0.0003", "layers": "12", "opt.name": "adamw", "opt.betas": "[0.9, 0.95]",
+        "note": "é",
+    }  # fmt: skip
+    assert run.tags == {
+        "wandb.tags": "a,b", "wandb.notes": "some notes", "wandb.group": "g",
+        "wandb.job_type": "train", "wandb.summary.best": "0.1",
+    }  # fmt: skip
+    found = values(run)
+    names = {name for name, _ in found}
+    assert names == {"loss", "eval/acc", "nan", "inf", "nested.a", "nested.b.c", "flag", "late"}
+    assert [found["loss", n] for n in range(20)] == [2.0 / (1 + n) for n in range(20)]
+    assert found["late", 100] == found["flag", 3] == 1.0
+    assert math.isnan(found["nan", 0])
+    assert found["inf", 0] == math.inf
+    assert run.left == {"texts": 20, "values of the type histogram": 2}
+    assert run.troubles == []
+    assert 0 < (run.started_ms or 0) < (run.ended_ms or 0)
+
+
+def test_a_run_file_with_records_over_blocks(tmp_path: Path) -> None:
+    """A record of 100,000 bytes, in the pieces that LevelDB's format makes of it."""
+    begin, data = RECORDED.read_bytes(), b"\x0a\xa0\x8d\x06" + bytes(100_000)
+    out = bytearray(begin[:7])
+    for record in (data, *whole_records(begin)):
+        left = record
+        while True:
+            room = 32768 - len(out) % 32768
+            if room < 7:
+                out += bytes(room)
+                continue
+            part, rest = left[: room - 7], left[room - 7 :]
+            kind = (1 if not rest else 2) if left is record else (4 if not rest else 3)
+            head = struct.pack("<HB", len(part), kind)
+            out += struct.pack("<I", zlib.crc32(part, zlib.crc32(head[2:]))) + head + part
+            left = rest
+            if not rest:
+                break
+    file = tmp_path / "run-x.wandb"
+    file.write_bytes(out)
+    (run,), (same,) = runs(file), runs(RECORDED)
+    assert str([*run.points()]) == str([*same.points()])
+    file.write_bytes(out[:-5])
+    (run,) = runs(file)
+    assert run.state == "KILLED"
+    assert len([*run.points()]) > 100
+    out[60_000] ^= 255
+    file.write_bytes(out)
+    (error,) = source_of(file).runs()
+    assert "checksum" in str(error)
+
+
+def whole_records(content: bytes) -> list[bytes]:
+    """Of a file of one block."""
+    found, at = [], 7
+    while at < len(content):
+        length = int.from_bytes(content[at + 4 : at + 6], "little")
+        found.append(content[at + 7 : at + 7 + length])
+        at += 7 + length
+    return found
+
+
+ROWS = [
+    {"_step": 0, "_timestamp": 100.5, "loss": 2.0, "flag": True, "note": "x"},
+    {"_step": 5, "_timestamp": 101.5, "loss": float("nan"), "flag": False, "note": ""},
+]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "json", "parquet"])
+def test_an_export_of_wandb(tmp_path: Path, suffix: str) -> None:
+    folder = tmp_path / "abc"
+    folder.mkdir()
+    file = folder / f"history.{suffix}"
+    if suffix == "csv":
+        with file.open("w", newline="") as opened:
+            writer = csv.DictWriter(opened, ROWS[0].keys())
+            writer.writeheader()
+            writer.writerows(ROWS)
+    elif suffix == "parquet":
+        parquet.write_table(pa.Table.from_pylist(ROWS), file)
+    else:
+        lines = "\n".join(json.dumps(row) for row in ROWS)
+        file.write_text(lines if suffix == "jsonl" else json.dumps(ROWS))
+    (folder / "config.json").write_text('{"lr": 0.1, "net": {"dim": 8}}')
+    (folder / "metadata.json").write_text('{"id": "q1", "name": "a", "project": "p"}')
+    (run,) = runs(tmp_path)
+    assert (run.source_id, run.name, run.project) == ("wandb/p/q1", "a", "p")
+    assert run.params == {"lr": "0.1", "net.dim": "8"}
+    assert (run.started_ms, run.ended_ms) == (100_500, 101_500)
+    found = values(run)
+    assert (found["loss", 0], found["flag", 0], found["flag", 5]) == (2.0, 1.0, 0.0)
+    assert math.isnan(found["loss", 5])
+    assert run.left == {"texts": 1}
+
+
+def test_a_history_with_a_bad_line(tmp_path: Path) -> None:
+    file = tmp_path / "history.jsonl"
+    file.write_text('{"_step": 1, "loss": 2.0}\n{"_step": \n')
+    (run,) = runs(file)
+    assert values(run) == {("loss", 1): 2.0}
+    assert run.troubles[0].startswith(f"{file}: line 2: ")
+
+
+def test_what_holds_no_runs(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("x")
+    for path in (tmp_path, tmp_path / "notes.txt", tmp_path / "none"):
+        with pytest.raises(CliError) as refused:
+            source_of(path)
+        assert str(path) in refused.value.message
