@@ -37,6 +37,7 @@ from gangline.commands import (
     simulate,
     submit,
     sync,
+    tensorboard,
     watch,
 )
 from gangline.errors import CliError, ExitCode
@@ -100,6 +101,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "sync": sync.sync,
         "export": exchange.export,
         "import": exchange.import_runs,
+        "tensorboard": tensorboard.tensorboard,
     },
     "Cluster": {
         "nodes": cluster.nodes,

@@ -62,7 +62,7 @@ def export(
     elif where is not None:
         runs = _job_runs(session, where, team)
     else:
-        runs = iter(_named(session, list(dict.fromkeys(run_ids or ())), team))
+        runs = iter(named_runs(session, list(dict.fromkeys(run_ids or ())), team))
     progress = _Progress(session)
     exporter = Exporter(
         session.client,
@@ -149,7 +149,7 @@ def _mlflow_runs(
     return (of_mlflow(run, mlflow.team) for run in found)
 
 
-def _named(session: Session, run_ids: Sequence[str], team: str | None) -> list[ExportedRun]:
+def named_runs(session: Session, run_ids: Sequence[str], team: str | None) -> list[ExportedRun]:
     """Runs of jobs and of MLflow by their ids, in this order. Raises CliError."""
     from gangline.exchange.export import of_job, of_mlflow, settled
 
