@@ -72,8 +72,8 @@ def export(
     found = exporter.write(runs)
     session.out.show(
         {"out": str(out), **asdict(found)},
-        f"{out}: {found.runs} runs, {found.points:,} points, {found.params:,} parameters, "
-        f"{found.tags:,} tags",
+        f"{out}: {render.count(found.runs, 'run')}, {found.points:,} points, "
+        f"{found.params:,} parameters, {found.tags:,} tags",
     )
 
 
@@ -108,7 +108,7 @@ def import_runs(
         Column("POINTS", lambda run: f"{run.points:,}", right=True),
         Column("OUTCOME", lambda run: run.outcome),
     ]
-    result = {"runs": done.runs, "left_out": dict(done.left), "errors": done.troubles}
+    result = asdict(done) | {"left": dict(done.left)}
     session.out.listing(done.runs, columns, f"{path} has no runs", result)
     _tell(session, done)
     if done.troubles:
@@ -119,6 +119,8 @@ def _tell(session: Session, done: Imported) -> None:
     left = ", ".join(f"{count:,} {what}" for what, count in sorted(done.left.items()) if count)
     if left:
         session.out.note(f"left out: {left}")
+    for name, given in done.renamed.items():
+        session.out.note(f"renamed: {name} is {given}")
     for trouble in done.troubles:
         session.out.note(f"error: {trouble}")
     if done.runs and all(run.outcome == "unchanged" for run in done.runs):

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gangline import render
 from gangline.commands.exchange import Team, named_runs
 from gangline.errors import CliError
+from gangline.local.stop_signals import stop_signals_interrupt
 from gangline.session import Session
 
 if TYPE_CHECKING:
@@ -36,9 +38,7 @@ def tensorboard(
     follow: Annotated[
         bool, typer.Option("-f", "--follow", help="Add new points every 10 s until the runs end.")
     ] = False,
-    start: Annotated[
-        bool, typer.Option("--start/--no-start", help="Start TensorBoard over the files.")
-    ] = True,
+    no_start: Annotated[bool, typer.Option("--no-start", help="Only write the files.")] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="TensorBoard's port.")] = 6006,
     team: Team = None,
 ) -> None:
@@ -48,15 +48,15 @@ def tensorboard(
     wanted = list(dict.fromkeys(run_ids))
     runs = named_runs(session, wanted, team)
     try:
-        with RunFiles(session.client, logdir, runs) as files:
+        with stop_signals_interrupt(), RunFiles(session.client, logdir, runs) as files:
             points = files.poll()
             folders = [str(logdir / folder_of(run)) for run in runs]
             session.out.show(
                 {"logdir": str(logdir), "runs": folders, "points": points},
                 "\n".join(folders),
             )
-            session.out.note(f"{len(runs)} runs, {points:,} points")
-            with _board(session, logdir, port, start=start) as board:
+            session.out.note(f"{render.count(len(runs), 'run')}, {points:,} points")
+            with _board(session, logdir, port, start=not no_start) as board:
                 while follow and not all(_ended(run) for run in runs):
                     _pause(board)
                     runs = named_runs(session, wanted, team)

@@ -23,7 +23,7 @@ from gangline_schemas.api.runs import Run
 
 RUNS, METRICS, PARAMS, TAGS = "runs.parquet", "metrics.parquet", "params.parquet", "tags.parquet"
 RUNS_AT_ONCE = 100
-_POINTS_AT_ONCE = 500_000
+_POINTS_AT_ONCE = 250_000
 _FRESH_MS = 300_000
 """The last points of a run that ended longer ago are surely in the history."""
 

@@ -46,6 +46,8 @@ class Imported:
     runs: list[ImportedRun] = field(default_factory=list)
     left: Counter[str] = field(default_factory=Counter)
     troubles: list[str] = field(default_factory=list)
+    renamed: dict[str, str] = field(default_factory=dict)
+    """MLflow's name of each metric that must have another one."""
 
 
 @dataclass
@@ -93,7 +95,7 @@ class Importer:
         done.left += run.left
         done.troubles += run.troubles
         try:
-            self._send(run, digest, params, tags, outcome)
+            done.renamed |= self._send(run, digest, params, tags, outcome)
         except CliError as error:
             if error.code is not ExitCode.USAGE:
                 raise
@@ -110,14 +112,15 @@ class Importer:
         params: dict[str, str],
         tags: dict[str, str],
         outcome: ImportedRun,
-    ) -> None:
+    ) -> dict[str, str]:
+        """Gives the names that were changed."""
         experiment = self._experiment(outcome.project)
         origin = hashlib.sha256(run.source_id.encode()).hexdigest()
         where = f"tags.`{SOURCE_TAG}` = '{origin}'"
         known = next(self.mlflow.search([experiment], where), None)
         if known is not None and known.tags.get(DIGEST_TAG) == digest:
             outcome.run_id, outcome.outcome = known.run_id, "unchanged"
-            return
+            return {}
         if known is None:
             outcome.run_id = self.mlflow.create(
                 experiment, run.name, run.started_ms or 0, {SOURCE_TAG: origin}
@@ -125,18 +128,20 @@ class Importer:
         else:
             outcome.run_id = known.run_id
         self.mlflow.log_texts(outcome.run_id, params, tags)
-        self._send_points(run, outcome.run_id)
+        renamed = self._send_points(run, outcome.run_id)
         self.mlflow.end(outcome.run_id, run.state, run.ended_ms)
         self.mlflow.log_texts(outcome.run_id, {}, {DIGEST_TAG: digest})
         outcome.outcome = "imported" if known is None else "updated"
+        return renamed
 
-    def _send_points(self, run: SourceRun, run_id: str) -> None:
+    def _send_points(self, run: SourceRun, run_id: str) -> dict[str, str]:
         names, sent = Names(), 0
         points = (point._replace(name=names.of(point.name)) for point in run.points())
         while some := [*islice(points, PER_BATCH)]:
             self.mlflow.log_points(run_id, some)
             sent += len(some)
             self.progress(run.name, sent)
+        return names.changed
 
     def _experiment(self, name: str) -> str:
         if name not in self._experiments:

@@ -73,7 +73,7 @@ class Source(Protocol):
     """A directory or a file with runs."""
 
     kind: str
-    """What it is, for its reader: "MLflow directory"."""
+    """The format in words: "MLflow directory"."""
 
     def runs(self) -> Iterator[SourceRun | SourceError]:
         """The runs, and an error for each that cannot be read at all."""

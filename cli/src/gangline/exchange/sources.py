@@ -15,11 +15,6 @@ from gangline.exchange.records import Source
 from gangline.exchange.wandb_log import WandbLogs
 from gangline.exchange.wandb_tables import WandbTables, histories
 
-FORMATS = (
-    "a Gangline export, an MLflow directory or database, a W&B run directory or export, or "
-    "TensorBoard event files"
-)
-
 
 def source_of(path: Path) -> Source:
     """The reader of a path. Raises CliError if it has no known format."""
@@ -34,7 +29,7 @@ def source_of(path: Path) -> Source:
     for inner in ("mlruns", "wandb"):
         if (path / inner).is_dir():
             return source_of(path / inner)
-    raise CliError(f"{path} holds no runs", f"give {FORMATS}", ExitCode.USAGE)
+    raise CliError(f"{path} holds no runs", "its formats: gangline import --help", ExitCode.USAGE)
 
 
 def _is_export(path: Path) -> bool:

@@ -29,7 +29,7 @@ def folder_of(run: ExportedRun) -> str:
 
 @dataclass
 class _Written:
-    """What a run's file has: the newest point of each metric, and the largest step of two polls."""
+    """A run's file, the newest point of each metric, and the largest steps of two polls."""
 
     run: ExportedRun
     writer: EventWriter

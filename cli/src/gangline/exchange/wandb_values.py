@@ -32,7 +32,7 @@ def points_of(row: Mapping[str, Any], run: SourceRun) -> Iterator[Point]:
 
 
 def _plain(row: Mapping[str, Any], run: SourceRun) -> dict[str, Any]:
-    """What the user logged, without W&B's own columns and without media, which are counted."""
+    """The user's values, without W&B's own columns; media are left out and counted."""
     found = {}
     for key, value in row.items():
         if key.startswith("_"):
