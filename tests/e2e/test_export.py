@@ -207,10 +207,10 @@ def test_tensorboard_serves_a_run(
             return None
         return answer.is_success and json.loads(answer.text).get(run)
 
-    with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
+    with Path("said").open("wb") as said, subprocess.Popen(command, stderr=said) as process:
         try:
             assert "loss" in wait_until("TensorBoard's answer", served)
         finally:
             process.terminate()
     assert served() is None, "it has ended with the command"
-    assert process.returncode == 0
+    assert process.returncode == 0, Path("said").read_text()

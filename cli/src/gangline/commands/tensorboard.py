@@ -64,6 +64,8 @@ def tensorboard(
                         session.out.note(f"{new:,} new points")
                 if board is not None:
                     board.wait()
+    except BrokenPipeError:
+        raise
     except OSError as error:
         raise CliError(f"{logdir} cannot be written: {error.strerror}") from None
     except KeyboardInterrupt:
