@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gangline.exchange.importer import Imported, ImportedRun
 
 Team = Annotated[
-    str | None, typer.Option(help="The team of the MLflow runs, if your token sees several.")
+    str | None, typer.Option(help="The team of the MLflow runs, if not the token's own or default.")
 ]
 _EVERY_S = 2.0
 _IDS_AT_ONCE = 50

@@ -183,7 +183,8 @@ def _schemas(arrow: Any) -> dict[str, Any]:
             ("run_id", "kind", "team", "project", "name", "user", "state", "reason"), text
         ),
         **dict.fromkeys(("attempts", "restarts", "gpus", "priority"), arrow.int32()),
-        "gpu_hours": arrow.float64(),
+        **dict.fromkeys(("gpu_hours", "cost"), arrow.float64()),
+        "gpu_model": text,
         **dict.fromkeys(("submitted_at", "started_at", "ended_at"), time),
         **dict.fromkeys(("strategy", "code_ref", "data_snapshot"), text),
     }

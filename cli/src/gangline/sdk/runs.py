@@ -11,7 +11,7 @@ from gangline.sdk.answers import parse, path_id, steps_of
 from gangline.sdk.calls import Calls
 from gangline.sdk.mlflow import Mlflow
 from gangline.transport import Params
-from gangline_schemas.api.cluster import TeamList
+from gangline_schemas.api.cluster import Whoami
 from gangline_schemas.api.incidents import IncidentDetail, IncidentPage
 from gangline_schemas.api.runs import (
     Axis,
@@ -125,13 +125,13 @@ class Runs(Calls):
         return self._transport.pages("/v1/runs/points", params)
 
     def mlflow(self, team: str | None = None) -> Mlflow:
-        """The MLflow runs of a team; by default of the only one that the token sees."""
-        if team is None:
-            teams = self._read(TeamList, "GET", "/v1/teams").teams
-            if len(teams) != 1:
-                seen = ", ".join(item.team for item in teams) or "none"
-                raise CliError(f"which team? the token sees {seen}", "give --team", ExitCode.USAGE)
-            team = teams[0].team
+        """The MLflow runs of a team; without one of the token's only team, or of `default`."""
+        from gangline.tracking.server import Refused, team_of
+
+        try:
+            team = team or team_of(self._read(Whoami, "GET", "/v1/whoami").teams)
+        except Refused as refused:
+            raise CliError(str(refused), "give --team", ExitCode.USAGE) from None
         return Mlflow(self._transport, team)
 
     def compare(

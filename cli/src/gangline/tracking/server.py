@@ -68,7 +68,8 @@ class TrackingServer:
     def enter(self, known: str | None = None) -> str | None:
         """Find the token's team, unless one was given or is `known`; gives the team."""
         if self._base is None:
-            team = known or self._team or _team_of(self._send("GET", "/v1/whoami"))
+            who = None if known or self._team else self._send("GET", "/v1/whoami")
+            team = known or self._team or team_of((who or {}).get("teams") or [])
             self._team, self._base = team, f"/mlflow/teams/{quote(team, safe='')}"
         return self._team
 
@@ -189,8 +190,8 @@ class TrackingServer:
         raise Refused(answer.status_code, code, message)
 
 
-def _team_of(whoami: Any) -> str:
-    teams = whoami.get("teams") or []
+def team_of(teams: Sequence[str]) -> str:
+    """The team of a token without a choice. Raises Refused."""
     if len(teams) == 1 and teams[0] != "*":
         return str(teams[0])
     if not teams or DEFAULT_TEAM in teams or "*" in teams:

@@ -156,7 +156,9 @@ class RunQuery:
         self.conditions.append(f"({' OR '.join(f'({way})' for way in ways)})")
 
     def _read(self, cursor: str) -> list[Value | None]:
-        values = read_json_cursor(cursor, len(self._terms))
+        values = read_json_cursor(cursor)
+        if len(values) != len(self._terms):
+            raise CursorError
         for (_, kind, _), value in zip(self._terms, values, strict=True):
             if isinstance(value, bool) or not (
                 value is None

@@ -16,7 +16,10 @@ from clickhouse_connect.driver.client import Client
 from gangline_gateway.sql_parts import CursorError, Where, fetch, json_cursor, read_json_cursor
 
 Kind = Literal["job", "mlflow"]
-"""Points that workers of jobs reported, or that MLflow clients logged."""
+"""Points of jobs, reported or logged to their MLflow runs, or of runs that MLflow clients made.
+
+Logged points of a metric that the job also reports are left out.
+"""
 Format = Literal["parquet", "jsonl"]
 MAX_POINTS = 500_000
 _PAGE = (
@@ -36,24 +39,25 @@ class _Table:
 
 
 _RUN_KEYS = {"run_id": "String", "name": "String", "step": "Int64"}
-_TABLES: dict[Kind, _Table] = {
-    # At each step the newest attempt counts, and of its ranks the lowest that reported.
-    "job": _Table(
-        "gangline.steps",
-        _RUN_KEYS,
-        "SELECT s.run_id AS r, s.name AS n, s.step AS i, max(s.attempt) AS a, "
-        "toUnixTimestamp64Milli(argMax(s.time, (s.attempt, -toInt64(s.rank)))) AS t, "
-        "argMax(s.value, (s.attempt, -toInt64(s.rank))) AS v "
-        "FROM gangline.steps AS s {where} GROUP BY s.run_id, s.name, s.step",
-    ),
-    # A point that a client repeated is one point.
-    "mlflow": _Table(
-        "gangline.metric_points",
-        {**_RUN_KEYS, "time_ms": "Int64"},
-        "SELECT DISTINCT s.run_id AS r, s.name AS n, s.step AS i, 1 AS a, s.time_ms AS t, "
-        "if(s.is_nan, toFloat64('nan'), s.value) AS v FROM gangline.metric_points AS s {where}",
-    ),
-}
+# At each step the newest attempt counts, and of its ranks the lowest that reported.
+_REPORTED = _Table(
+    "gangline.steps",
+    _RUN_KEYS,
+    "SELECT s.run_id AS r, s.name AS n, s.step AS i, max(s.attempt) AS a, "
+    "toUnixTimestamp64Milli(argMax(s.time, (s.attempt, -toInt64(s.rank)))) AS t, "
+    "argMax(s.value, (s.attempt, -toInt64(s.rank))) AS v "
+    "FROM gangline.steps AS s {where} GROUP BY s.run_id, s.name, s.step",
+)
+# A point that a client repeated is one point. A job's points have its id, and the attempt 0.
+_LOGGED = _Table(
+    "gangline.metric_points",
+    {**_RUN_KEYS, "time_ms": "Int64"},
+    "SELECT DISTINCT {{runs:Array(String)}}[indexOf({{logged:Array(String)}}, "
+    "toString(s.run_id))] AS r, s.name AS n, s.step AS i, 0 AS a, s.time_ms AS t, "
+    "if(s.is_nan, toFloat64('nan'), s.value) AS v FROM gangline.metric_points AS s {where}",
+)
+_PARTS: dict[Kind, tuple[_Table, ...]] = {"job": (_REPORTED, _LOGGED), "mlflow": (_LOGGED,)}
+"""The tables that are read one after the other. A cursor begins with the place of its table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,7 @@ class PointQuery:
     names: Sequence[str] = ()
     first: int | None = None
     limit: int = MAX_POINTS
-    """Points of a page. The last step of a page is whole, so there may be a few more."""
+    """Values that are read for a page. Its last step is whole, so there may be a few more."""
     format: Format = "parquet"
     cursor: str | None = None
     teams: frozenset[str] | None = None
@@ -88,10 +92,12 @@ class PointReader:
 
     def page(self, wanted: PointQuery) -> PointPage:
         """The points after `wanted.cursor`, by run, name and step. Raises CursorError."""
-        table = _TABLES[wanted.kind]
-        where = _where(wanted)
-        if wanted.cursor is not None:
-            _beyond(where, table, ">", _read(wanted.cursor, table), "after")
+        parts = _PARTS[wanted.kind]
+        number, after = (0, []) if wanted.cursor is None else _read(wanted.cursor, parts)
+        table = parts[number]
+        where = _where(wanted, table)
+        if after:
+            _beyond(where, table, ">", after, "after")
         last = fetch(
             self._client,
             f"SELECT {', '.join(f's.{key} AS {key}' for key in table.keys)} "
@@ -100,11 +106,11 @@ class PointReader:
             f"LIMIT 1 OFFSET {wanted.limit - 1}",
             where.parameters,
         )
-        cursor = None
+        cursor = json_cursor([number + 1]) if number + 1 < len(parts) else None
         if last:
             values = [last[0][key] for key in table.keys]
             _beyond(where, table, "<=", values, "until")
-            cursor = json_cursor(values)
+            cursor = json_cursor([number, *values])
         body: bytes = self._client.raw_query(
             _PAGE.format(rows=table.rows.format(where=where.sql)),
             parameters=where.parameters,
@@ -113,13 +119,23 @@ class PointReader:
         return PointPage(body, cursor)
 
 
-def _where(wanted: PointQuery) -> Where:
+def _where(wanted: PointQuery, table: _Table) -> Where:
     where = Where()
-    if wanted.kind == "job":
-        where.runs(wanted.runs)
-    else:
+    where.logged(wanted.runs)
+    if wanted.kind == "mlflow":
         where.add("run_id IN {runs:Array(String)}", runs=list(wanted.runs))
         where.teams(wanted.teams)
+    elif table is _REPORTED:
+        where.runs(wanted.runs)
+    else:
+        where.add(
+            "run_id IN {logged:Array(String)} AND {owners:Array(String)}"
+            "[indexOf({logged:Array(String)}, toString(run_id))] = team AND (run_id, name) "
+            "NOT IN (SELECT {logged:Array(String)}[indexOf({runs:Array(String)}, "
+            "toString(run_id))], name FROM gangline.steps WHERE run_id IN {runs:Array(String)})",
+            runs=list(wanted.runs),
+            owners=list(wanted.runs.values()),
+        )
     where.among("name", wanted.names)
     if wanted.first is not None:
         where.add("step >= {first:Int64}", first=wanted.first)
@@ -141,11 +157,17 @@ def _beyond(where: Where, table: _Table, sign: str, values: Sequence[object], pr
     where.add(f"({' OR '.join(f'({way})' for way in ways)})", **parameters)
 
 
-def _read(cursor: str, table: _Table) -> list[object]:
-    values = read_json_cursor(cursor, len(table.keys))
-    for value, kind in zip(values, table.keys.values(), strict=True):
+def _read(cursor: str, parts: Sequence[_Table]) -> tuple[int, list[object]]:
+    """The place of a table and the values of its keys, none at its start. Raises CursorError."""
+    number, *values = read_json_cursor(cursor)
+    if type(number) is not int or not 0 <= number < len(parts):
+        raise CursorError
+    keys = parts[number].keys
+    if len(values) not in {0, len(keys)}:
+        raise CursorError
+    for value, kind in zip(values, keys.values(), strict=False):
         if kind == "String" and not isinstance(value, str):
             raise CursorError
         if kind == "Int64" and (type(value) is not int or not -(2**63) <= value < 2**63):
             raise CursorError
-    return values
+    return number, values

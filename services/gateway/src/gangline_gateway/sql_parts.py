@@ -105,14 +105,14 @@ def json_cursor(values: Sequence[object]) -> str:
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
-def read_json_cursor(cursor: str, parts: int) -> list[Any]:
-    """The values of such a cursor, whose types are not checked. Raises CursorError."""
+def read_json_cursor(cursor: str) -> list[Any]:
+    """The values of such a cursor, at least one, of any types. Raises CursorError."""
     try:
         padded = cursor + "=" * (-len(cursor) % 4)
         values = json.loads(base64.urlsafe_b64decode(padded.encode("ascii")))
     except (ValueError, RecursionError):
         raise CursorError from None
-    if not isinstance(values, list) or len(values) != parts:
+    if not isinstance(values, list) or not values:
         raise CursorError
     return values
 
