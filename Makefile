@@ -112,7 +112,8 @@ bench-scheduler: $(STAMP) ## measure the scheduler: cycles, growth, reclaim, man
 	@$(BIN)/python tests/bench/run.py --json build/bench-scheduler.json \
 	  $(BENCH_SCHEDULER:%=--only scheduler_%)
 
-BENCH_WORKER := checkpoint incremental verify restart loader step_overhead agreement ettr
+BENCH_WORKER := checkpoint incremental verify restart loader step_overhead tracking agreement \
+  ettr
 bench-worker: $(STAMP) ## measure saves, restores, restarts, the loader, runs with failures
 	@$(BIN)/python tests/bench/run.py --json build/bench-worker.json $(BENCH_WORKER:%=--only %)
 

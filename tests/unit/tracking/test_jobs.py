@@ -138,6 +138,17 @@ def test_without_the_worker_library_metrics_go_to_the_job_s_mlflow_run(
     assert heard(agent.said, "loss") == []
 
 
+def test_the_operator_may_choose_an_unencrypted_way(
+    agent: AgentEnd, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://gateway.invalid/mlflow")
+    run = gangline.init(config={"depth": 3})
+    run.finish(exit_code=0, timeout_s=0.1)
+    said = capsys.readouterr().err
+    assert "not encrypted" not in said
+    assert "not all is uploaded" in said
+
+
 def test_ranks_of_torchrun_outside_of_jobs(
     server: TrackingStub, monkeypatch: pytest.MonkeyPatch
 ) -> None:

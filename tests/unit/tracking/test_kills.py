@@ -68,3 +68,40 @@ def test_points_on_disk_arrive_once_and_in_order(
     assert steps == [*range(len(steps))]
     assert steps[-1] >= written
     assert (stored.params, stored.info["status"]) == ({"lr": "0.1"}, "KILLED")
+
+
+WAITING = """
+import sys
+import gangline
+
+with gangline.init() as run:
+    sys.stdin.readline()
+    run.log({"loss": 1.0})
+    run.finish(timeout_s=600)
+"""
+
+
+def test_ctrl_c_ends_the_wait_for_the_server(server: TrackingStub, kept: Path) -> None:
+    environment = {**os.environ, "GANGLINE_URL": server.url, "GANGLINE_TOKEN": TOKEN}
+    script = subprocess.Popen(
+        [sys.executable, "-c", WAITING],
+        env=environment, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert script.stdin is not None
+    assert script.stderr is not None
+    assert "run " in script.stderr.readline()
+    server.stop()
+    script.stdin.write("\n")
+    script.stdin.flush()
+    assert "nothing answers" in script.stderr.readline()
+    script.send_signal(signal.SIGINT)
+    said = script.stderr.read()
+    assert script.wait() != 0
+    script.stdin.close()
+    script.stderr.close()
+    assert "not all is uploaded" in said
+    server.start()
+    with connect() as client:
+        (synced,) = client.sync(kept)
+    assert synced.points == 1
+    assert server.run.steps("loss") == [(0, 1.0)]

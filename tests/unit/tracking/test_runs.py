@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import threading
 import time
@@ -217,7 +218,15 @@ def test_config_does_not_change(server: TrackingStub) -> None:
     assert server.run.params == {"lr": "0.1", "depth": "2"}
     with pytest.raises(ValueError, match="'bad%': "):
         gangline.init(config={"bad%": 1})
+    with pytest.raises(TypeError, match="config: a list has no names"):
+        gangline.init(config=[1])
     assert len(server.runs) == 1
+
+
+def test_a_namespace_is_a_config(server: TrackingStub) -> None:
+    with gangline.init(config=argparse.Namespace(lr=0.1, sizes=[1, 2])):
+        pass
+    assert server.run.params == {"lr": "0.1", "sizes": "[1, 2]"}
 
 
 def test_the_module_logs_to_the_active_run(server: TrackingStub) -> None:

@@ -88,6 +88,8 @@ def test_params_are_texts() -> None:
     }  # fmt: skip
     with pytest.raises(ValueError, match=r"prompt: 6,001 characters, at most 6,000"):
         params_of({"prompt": "x" * (PARAM_CHARS + 1)})
+    with pytest.raises(ValueError, match="a/b: two values, '1' and '2'"):
+        params_of({"a": {"b": 1}, "a/b": 2})
     with pytest.raises(ValueError, match="note: 8,001 characters"):
         tags_of({"note": "x" * 8001})
     with pytest.raises(ValueError, match=r"gangline\.job: tags that begin with"):

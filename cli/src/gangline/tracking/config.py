@@ -29,8 +29,8 @@ class Config(Mapping[str, Any]):
         Nested ones are kept as `outer/inner`. Raises ValueError if one is set to another value;
         TypeError or ValueError for a name or a text that MLflow does not take.
         """
-        given = values if isinstance(values, Mapping) else vars(values)
-        new = {name: value for name, value in given.items() if name not in self._fixed}
+        given = mapping_of(values).items()
+        new = {name: value for name, value in given if name not in self._fixed}
         params = params_of(new)
         for name, text in params.items():
             if self._params.get(name, text) != text:
@@ -110,6 +110,16 @@ class Summary(MutableMapping[str, Any]):
 
     def __repr__(self) -> str:
         return repr(dict(self))
+
+
+def mapping_of(config: Any) -> Mapping[str, Any]:
+    """A configuration as a mapping. Raises TypeError unless it has names and values."""
+    if isinstance(config, Mapping):
+        return config
+    if hasattr(config, "__dict__"):
+        found: dict[str, Any] = vars(config)
+        return found
+    raise TypeError(f"config: a {type(config).__name__} has no names; give a mapping")
 
 
 def _plain(value: Any) -> float:

@@ -175,20 +175,24 @@ class Live(Kept):
         self._write_end(status)
         self._closing.set()
         self._wake.set()
+        try:
+            self._wait_for_upload(timeout_s)
+        finally:  # Ctrl-C ends the wait
+            if not self._over.is_set() or self.refused is not None:
+                self._note(
+                    f"not all is uploaded: it is kept in {self.spool.folder}; "
+                    f"once this process has ended: gangline sync {self.spool.folder}"
+                )
+        if self.refused is not None:
+            self.spool.close()
+
+    def _wait_for_upload(self, timeout_s: float) -> None:
         before, since = -1, time.monotonic()
         while not self._over.wait(0.1):
             if self.uploader.bytes != before:
                 before, since = self.uploader.bytes, time.monotonic()
             elif time.monotonic() - since > timeout_s:
-                break
-        if self._over.is_set():
-            if self.refused is None:
                 return
-            self.spool.close()
-        self._note(
-            f"not all is uploaded: it is kept in {self.spool.folder}; "
-            f"once this process has ended: gangline sync {self.spool.folder}"
-        )
 
     def _upload(self) -> None:
         delay_s = FIRST_RETRY_S

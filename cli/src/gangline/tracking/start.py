@@ -11,12 +11,14 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, SupportsIndex, get_args
 
 from gangline.connection import find_gateway
 from gangline.errors import CliError, ExitCode
+from gangline.tracking.config import mapping_of
 from gangline.tracking.job import Job, JobRun, job_of, worker_report
 from gangline.tracking.live import Kept, Live, Nowhere, Sink
 from gangline.tracking.origin import origin_tags
@@ -76,8 +78,8 @@ def init(
     """
     global _active  # noqa: PLW0603 -- one run is active, as with W&B and MLflow
     job = job_of(os.environ)
-    given = config if config is None or isinstance(config, Mapping) else vars(config)
-    params_of(given or {})
+    given = {} if config is None else mapping_of(config)
+    params_of(given)
     header = Header(
         client_id=uuid.uuid4().hex,
         project=project or os.environ.get("GANGLINE_PROJECT") or "default",
@@ -255,12 +257,13 @@ def _server(header: Header, place: _Place) -> TrackingServer:
 def _job_server(job: Job) -> TrackingServer:
     if job.tracking_uri is None:
         raise CliError("this job has no MLFLOW_TRACKING_URI", 'give mode="offline"')
-    return _mlflow(job.tracking_uri, job.token)
+    return _mlflow(job.tracking_uri, job.token, unencrypted=True)
 
 
-def _mlflow(uri: str, token: str) -> TrackingServer:
+def _mlflow(uri: str, token: str, *, unencrypted: bool = False) -> TrackingServer:
     found = _TEAM.search(uri.rstrip("/"))
-    return TrackingServer(Transport(uri, token), base="", team=found[1] if found else None)
+    transport = Transport(uri, token, unencrypted=unencrypted)
+    return TrackingServer(transport, base="", team=found[1] if found else None)
 
 
 def _spool_bytes() -> int:
@@ -276,10 +279,8 @@ def _finish_at_exit() -> None:
         return
     interactive = hasattr(sys, "ps1") or "ipykernel" in sys.modules
     error = None if interactive else getattr(sys, "last_value", None)
-    try:
+    with suppress(KeyboardInterrupt):  # `close` has said where the rest is kept
         run.end(status_of(error))
-    except KeyboardInterrupt:
-        note(f"not all is uploaded: it is kept in {run.folder}; then: gangline sync {run.folder}")
 
 
 def _in_child() -> None:

@@ -53,11 +53,15 @@ def _points(name: str, value: Any, known: set[str]) -> Iterator[Point]:
 
 def params_of(values: Mapping[str, Any]) -> dict[str, str]:
     """Parameters as texts, nested ones by `outer/inner`. Raises TypeError or ValueError."""
-    found = {}
+    found: dict[str, str] = {}
     for name, value in values.items():
         for full, inner in _flat(name, value):
             check_name(full)
-            found[full] = text_of(full, inner, PARAM_CHARS)
+            text = text_of(full, inner, PARAM_CHARS)
+            if found.setdefault(full, text) != text:
+                raise ValueError(
+                    f"{_key(full)}: two values, {_shown(found[full])} and {_shown(text)}"
+                )
     return found
 
 
