@@ -9,6 +9,7 @@ import pytest
 from gangline_alerts.core.model import Deliver, Delivered, Undelivered
 from gangline_alerts.core.policy.routes import Receivers, Route
 from gangline_alerts.core.policy.timing import Timing
+from gangline_alerts.core.silencing import SILENCES_OF_TEAM
 from gangline_schemas.alerts import MAX_RECEIVERS, AlertRule, Severity, SilenceScope
 from gangline_schemas.events.admin import SilenceRequested, UnsilenceRequested
 from gangline_schemas.events.alerts import (
@@ -115,6 +116,31 @@ def test_a_silence_can_be_withdrawn_and_wrong_requests_are_answered() -> None:
     assert [reason.partition(";")[0] for reason in reasons] == [
         "there is no silence 1", "until: lies in the past",
     ]  # fmt: skip
+
+
+def test_silences_are_bounded_for_each_team() -> None:
+    run = waiting()
+    until = run.now + timedelta(hours=1)
+    for team in ["nlp"] * (SILENCES_OF_TEAM + 1) + ["cv", None]:
+        run.feed(SilenceRequested(scope=SilenceScope(team=team), until=until))
+    [refused] = run.events(SilenceRefused)
+    assert refused.reason == "team nlp has 100 silences; withdraw some first"  # type: ignore[attr-defined]
+    assert [one.scope.team for one in run.state.silences.values()][-2:] == ["cv", None]
+    run.feed(UnsilenceRequested(silence=1))
+    run.feed(SilenceRequested(scope=SilenceScope(team="nlp"), until=until))
+    assert len(run.state.silences) == SILENCES_OF_TEAM + 2
+
+
+def test_the_state_forgets_the_texts_of_what_was_sent() -> None:
+    run = waiting("a", "b")
+    run.pass_time(60, 1)
+    [due] = run.due()
+    (key,) = run.effects()
+    assert due.raised[0].message in str(run.state.open)
+    run.done(key, Delivered(0.2, "HTTP 200"))
+    [sent] = run.state.sent.values()
+    assert (sent.about, sent.alerts, sent.target) == ("queue-wait", 2, "ops")
+    assert due.raised[0].message not in str(run.state.sent)
 
 
 def notified(**timing: float) -> AlertsRun:

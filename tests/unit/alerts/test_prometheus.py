@@ -30,6 +30,20 @@ def test_the_file_is_generated() -> None:
     assert len(found["groups"][0]["rules"]) == len(AlertRule) - 1
 
 
+def test_a_team_with_thresholds_of_its_own_has_rules_of_its_own() -> None:
+    own = {"queue_wait": {"above_s": 600}, "gpu_activity": {"enabled": False}}
+    rules = Rules.model_validate({"teams": {"team-a": own, "b-c": {"queue_wait": {"above_s": 9}}}})
+    found = yaml.safe_load(rules_file(rules))["groups"][0]["rules"]
+    assert [one["expr"] for one in found if one["alert"] == "GanglineQueueWait"] == [
+        'gangline_queue_wait{team!~"b-c|team-a"} > 7200',
+        'gangline_queue_wait{team="b-c"} > 9',
+        'gangline_queue_wait{team="team-a"} > 600',
+    ]
+    assert [one["expr"] for one in found if one["alert"] == "GanglineGpuActivity"] == [
+        'gangline_run_gpu_activity{team!~"team-a"} < 0.8'
+    ]
+
+
 def test_each_rule_reads_gauges_that_the_service_shows() -> None:
     telemetry = start("alerts", "test")
     decider = MeasuredDecider()

@@ -258,3 +258,29 @@ def test_saves_are_counted_once_over_a_takeover() -> None:
     run.pass_time(90)
     (counts,) = run.state.hours.values()
     assert (counts.saved, counts.unsaved) == (4, 1)
+
+
+def test_a_team_has_thresholds_of_its_own_and_the_rest_of_the_general_rule() -> None:
+    own = {"queue_wait": {"above_s": 600, "severity": "critical"}, "low_mfu": {"enabled": False}}
+    general = {"above_s": 1200, "priority_below": 40}
+    rules = Rules.model_validate(
+        {"queue_wait": general, "low_mfu": {"for_s": 0, "gpus_at_least": 8}, "teams": {"cv": own}}
+    )
+    assert rules.of_team("cv").queue_wait.priority_below == 40
+    assert rules.of_team("nlp").queue_wait == rules.queue_wait
+    run = AlertsRun(rules)
+    run.settle()
+    for job_id, team, priority in (("a", "nlp", 30), ("b", "cv", 30), ("c", "cv", 45)):
+        run.queue(job_id, team=team, priority=priority)
+    for job_id, team in (("d", "nlp"), ("e", "cv")):
+        run.start(job_id, team=team)
+    run.pass_time(700, 50)
+    for job_id in ("d", "e"):
+        run.progress(job_id, mfu=0.1)
+    run.tick(1)
+    run.tick(1)
+    waits = run.raised(AlertRule.QUEUE_WAIT)
+    assert [(one.subject, one.severity, one.threshold) for one in waits] == [("b", "critical", 600)]
+    run.pass_time(600, 50)
+    assert [one.subject for one in run.raised(AlertRule.QUEUE_WAIT)] == ["b", "a"]
+    assert [one.subject for one in run.raised(AlertRule.LOW_MFU)] == ["d"]

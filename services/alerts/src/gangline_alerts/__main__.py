@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from gangline_alerts.core.snapshot import codec
-from gangline_alerts.service.alerts_file import AlertsFile, read_alerts
+from gangline_alerts.service.alerts_file import AlertsFile, WatchedFile, read_alerts
 from gangline_alerts.service.config import AlertSettings
 from gangline_alerts.service.delivery import Deliverer, share_of
 from gangline_alerts.service.measuring import MeasuredDecider
@@ -20,14 +20,24 @@ from gangline_service.settings import EXIT_USAGE, ServiceSettings
 def main() -> None:
     """Read the settings and the file of alerts, then decide until a signal stops the process."""
     settings = AlertSettings.load()
-    file = AlertsFile()
+    file, watched = AlertsFile(), None
     if settings.alerts_file is not None:
         try:
+            watched = WatchedFile(settings.alerts_file)
             file = read_alerts(settings.alerts_file)
         except ConfigFileError as error:
             sys.stderr.write(f"cannot start: GANGLINE_ALERTS_FILE: {error}\n")
             raise SystemExit(EXIT_USAGE) from None
     decider = MeasuredDecider(file.rules, file.core(), settings.timing())
+    deliverer = Deliverer(file.receivers, Secrets(settings.alert_secrets_dir))
+
+    def renew() -> None:
+        found = None if watched is None else watched.renewed()
+        if found is not None:
+            decider.rules, decider.receivers = found.rules, found.core()
+            deliverer.renew(found.receivers)
+
+    decider.renew = renew
 
     def on_start(_bus: Bus, context: Context[ServiceSettings]) -> None:
         decider.export(context.meter)
@@ -37,7 +47,7 @@ def main() -> None:
         settings,
         decider,
         codec(),
-        executor=Deliverer(file.receivers, Secrets(settings.alert_secrets_dir)),
+        executor=deliverer,
         share=share_of,
         on_start=on_start,
     )

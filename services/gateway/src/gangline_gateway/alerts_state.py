@@ -10,12 +10,11 @@ from gangline_alerts.core.model import Alert as AlertFacts
 from gangline_alerts.core.model import Delivery, Sent
 from gangline_alerts.core.model import Silence as SilenceFacts
 from gangline_alerts.core.snapshot import codec
-from gangline_alerts.core.state import AlertState
+from gangline_alerts.core.state import AlertState, about, alerts_in
 from gangline_bus.snapshot import SnapshotStore
 from gangline_gateway.followed import Copies, Followed, only_state
 from gangline_schemas.api.alerts import Alert, SentNotification, Silence
 from gangline_schemas.catalog import Topic
-from gangline_schemas.events.alerts import NotificationDue
 
 
 def followed(store: SnapshotStore | None = None) -> Followed[AlertState]:
@@ -61,12 +60,10 @@ def silences(state: AlertState, sees: Callable[[str], bool]) -> list[Silence]:
 def notifications(state: AlertState, sees: Callable[[str], bool]) -> Iterator[SentNotification]:
     """The newest first. `sees` gets the team; "" for those about the cluster."""
     waiting, over = list(state.open.values()), list(state.sent.values())
-    both: list[Delivery | Sent] = sorted(
-        [*waiting, *over], key=lambda one: _number(one.due), reverse=True
-    )
+    both: list[Delivery | Sent] = sorted([*waiting, *over], key=_number, reverse=True)
     for one in both:
-        if sees(one.due.team):
-            yield _notification(one)
+        if sees(one.due.team if isinstance(one, Delivery) else one.team):
+            yield _waiting(one) if isinstance(one, Delivery) else _over(one)
 
 
 def silence(number: int, facts: SilenceFacts) -> Silence:
@@ -102,28 +99,39 @@ def _alert(facts: AlertFacts) -> Alert:
     )
 
 
-def _number(due: NotificationDue) -> int:
-    return int(due.notification.removeprefix("n"))
+def _number(one: Delivery | Sent) -> int:
+    name = one.due.notification if isinstance(one, Delivery) else one.notification
+    return int(name.removeprefix("n"))
 
 
-def _notification(one: Delivery | Sent) -> SentNotification:
-    due, is_open = one.due, isinstance(one, Delivery)
-    if isinstance(one, Delivery):
-        state, text = "deferred" if one.tries else "due", one.reason
-    else:
-        state, text = one.outcome, one.text
-    return SentNotification.model_validate(
-        {
-            "notification": due.notification,
-            "target": due.target,
-            "team": due.team,
-            "about": due.job.job_id if due.job is not None else str(due.rule or ""),
-            "alerts": len(due.raised) + len(due.resolved) + due.more,
-            "state": state,
-            "tries": one.tries,
-            "text": text,
-            "due_at": due.due_at,
-            "next_at": one.next_at if isinstance(one, Delivery) else None,
-            "ended_at": None if is_open else one.at,  # type: ignore[union-attr]
-        }
+def _waiting(one: Delivery) -> SentNotification:
+    due = one.due
+    return SentNotification(
+        notification=due.notification,
+        target=due.target,
+        team=due.team,
+        about=about(due),
+        alerts=alerts_in(due),
+        state="deferred" if one.tries else "due",
+        tries=one.tries,
+        text=one.reason,
+        due_at=due.due_at,
+        next_at=one.next_at,
+        ended_at=None,
+    )
+
+
+def _over(one: Sent) -> SentNotification:
+    return SentNotification(
+        notification=one.notification,
+        target=one.target,
+        team=one.team,
+        about=one.about,
+        alerts=one.alerts,
+        state=one.outcome,
+        tries=one.tries,
+        text=one.text,
+        due_at=one.due_at,
+        next_at=None,
+        ended_at=one.at,
     )

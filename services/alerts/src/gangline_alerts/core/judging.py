@@ -56,7 +56,7 @@ def _is_caught_up(soft: Watch, timing: Timing, now: datetime) -> bool:
 
 
 def _lasts(soft: Watch, finding: Finding, rules: Rules) -> bool:
-    rule = rules.of(finding.rule)
+    rule = rules.of_team(finding.team).of(finding.rule)
     if not isinstance(rule, MeasuredRule):
         return True
     return _for(soft, soft.holding.get(finding.key), rule.for_s)
@@ -71,7 +71,7 @@ def _for(soft: Watch, since: datetime | None, for_s: float) -> bool:
 def _over(plan: AlertPlan, alert: Alert, finding: Finding | None, rules: Rules) -> Reason | None:
     """Why an alert is over; None: it is not, or nothing is known of it."""
     name = alert.text.rule
-    rule = rules.of(name)
+    rule = rules.of_team(alert.text.team).of(name)
     if not rule.enabled:
         return "off"
     job = plan.state.jobs.get(alert.text.subject)

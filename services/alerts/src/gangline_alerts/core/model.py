@@ -102,9 +102,17 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A notification that was delivered, or given up."""
+    """A notification that was delivered, or given up; the log has its full text.
 
-    due: NotificationDue
+    `about`: the job or rule; `alerts`: how many alerts it had.
+    """
+
+    notification: str
+    target: str
+    team: str
+    about: str
+    alerts: int
+    due_at: datetime
     tries: int
     outcome: Literal["delivered", "failed"]
     at: datetime

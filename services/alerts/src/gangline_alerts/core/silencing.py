@@ -13,7 +13,8 @@ from gangline_schemas.events.alerts import (
     SilenceRefused,
 )
 
-SILENCES = 1000
+SILENCES_OF_TEAM = 100
+"""Silences of one team that hold at once; as many of those without a team."""
 
 
 def take(plan: AlertPlan, envelope: Envelope, receivers: Receivers) -> None:
@@ -62,8 +63,11 @@ def expire(plan: AlertPlan, receivers: Receivers) -> None:
 def _problem(plan: AlertPlan, event: SilenceRequested) -> str | None:
     if event.until <= plan.now:
         return "until: lies in the past"
-    if len(plan.state.silences) >= SILENCES:
-        return f"there are {SILENCES} silences; withdraw some first"
+    team = event.scope.team
+    if sum(one.scope.team == team for one in plan.state.silences.values()) >= SILENCES_OF_TEAM:
+        whose = f"team {team} has" if team else "there are"
+        rest = "" if team else " without a team"
+        return f"{whose} {SILENCES_OF_TEAM} silences{rest}; withdraw some first"
     return None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from gangline_alerts.core.model import (
     Alert,
@@ -328,19 +328,41 @@ def _(state: AlertState, event: NotificationDeferred, _at: datetime) -> None:
 
 @fold.on(NotificationDelivered)
 def _(state: AlertState, event: NotificationDelivered, at: datetime) -> None:
-    due = state.open.pop(event.notification).due
-    state.sent[event.notification] = Sent(due, event.tries, "delivered", at, event.answer)
-    _keep_newest(state.sent, SENT_KEPT)
+    _close(state, event.notification, event.tries, "delivered", at, event.answer)
 
 
 @fold.on(NotificationFailed)
 def _(state: AlertState, event: NotificationFailed, at: datetime) -> None:
-    due = state.open.pop(event.notification).due
-    state.sent[event.notification] = Sent(due, event.tries, "failed", at, event.reason)
+    _close(state, event.notification, event.tries, "failed", at, event.reason)
+
+
+def _close(
+    state: AlertState,
+    notification: str,
+    tries: int,
+    outcome: Literal["delivered", "failed"],
+    at: datetime,
+    text: str,
+) -> None:
+    due = state.open.pop(notification).due
+    state.sent[notification] = Sent(
+        notification, due.target, due.team, about(due), alerts_in(due), due.due_at,
+        tries, outcome, at, text,
+    )  # fmt: skip
     _keep_newest(state.sent, SENT_KEPT)
 
 
 # Questions that several modules ask
+
+
+def about(due: NotificationDue) -> str:
+    """The id of the job, or the name of the rule."""
+    return due.job.job_id if due.job is not None else str(due.rule or "")
+
+
+def alerts_in(due: NotificationDue) -> int:
+    """How many alerts a notification has, with those that it does not show."""
+    return len(due.raised) + len(due.resolved) + due.more
 
 
 def total(hours: Mapping[int, Counts], now: datetime) -> Counts:

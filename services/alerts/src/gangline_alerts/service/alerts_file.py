@@ -1,10 +1,12 @@
-"""The file of alerts: thresholds, receivers and routes, read at the start of the service.
+"""The file of alerts: thresholds, receivers and routes; a changed file is read again.
 
 YAML, or TOML with the same fields:
 
     rules:
       queue-wait: {above_s: 3600}
       cluster-utilization: {enabled: false}
+      teams:
+        nlp: {queue-wait: {above_s: 600}}
     receivers:
       team-hook: {url: "https://hooks.example/gangline", signing_key: team-hook, teams: [nlp]}
       on-call: {kind: slack, url_secret: slack-url}
@@ -19,21 +21,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Self
 
+import structlog
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from gangline_alerts.core.policy.routes import Receivers, Route
-from gangline_alerts.core.policy.rules import Rules
+from gangline_alerts.core.policy.rules import Rules, by_rule
 from gangline_alerts.service.targets import Target, Webhook
 from gangline_schemas.alerts import MAX_RECEIVERS
 from gangline_schemas.base import Identifier, Model, field_errors
 from gangline_service.config_file import ConfigFileError, read_config_file
 
-
-def _by_rule(value: Any) -> Any:
-    """Rules are named as in alerts: queue-wait."""
-    if not isinstance(value, dict):
-        return value
-    return {str(name).replace("-", "_"): rule for name, rule in value.items()}
+log = structlog.get_logger(__name__)
 
 
 def _by_kind(value: Any) -> Any:
@@ -51,7 +49,7 @@ def _by_kind(value: Any) -> Any:
 class AlertsFile(Model):
     """The content of the file; all of it may be left out."""
 
-    rules: Annotated[Rules, BeforeValidator(_by_rule)] = Rules()
+    rules: Annotated[Rules, BeforeValidator(by_rule)] = Rules()
     receivers: Annotated[dict[Identifier, Target], BeforeValidator(_by_kind)] = Field(
         default_factory=dict, max_length=MAX_RECEIVERS
     )
@@ -85,3 +83,39 @@ def read_alerts(path: Path) -> AlertsFile:
             for item in field_errors(error, model=AlertsFile)
         ]
         raise ConfigFileError(f"{path}: " + "; ".join(problems)) from None
+
+
+class WatchedFile:
+    """The file while the service runs; used by one thread."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read = self._seen = _stamp(path)
+
+    def renewed(self) -> AlertsFile | None:
+        """The content, if the file changed since it was last read, and is valid.
+
+        A change is read at the second call that sees it, so that its writer has ended. A wrong file
+        is logged once, and the content that was read before stays.
+        """
+        stamp, before = _stamp(self._path), self._seen
+        self._seen = stamp
+        if stamp == self._read or stamp != before:
+            return None
+        self._read = stamp
+        try:
+            found = read_alerts(self._path)
+        except ConfigFileError as error:
+            log.warning("the changed file of alerts is wrong; the old one stays", error=str(error))
+            return None
+        log.info("the changed file of alerts holds", path=str(self._path))
+        return found
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    """Differs after each change; None: the file cannot be looked at."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino

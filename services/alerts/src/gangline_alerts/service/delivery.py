@@ -71,6 +71,10 @@ class Deliverer:
         self._secrets = secrets
         self._clock = clock
 
+    def renew(self, receivers: Mapping[str, Target]) -> None:
+        """From now on these are the receivers."""
+        self._receivers = receivers
+
     def __call__(self, key: str, effect: object) -> Delivered | Undelivered:
         """The outcome of one try. Raises TypeError for an effect that is none of this service."""
         if not isinstance(effect, Deliver):

@@ -17,12 +17,18 @@ from gangline_bus.decision import Observed, Tick
 
 @dataclass(slots=True)
 class MeasuredDecider(AlertDecider):
-    """The decider, which also keeps the gauges of its last Tick. Its decisions are the same."""
+    """The decider, which also keeps the gauges of its last Tick. Its decisions are the same.
 
+    `renew` is called before each Tick, and may replace `rules` and `receivers`.
+    """
+
+    renew: Callable[[], None] = field(default=lambda: None, compare=False)
     newest: tuple[Gauge, ...] = field(default=(), compare=False)
 
     def observe(self, state: AlertState, soft: Watch, observed: Observed, now: datetime) -> Watch:
         """See AlertDecider."""
+        if isinstance(observed, Tick):
+            self.renew()
         # Not super(): a dataclass with slots is another class than the one that is written here.
         soft = AlertDecider.observe(self, state, soft, observed, now)
         if isinstance(observed, Tick):

@@ -7,6 +7,7 @@ the thresholds of the file of alerts or the defaults.
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,31 +37,45 @@ _SUMMARIES: dict[AlertRule, str] = {
 
 
 def rules_file(rules: Rules) -> str:
-    """The file for Prometheus, as YAML."""
-    found = [_rule(name, rules) for name in AlertRule if rules.of(name).enabled]
+    """The file for Prometheus, as YAML. Teams with a rule of their own have one here too."""
+    found = []
+    for name in AlertRule:
+        field = name.value.replace("-", "_")
+        own = sorted(team for team, of_team in rules.teams.items() if field in of_team.given())
+        if rules.of(name).enabled:
+            others = f'team!~"{"|".join(own)}"' if own else ""
+            found.append(_rule(name, rules, others))
+        found += [
+            _rule(name, rules.of_team(team), f'team="{team}"', {"team": team})
+            for team in own
+            if rules.of_team(team).of(name).enabled
+        ]
     return yaml.safe_dump(
         {"groups": [{"name": "gangline", "rules": found}]}, sort_keys=False, width=100
     )
 
 
-def _rule(name: AlertRule, rules: Rules) -> dict[str, Any]:
+def _rule(
+    name: AlertRule, rules: Rules, series: str, labels: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """`series` selects those of the teams that the rule is for."""
     rule = rules.of(name)
-    expression, for_s = _condition(name, rules)
+    expression, for_s = _condition(name, rules, f"{{{series}}}" if series else "")
     return {
         "alert": "Gangline" + "".join(map(str.capitalize, name.value.split("-"))),
         "expr": expression,
         "for": f"{for_s:g}s",
-        "labels": {"severity": rule.severity.value},
+        "labels": {"severity": rule.severity.value, **(labels or {})},
         "annotations": {"summary": _SUMMARIES[name], "runbook": GUIDE},
     }
 
 
-def _condition(name: AlertRule, rules: Rules) -> tuple[str, float]:
+def _condition(name: AlertRule, rules: Rules, series: str) -> tuple[str, float]:
     """The expression, and how many seconds it must hold."""
     rule = rules.of(name)
     if isinstance(rule, MeasuredRule):
         below: float = rule.below  # type: ignore[attr-defined]
-        return f"{_metric(OF_RUNS[name])} < {below:g}", rule.for_s
+        return f"{_metric(OF_RUNS[name])}{series} < {below:g}", rule.for_s
     use, wait = rules.cluster_utilization, rules.queue_wait
     saves, jobs = rules.failed_saves, rules.failed_jobs
     offered = _metric("gangline.gpus.offered")
@@ -69,7 +84,7 @@ def _condition(name: AlertRule, rules: Rules) -> tuple[str, float]:
             share = f"{_metric('gangline.gpus.allocated')} / {offered}"
             return f"{share} < {use.below:g} and {offered} >= {use.gpus_at_least}", use.for_s
         case AlertRule.QUEUE_WAIT:
-            return f"{_metric('gangline.queue.wait')} > {wait.above_s:g}", 0
+            return f"{_metric('gangline.queue.wait')}{series} > {wait.above_s:g}", 0
         case AlertRule.FAILED_SAVES:
             return _share("gangline.day.saves", saves.above, saves.at_least), 0
         case AlertRule.FAILED_JOBS:

@@ -26,8 +26,7 @@ def findings(state: AlertState, rules: Rules, now: datetime) -> Iterator[Finding
     """The values of these rules now. Cost: the jobs that wait."""
     if rules.cluster_utilization.enabled:
         yield from _utilization(state, rules, now)
-    if rules.queue_wait.enabled:
-        yield from _waits(state, rules, now)
+    yield from _waits(state, rules, now)
     yield from _counts(state, rules, now)
 
 
@@ -59,12 +58,13 @@ def _utilization(state: AlertState, rules: Rules, now: datetime) -> Iterator[Fin
 
 
 def _waits(state: AlertState, rules: Rules, now: datetime) -> Iterator[Finding]:
-    rule = rules.queue_wait
-    latest = now - timedelta(seconds=rule.above_s)
     for job_id, job in state.jobs.items():
-        if job.waiting_since is None or job.priority >= rule.priority_below:
+        if job.waiting_since is None:
             continue
-        if job.waiting_since >= latest:
+        rule = rules.of_team(job.team).queue_wait
+        if not rule.enabled or job.priority >= rule.priority_below:
+            continue
+        if job.waiting_since >= now - timedelta(seconds=rule.above_s):
             continue
         waited_s = watched_s(job.waiting_since, now, state.away)
         if waited_s <= rule.above_s:

@@ -70,7 +70,8 @@ def gauges(state: AlertState, soft: Watch, rules: Rules, now: datetime) -> Itera
 def _waits(state: AlertState, rules: Rules, now: datetime) -> Iterator[Gauge]:
     first: dict[str, datetime] = {}
     for job in state.jobs.values():
-        if job.waiting_since is not None and job.priority < rules.queue_wait.priority_below:
+        below = rules.of_team(job.team).queue_wait.priority_below
+        if job.waiting_since is not None and job.priority < below:
             first[job.team] = min(first.get(job.team, job.waiting_since), job.waiting_since)
     for team, since in first.items():
         yield Gauge("gangline.queue.wait", watched_s(since, now, state.away), {"team": team})

@@ -26,18 +26,18 @@ def findings(
         job = state.jobs.get(job_id)
         if job is None or not job.places or not _fresh(run, job, timing, now):
             continue
-        large = watches(AlertRule.LOW_MFU, rules, job)
-        if rules.low_mfu.enabled and large and run.mfu is not None:
-            yield _mfu(rules.low_mfu, job_id, job, run.mfu)
-        if rules.data_loading.enabled and run.data_wait_share is not None:
-            yield _loading(rules.data_loading, job_id, job, run.data_wait_share)
-        if rules.gpu_activity.enabled:
-            yield from _activity(rules.gpu_activity, job_id, job, soft, timing, now)
+        own, large = rules.of_team(job.team), watches(AlertRule.LOW_MFU, rules, job)
+        if own.low_mfu.enabled and large and run.mfu is not None:
+            yield _mfu(own.low_mfu, job_id, job, run.mfu)
+        if own.data_loading.enabled and run.data_wait_share is not None:
+            yield _loading(own.data_loading, job_id, job, run.data_wait_share)
+        if own.gpu_activity.enabled:
+            yield from _activity(own.gpu_activity, job_id, job, soft, timing, now)
 
 
 def watches(rule: AlertRule, rules: Rules, job: Job) -> bool:
     """Whether a rule over measurements applies to a job as it is placed now."""
-    least = rules.low_mfu.gpus_at_least if rule is AlertRule.LOW_MFU else 1
+    least = rules.of_team(job.team).low_mfu.gpus_at_least if rule is AlertRule.LOW_MFU else 1
     return job.held >= least
 
 

@@ -7,12 +7,12 @@ are over the last 24 hours, hour by hour.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, PrivateAttr
 
 from gangline_schemas.alerts import AlertRule, Severity
-from gangline_schemas.base import Model
+from gangline_schemas.base import Identifier, Model
 from gangline_schemas.limits import Count, Few, Gpus, Priority
 
 Share = Annotated[float, Field(gt=0, lt=1)]
@@ -95,8 +95,29 @@ class GpuActivity(MeasuredRule):
     below: Share = Field(default=0.8, description="The mean activity of the gang's GPUs.")
 
 
+def by_rule(value: Any) -> Any:
+    """Rules are named as in alerts: queue-wait."""
+    if not isinstance(value, dict):
+        return value
+    return {str(name).replace("-", "_"): rule for name, rule in value.items()}
+
+
+class TeamRules(Model):
+    """Rules about the jobs of one team. A field that is left out is that of the general rule."""
+
+    queue_wait: QueueWait | None = None
+    low_mfu: LargeJobMfu | None = None
+    data_loading: DataLoading | None = None
+    gpu_activity: GpuActivity | None = None
+
+    def given(self) -> dict[str, Rule]:
+        """The rules that are here, by field."""
+        found = {name: getattr(self, name) for name in type(self).model_fields}
+        return {name: rule for name, rule in found.items() if rule is not None}
+
+
 class Rules(Model):
-    """All rules. A rule that the file leaves out has its defaults."""
+    """All rules. A rule that the file leaves out has its defaults; `teams` have their own."""
 
     cluster_utilization: ClusterUtilization = ClusterUtilization()
     queue_wait: QueueWait = QueueWait()
@@ -106,6 +127,26 @@ class Rules(Model):
     failed_jobs: FailedJobs = FailedJobs()
     data_loading: DataLoading = DataLoading()
     gpu_activity: GpuActivity = GpuActivity()
+    teams: dict[Identifier, Annotated[TeamRules, BeforeValidator(by_rule)]] = Field(
+        default_factory=dict, max_length=1000
+    )
+    _of_teams: dict[str, Rules] = PrivateAttr(default_factory=dict)
+
+    def model_post_init(self, context: object, /) -> None:
+        """The rules of each team, as decisions ask for them."""
+        super().model_post_init(context)
+        for team, own in self.teams.items():
+            rules = {
+                name: getattr(self, name).model_copy(
+                    update={field: getattr(rule, field) for field in rule.model_fields_set}
+                )
+                for name, rule in own.given().items()
+            }
+            self._of_teams[team] = self.model_copy(update={**rules, "teams": {}})
+
+    def of_team(self, team: str) -> Rules:
+        """The rules that hold for a team's jobs."""
+        return self._of_teams.get(team, self)
 
     def of(self, name: AlertRule) -> Rule:
         """The rule of this name."""
