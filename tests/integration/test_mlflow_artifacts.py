@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -164,6 +166,40 @@ def test_a_team_stores_no_more_than_its_limit(served: MlflowGateway) -> None:
         assert http.delete(f"{FILES}/a.bin").status_code == 200
         assert http.put(f"{FILES}/b.bin", content=content).status_code == 200
         assert http.delete(f"{FILES}/b.bin").status_code == 200
+
+
+def test_deleted_runs_are_removed_with_their_files(
+    served: MlflowGateway, http: httpx.Client
+) -> None:
+    with mlflow_client(served) as client:
+        experiment = client.create_experiment(f"gc-{time.time_ns()}")
+        gone, kept = (client.create_run(experiment).info for _ in range(2))
+        for run in (gone, kept):
+            client.log_text(run.run_id, "text", "deep/notes.txt")
+            client.log_metric(run.run_id, "loss", 1.0)
+        client.delete_run(gone.run_id)
+        collect(served, "--older-than-days", "1")
+        assert client.get_run(gone.run_id).info.lifecycle_stage == "deleted"
+        collect(served, "--older-than-days", "0")
+        with pytest.raises(mlflow.exceptions.MlflowException, match="not found"):
+            client.get_run(gone.run_id)
+        assert client.get_run(kept.run_id).data.metrics == {"loss": 1.0}
+    for run, left in ((gone, 0), (kept, 1)):
+        path = run.artifact_uri.removeprefix("mlflow-artifacts:/")
+        listed = http.get(FILES, params={"path": f"{path}/deep"}).json().get("files", [])
+        assert len(listed) == left
+    assert http.post("/gangline/gc").status_code == 403
+
+
+def collect(served: MlflowGateway, *options: str) -> None:
+    environment = {
+        **os.environ,
+        "GANGLINE_MLFLOW_URL": served.mlflow.url,
+        "GANGLINE_SERVICE_TOKEN": served.mlflow.token,
+    }
+    argv = [sys.executable, "-m", "gangline_mlflow", "gc", "nlp", *options]
+    ended = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_a_large_file_takes_no_memory(served: MlflowGateway, http: httpx.Client) -> None:

@@ -49,7 +49,7 @@ NAMES_ONLY = {"model_versions"}
 """A version of vision's may name a run of nlp's: reading it finds nothing."""
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def served(
     kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[MlflowGateway]:
@@ -69,10 +69,14 @@ class Owned:
     ids: Mapping[str, str]
 
     @property
+    def long_ids(self) -> set[str]:
+        """Those that stand in nothing else by chance."""
+        return {value for name, value in self.ids.items() if name != "experiment"}
+
+    @property
     def words(self) -> set[str]:
-        """Whatever has one of these in it is nlp's."""
-        long = {value for name, value in self.ids.items() if name != "experiment"}
-        return {MARK, *long}
+        """Content with one of these is nlp's."""
+        return {MARK, *self.long_ids}
 
 
 def made(http: httpx.Client, method: str, path: str, body: object) -> Any:
@@ -189,13 +193,17 @@ def graphql(ids: Mapping[str, str]) -> Iterator[dict[str, Any]]:
         yield {"query": text, "variables": {"d": wanted}}
 
 
-def asked(ids: Mapping[str, str], folder: Path) -> Iterator[tuple[str, str, Any]]:
+def asked(ids: Mapping[str, str], folder: Path, *, both: bool) -> Iterator[tuple[str, str, Any]]:
     """Requests as method, path with query, and body."""
     body = sink(ids)
     query = httpx.QueryParams({k: v for k, v in body.items() if not isinstance(v, dict)})
-    for method, path in routes(folder):
-        if method not in {"HEAD", "OPTIONS"}:
+    known = routes(folder)
+    for method, path in known:
+        twin = (method, path.replace("/ajax-api/", "/api/")) if "/ajax-api/" in path else None
+        if method not in {"HEAD", "OPTIONS"} and (both or twin not in known):
             sent = None if method == "GET" else body
+            if path.endswith("/create"):
+                sent = {**body, "name": "own-too"}  # vision may have one of the same name
             yield method, f"{filled(path, ids)}?{query}", sent
     for question in graphql(ids):
         yield "POST", "/graphql", question
@@ -224,8 +232,9 @@ class Picture:
         rows = self._rows()
         lost, new = self.rows - rows, rows - self.rows
         assert not lost, (what, lost)
-        added = {row for row in new if row[0] not in NAMES_ONLY}
-        assert not added, (what, added)
+        for table, row in new:
+            ours = any(word in row for word in self._owned.long_ids)
+            assert table in NAMES_ONLY or not ours, (what, table, row)
         self.rows = rows
         assert self._files() == self.files, what
 
@@ -245,26 +254,31 @@ class Picture:
         return {str(path): path.read_bytes() for path in top.rglob("*") if path.is_file()}
 
 
-def test_a_team_reads_and_changes_nothing_of_another(served: MlflowGateway, tmp_path: Path) -> None:
+@pytest.mark.parametrize("both", [False, pytest.param(True, marks=pytest.mark.nightly)])
+def test_a_team_reads_and_changes_nothing_of_another(
+    served: MlflowGateway, tmp_path: Path, *, both: bool
+) -> None:
     with client_of(served, "nlp") as nlp, client_of(served, "vision") as vision:
         owned = everything(nlp)
         own = made(vision, "POST", f"{P2}/experiments/create", {"name": "own"})["experiment_id"]
         picture, seen, tried = Picture(served, owned), 0, 0
-        for method, path, body in asked(owned.ids, tmp_path):
+        for method, path, body in asked(owned.ids, tmp_path, both=both):
             answer = vision.request(method, path, json=body)
             what = f"{method} {path[:90]}: {answer.status_code} {answer.text[:300]}"
-            if answer.is_success and "registered-models/create" not in path:
-                shown = re.sub(r'"(source|run_id|name)": *"[^"]*"', "", answer.text)
-                assert not any(word in shown for word in owned.words), what
+            if answer.is_success:
+                shown = re.sub(r'"(source|run_id|user_id)": *"[^"]*"', "", answer.text)
+                assert MARK not in shown, what  # ids may be named: vision has asked for them
                 assert "7.25" not in shown, what
             picture.check(what)
             tried += 1
             if method == "GET":
                 seen += MARK in nlp.request(method, path, json=body).text
-        assert tried > 450
-        assert seen >= 40
+        assert tried > (450 if both else 250)
+        assert seen >= (40 if both else 20)
         history = nlp.get(
             f"{P2}/metrics/get-history", params={"run_id": owned.ids["run"], "metric_key": MARK}
         ).json()["metrics"]
         assert [point["value"] for point in history] == [7.25]
+        runs = made(nlp, "POST", f"{P2}/runs/search", {"experiment_ids": [owned.ids["experiment"]]})
+        assert [run["info"]["run_id"] for run in runs["runs"]] == [owned.ids["run"]]
         assert made(vision, "GET", f"{P2}/experiments/get?experiment_id={own}", None)

@@ -212,3 +212,32 @@ def test_files_of_own_runs_and_models_are_sent_as_they_are() -> None:
             assert passed.sends_file == (method == "PUT")
         listed = narrow("GET", FILES, f"path={folder}/artifacts/a", JOB)
         assert parse_qs(listed.query) == {"path": [f"{folder}/artifacts/a"]}
+
+
+@pytest.mark.parametrize("folder", [f"workspaces/nlp/1/{OWN}", f"1/{CHILD}", f"1/models/{MODEL}"])
+def test_presigned_urls_of_own_files(folder: str) -> None:
+    top = "/api/2.0/mlflow-artifacts"
+    place = f"{folder}/artifacts/a b"
+    assert narrow("GET", f"{top}/presigned/{place}", "", JOB).path.endswith("/a%20b")
+    for step in ("create", "complete", "abort"):
+        asked = {"path": "/home/ada/model.bin", "upload_id": "u", "num_parts": 3, "parts": []}
+        assert sent("POST", f"{top}/mpu/{step}/{place}", asked) == asked
+
+
+@pytest.mark.parametrize(
+    ("method", "route", "body", "query"),
+    [
+        ("GET", f"presigned/1/{OTHER}/artifacts/a", None, ""),
+        ("GET", f"presigned/workspaces/vision/1/{OWN}/artifacts/a", None, ""),
+        ("POST", f"presigned/1/{OWN}/artifacts/a", {}, ""),
+        ("GET", f"mpu/create/1/{OWN}/artifacts/a", None, ""),
+        ("POST", f"mpu/create/1/{OTHER}/artifacts", {"path": "x"}, ""),
+        ("POST", f"mpu/create/1/{OWN}/artifacts", {"path": "x", "more": 1}, ""),
+        ("POST", f"mpu/create/1/{OWN}/artifacts", {"path": "x"}, "path=y"),
+        ("POST", f"mpu/take/1/{OWN}/artifacts", {"path": "x"}, ""),
+    ],
+)
+def test_presigned_urls_of_others_are_refused(
+    method: str, route: str, body: Any, query: str
+) -> None:
+    refusal(method, f"/api/2.0/mlflow-artifacts/{route}", body, query)

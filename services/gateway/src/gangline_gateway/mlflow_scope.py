@@ -34,6 +34,8 @@ _PLATFORM = "gangline."
 _API = re.compile(r"/api/[23]\.0/mlflow/(.+)")
 _MODEL_ROUTE = re.compile(r"logged-models/(m-[0-9a-f]{32})(/params|/tags)?")
 _ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts"
+_DIRECT = re.compile(r"/api/2\.0/mlflow-artifacts/(presigned|mpu/(?:create|complete|abort))/(.+)")
+_UPLOAD = frozenset({"path", "num_parts", "upload_id", "parts"})
 _ARTIFACT = re.compile(
     r"(?:workspaces/([a-z0-9-]+)/)?[0-9]+/(?:([0-9a-f]{32})|models/(m-[0-9a-f]{32}))/artifacts(/.+)?"
 )
@@ -125,6 +127,8 @@ def narrow(method: str, path: str, query: str, job: JobScope) -> Narrowed:
         raise _malformed("a path must not hold the parts . and ..")
     if path.startswith(_ARTIFACTS):
         return _artifact(method, path, query, job)
+    if (direct := _DIRECT.fullmatch(path)) is not None and not query:
+        return _direct(method, direct[1], direct[2], job)
     if (method, path) == ("GET", "/version"):
         return Narrowed(path)
     found = _API.fullmatch(path)
@@ -154,6 +158,17 @@ def _artifact(method: str, path: str, query: str, job: JobScope) -> Narrowed:
         raise _forbidden("the token of a job does not allow this request")
     _check_artifact(path.removeprefix(f"{_ARTIFACTS}/"), job)
     return Narrowed(quote(path), sends_file=method == "PUT")
+
+
+def _direct(method: str, route: str, place: str, job: JobScope) -> Narrowed:
+    """Requests for presigned URLs."""
+    _check_artifact(place, job)
+    path = quote(f"/api/2.0/mlflow-artifacts/{route}/{place}")
+    if route == "presigned" and method == "GET":
+        return Narrowed(path)
+    if route == "presigned" or method != "POST":
+        raise _forbidden("the token of a job does not allow this request")
+    return Narrowed(path, rewrite=lambda body: _rewritten(route, body, _UPLOAD, job))
 
 
 def _check_artifact(path: str, job: JobScope) -> None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import select
 import socket
+import sys
 
 from gangline_bus.topics import TopicNames
-from gangline_mlflow import parts
+from gangline_mlflow import collecting, parts
 from gangline_mlflow.artifacts import Artifacts
 from gangline_mlflow.config import Settings
 from gangline_mlflow.history import Histories
@@ -80,4 +81,6 @@ def _is_asked(listening: socket.socket) -> bool:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["gc"]:
+        sys.exit(collecting.main(sys.argv[2:]))
     run("mlflow", Settings.load(), main)

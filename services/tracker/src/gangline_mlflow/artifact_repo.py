@@ -148,12 +148,13 @@ def _cut(chunks: Iterator[bytes], length: int) -> Iterator[bytes]:
             return
 
 
-def install() -> None:
+def install(repository: type[TeamArtifacts]) -> None:
     """Let MLflow know this repository, and no other that reads files or calls hosts.
 
     A user can name any address as that of a trace's data.
     """
     registry: Any = artifact_repository_registry._artifact_repository_registry  # noqa: SLF001
     kept = {name: registry._registry[name] for name in _KEPT_SCHEMES}  # noqa: SLF001
-    registry._registry = {**kept, ARTIFACTS: TeamArtifacts}  # noqa: SLF001 - see ADR 32
+    # MLflow's own gc asks by the addresses that runs have.
+    registry._registry = {**kept, ARTIFACTS: repository, "mlflow-artifacts": repository}  # noqa: SLF001 - see ADR 32
     handlers._send_artifact = send_artifact  # noqa: SLF001 - see ADR 32

@@ -7,7 +7,7 @@ and the store itself refuses dots, backslashes and control characters, and follo
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, cast
@@ -59,6 +59,18 @@ class Artifacts:
             source = _Metered(body, change)
             self.store.put(path, cast("BinaryIO", source))
             change.added = source.size_bytes - before
+
+    def replace(self, path: str, size_bytes: int, write: Callable[[], None]) -> None:
+        """Count a file that `write` makes at once, or replaces. Raises OverLimit before."""
+        with self._writing.hold(path), self._changing(path, size_bytes) as change:
+            before = self._size(path)
+            write()
+            change.added = size_bytes - before
+
+    def check_room(self, path: str) -> None:
+        """Raise OverLimit if the path's team has reached its limit."""
+        with self._changing(path, 1):
+            return
 
     def listed(self, folder: str) -> list[Entry]:
         """The files and folders right below a folder; empty for a file, and where nothing is.

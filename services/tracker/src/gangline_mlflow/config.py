@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Self
 from urllib.parse import urlsplit, urlunsplit
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 from gangline_schemas.base import Identifier
 from gangline_schemas.mlflow_workspace import workspace_of
@@ -36,6 +36,9 @@ class Settings(ServiceSettings):
         default_factory=dict
     )
     """As JSON: the limits of teams that have one of their own, by team."""
+    mlflow_presigned: bool = False
+    """Clients reach the S3 server under the endpoint of `store_url`: large files go there directly,
+    by presigned URLs."""
     service_token: SecretStr
     """Requests must carry it: the gateway does. It is the password for ClickHouse, too."""
     clickhouse_url: str
@@ -48,6 +51,12 @@ class Settings(ServiceSettings):
         if urlsplit(value).scheme not in _DATABASES:
             raise ValueError("must be sqlite:////absolute/file or postgresql://user@host/name")
         return value
+
+    @model_validator(mode="after")
+    def _check_presigned(self) -> Self:
+        if self.mlflow_presigned and urlsplit(self.store_url).scheme != "s3":
+            raise ValueError("mlflow_presigned needs an s3:// store_url")
+        return self
 
     def limits(self) -> dict[str, int]:
         """The limits of bytes by workspace."""

@@ -48,13 +48,14 @@ def create_app(settings: Settings) -> Any:
     from gangline_mlflow import artifact_repo
     from gangline_mlflow.artifact_bytes import ArtifactBytes
     from gangline_mlflow.artifact_lane import ArtifactLane
+    from gangline_mlflow.collecting import Collector
     from gangline_mlflow.guard import Guard
     from gangline_mlflow.lane import FastLane
     from gangline_mlflow.ui import OneWorkspace
     from gangline_mlflow.wsgi import BoundedResponder
 
     fastapi_app._EfficientWSGIResponder = BoundedResponder  # noqa: SLF001 - see ADR 32
-    artifact_repo.install()
+    artifact_repo.install(_repository(settings))
     store = _get_tracking_store()
     artifacts = current().artifacts
     artifacts.count_in(
@@ -65,7 +66,18 @@ def create_app(settings: Settings) -> Any:
     _get_model_registry_store()
     token = settings.service_token.get_secret_value()
     lanes = OneWorkspace(ArtifactLane(FastLane(fastapi_app.app, store), artifacts))
-    return Guard(lanes, token, store.jobs)
+    return Guard(Collector(lanes, store), token, store.jobs)
+
+
+def _repository(settings: Settings) -> Any:
+    if settings.mlflow_presigned:
+        from gangline_mlflow.artifact_direct import DirectArtifacts
+
+        DirectArtifacts.secret = settings.service_token.get_secret_value().encode()
+        return DirectArtifacts
+    from gangline_mlflow.artifact_repo import TeamArtifacts
+
+    return TeamArtifacts
 
 
 class Server:
