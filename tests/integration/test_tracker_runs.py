@@ -14,9 +14,11 @@ from gangline_gateway.comparison import compare
 from gangline_gateway.curves import CurveError, CurveQuery, CurveReader
 from gangline_gateway.history import History, RunFilter
 from gangline_gateway.log_pages import LogFilter
+from gangline_gateway.parallel import parallel
 from gangline_gateway.prices import GpuPrices
+from gangline_gateway.resources import ResourceReader
 from gangline_gateway.sql_parts import CursorError
-from gangline_schemas.api.runs import Run
+from gangline_schemas.api.runs import Resources, Run
 from gangline_schemas.events.requests import RunTagged
 from gangline_schemas.events.steps import WorkerStep
 from gangline_schemas.mlflow_workspace import mlflow_run_id
@@ -57,13 +59,13 @@ def test_curves_follow_the_newest_attempt_and_are_thinned(curves: CurveReader) -
     assert (bucket.first_step, bucket.step, bucket.low, bucket.high) == (0, 9, 0.1, 1.0)
     assert curves.curves(CurveQuery({"nobody": "nlp"}, ["loss"])) == []
     assert curves.names(OWN_A) == ["acc", "loss", "lr"]
-    assert curves.names(OWN_A, system=True) == ["system/n1/cpu"]
+    assert curves.names(OWN_A, system=True) == ["system/n1/cpu_utilization_percentage"]
 
 
 def test_points_that_a_job_logged_through_mlflow_are_points_of_its_curves(
     curves: CurveReader, history: History
 ) -> None:
-    acc, cpu = curves.curves(CurveQuery(OWN_A, ["acc", "system/n1/cpu"]))
+    acc, cpu = curves.curves(CurveQuery(OWN_A, ["acc", "system/n1/cpu_utilization_percentage"]))
     assert [(p.step, p.value, p.time) for p in acc.points] == [(0, 0.5, BASE), (50, 0.75, BASE)]
     assert [(p.step, p.value) for p in cpu.points] == [(BASE_MS // 1000, 40.0)]
     assert curves.latest(OWN_A)["acc"]["job-a"].value == 0.75
@@ -154,6 +156,20 @@ def test_runs_are_compared(history: History, curves: CurveReader) -> None:
     final = found.metrics["loss"]["job-a"]
     assert (final.step, final.value) == (99, pytest.approx(5 / 100))
     assert (final.low, final.high) == (pytest.approx(1 / 100), 1.0)
+
+
+def test_resources_that_a_run_used(tracker: TrackerProcess, history: History) -> None:
+    resources = ResourceReader(tracker.client("service"), GpuPrices.of({"h100": 3600.0}))
+    assert resources.used(OWN) == {"job-a": Resources(cpu=40.0)}
+    runs = [found.run for found in history.some_runs(["job-a", "job-b"])]
+    (curve,) = resources.over_time(runs, 10)
+    (point,) = curve.points
+    assert (curve.run_id, point.time, point.cpu) == ("job-a", BASE, 40.0)
+    assert (point.gpu_hours, point.cost) == (0.0, 0.0), "at the run's start"
+    found = parallel(runs, CurveReader(tracker.client("service")).latest(OWN))
+    assert [axis.name for axis in found.axes] == ["lr", "gpu_hours", "acc", "loss", "lr"]
+    assert found.runs[0].values[:3] == [0.1, pytest.approx(20 / 3600), 0.75]
+    assert found.runs[1].values[2] is None
 
 
 def test_runs_are_found_by_the_tags_that_users_set(

@@ -81,6 +81,12 @@ class NoHistory:
     def names(self, *_: object, **__: object) -> list[str]:
         return []
 
+    def used(self, *_: object) -> dict[str, Any]:
+        return {}
+
+    def over_time(self, *_: object) -> list[Any]:
+        return []
+
     def team_of(self, *_: object) -> None:
         return None
 
@@ -138,7 +144,7 @@ def no_history() -> Queries:
     """Queries without answers."""
     empty: Any = NoHistory()
     points: Any = NoPoints()
-    return Queries(empty, empty, empty, empty, empty, points)
+    return Queries(empty, empty, empty, empty, empty, points, empty)
 
 
 class GatewayHarness:

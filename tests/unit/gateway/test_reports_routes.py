@@ -63,7 +63,7 @@ class Door:
     def __init__(self, source: Source, caller: Principal = ADMIN) -> None:
         away: Any = None
         reports: Any = source
-        history = HistoryAccess(lambda: Queries(away, away, away, reports, away, away))
+        history = HistoryAccess(lambda: Queries(away, away, away, reports, away, away, away))
         self._app = routes(AppContext(away, away, history, away, away, away, clock=lambda: NOW))
         self._caller = caller
 

@@ -97,7 +97,25 @@ def outcomes(found: Comparison) -> list[Row]:
         ("gpu-hours", [render.number(run.gpu_seconds / 3600) for run in found.runs]),
         ("cost", [render.number(run.cost) for run in found.runs]),
     ]
-    return [*rows, *_metric_rows(found)]
+    return [*rows, *_resource_rows(found), *_metric_rows(found)]
+
+
+_RESOURCES = (
+    ("gpu utilization %", "gpu_utilization"),
+    ("gpu SM activity %", "gpu_sm_activity"),
+    ("gpu memory %", "gpu_memory"),
+    ("gpu power W", "gpu_power_w"),
+    ("cpu %", "cpu"),
+    ("memory MB", "memory_mb"),
+)
+
+
+def _resource_rows(found: Comparison) -> Iterator[Row]:
+    """Resources that the runs used, as far as any of them has it."""
+    for label, field in _RESOURCES:
+        used = [getattr(found.resources.get(run.run_id), field, None) for run in found.runs]
+        if any(value is not None for value in used):
+            yield label, [render.number(value) for value in used]
 
 
 def _metric_rows(found: Comparison) -> Iterator[Row]:

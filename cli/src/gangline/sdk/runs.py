@@ -18,6 +18,9 @@ from gangline_schemas.api.runs import (
     Comparison,
     Curve,
     Curves,
+    Parallel,
+    ResourceCurve,
+    ResourceCurves,
     Run,
     RunPage,
     Sampling,
@@ -149,6 +152,30 @@ class Runs(Calls):
             **_plain(shape),
         }
         return self._read(Comparison, "GET", "/v1/runs/compare", params=params)
+
+    def resources(self, run_ids: Sequence[str], points: int = 200) -> Sequence[ResourceCurve]:
+        """Resources that runs used over time: GPUs, CPU, memory, GPU-hours and cost."""
+        params: Params = {"run": [path_id(run_id) for run_id in run_ids], "points": points}
+        return self._read(ResourceCurves, "GET", "/v1/runs/resources", params=params).curves
+
+    def parallel(
+        self,
+        run_ids: Sequence[str] = (),
+        *,
+        where: str | None = None,
+        order_by: Sequence[str] = (),
+        names: Sequence[str] = (),
+        limit: int = 100,
+    ) -> Parallel:
+        """Parameters and final metrics of these runs, or of those of a filter, on parallel axes."""
+        params: Params = {
+            "run": [path_id(run_id) for run_id in run_ids] or None,
+            "where": where,
+            "order_by": [*order_by] or None,
+            "name": [*names] or None,
+            "limit": limit,
+        }
+        return self._read(Parallel, "GET", "/v1/runs/parallel", params=params)
 
     def tag(self, run_id: str, tags: Mapping[str, str | None]) -> Tagged:
         """Set a run's tags, also after its end; None removes a tag."""

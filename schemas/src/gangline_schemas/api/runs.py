@@ -144,10 +144,82 @@ class Final(Answer):
     high: float = Field(description="The highest value that any attempt reported.")
 
 
+class Resources(Answer):
+    """Means over a run's time and its nodes, by node agents' system metrics."""
+
+    gpu_utilization: float | None = Field(default=None, description="Percent.")
+    gpu_sm_activity: float | None = Field(default=None, description="Percent.")
+    gpu_memory: float | None = Field(default=None, description="Percent.")
+    gpu_power_w: float | None = Field(default=None, description="Of one GPU, in watts.")
+    cpu: float | None = Field(default=None, description="Percent of a node's CPUs.")
+    memory_mb: float | None = Field(default=None, description="Of one node.")
+    memory_peak_mb: float | None = Field(default=None, description="The highest of any node.")
+
+
+class ResourcePoint(Answer):
+    """The same over a part of a run's time, and its total at the part's end."""
+
+    time: datetime
+    x: float = Field(description="Seconds since the run's start.")
+    gpu_utilization: float | None = None
+    gpu_sm_activity: float | None = None
+    gpu_memory: float | None = None
+    gpu_power_w: float | None = None
+    cpu: float | None = None
+    memory_mb: float | None = None
+    gpu_hours: float = Field(description="Until then, of attempts that have ended.")
+    cost: float | None = Field(description="Of these, by the price of the newest attempt's GPUs.")
+
+
+class ResourceCurve(Answer):
+    """Resources that one run used over its time."""
+
+    run_id: str
+    points: list[ResourcePoint]
+
+
+class ResourceCurves(Answer):
+    """Runs without system metrics are left out."""
+
+    curves: list[ResourceCurve]
+
+
+AxisKind = Literal["param", "attribute", "metric"]
+
+
+class ParallelAxis(Answer):
+    """One axis of parallel coordinates: of numbers with a range, or of texts."""
+
+    kind: AxisKind
+    name: str
+    texts: list[str] = Field(description="Its texts, sorted; empty: an axis of numbers.")
+    low: float | None
+    high: float | None
+
+
+class ParallelRun(Answer):
+    """A run's place on each axis, in their order; null where it has no value."""
+
+    run_id: str
+    name: str
+    state: str
+    values: list[float | str | None]
+
+
+class Parallel(Answer):
+    """Runs on parallel axes: parameters that differ, GPU-hours, costs, final metrics."""
+
+    axes: list[ParallelAxis]
+    runs: list[ParallelRun]
+
+
 class Comparison(Answer):
     """Runs side by side."""
 
     runs: list[Run]
     differences: list[Difference]
     metrics: dict[str, dict[str, Final]] = Field(description="By name, then by run.")
+    resources: dict[str, Resources] = Field(
+        default_factory=dict, description="By run; those without system metrics are left out."
+    )
     curves: list[Curve]

@@ -7,13 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gangline_gateway.history import HistoryRun
-from gangline_schemas.api.runs import Comparison, Curve, Difference, Final
+from gangline_schemas.api.runs import Comparison, Curve, Difference, Final, Resources
 
 _SAME_BY_NATURE = frozenset({"name", "version"})
 
 
 def compare(
-    runs: Sequence[HistoryRun], metrics: dict[str, dict[str, Final]], curves: list[Curve]
+    runs: Sequence[HistoryRun],
+    metrics: dict[str, dict[str, Final]],
+    curves: list[Curve],
+    resources: dict[str, Resources] | None = None,
 ) -> Comparison:
     """Runs side by side, with the configuration fields that differ between them."""
     configurations = {run.run.run_id: flatten(json.loads(run.spec)) for run in runs}
@@ -27,7 +30,11 @@ def compare(
             }
             differences.append(Difference(field=field, values=values))
     return Comparison(
-        runs=[run.run for run in runs], differences=differences, metrics=metrics, curves=curves
+        runs=[run.run for run in runs],
+        differences=differences,
+        metrics=metrics,
+        resources=resources or {},
+        curves=curves,
     )
 
 

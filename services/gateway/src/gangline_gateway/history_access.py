@@ -25,6 +25,7 @@ from gangline_gateway.incidents import Incidents
 from gangline_gateway.prices import GpuPrices
 from gangline_gateway.problems import ProblemError, invalid, unavailable
 from gangline_gateway.reports.source import Reports
+from gangline_gateway.resources import ResourceReader
 from gangline_gateway.run_points import PointReader
 from gangline_gateway.sql_parts import CursorError, fetch
 from gangline_gateway.user_limits import UserSlots, current_user
@@ -103,6 +104,7 @@ class Queries:
     reports: Reports
     incidents: Incidents
     points: PointReader
+    resources: ResourceReader
 
 
 class HistoryAccess:
@@ -182,6 +184,7 @@ def connector(settings: Settings, names: TopicNames) -> Callable[[], Queries] | 
             Reports(client),
             Incidents(client),
             PointReader(client),
+            ResourceReader(client, prices),
         )
 
     return connect

@@ -21,8 +21,10 @@ from gangline_gateway.app_context import (
 )
 from gangline_gateway.comparison import compare
 from gangline_gateway.curves import ALL_POINTS, MAX_POINTS, CurveQuery
-from gangline_gateway.history import HistoryRun
+from gangline_gateway.filter_words import MAX_CHARS, MAX_ORDER
+from gangline_gateway.history import HistoryRun, RunFilter
 from gangline_gateway.history_access import Queries
+from gangline_gateway.parallel import parallel
 from gangline_gateway.problems import invalid, not_found
 from gangline_gateway.routes.jobs import team_of_job
 from gangline_gateway.sql_parts import MLFLOW_RUN
@@ -32,6 +34,8 @@ from gangline_schemas.api.runs import (
     Comparison,
     Curve,
     Curves,
+    Parallel,
+    ResourceCurves,
     Sampling,
     Tagged,
     TagsBody,
@@ -43,6 +47,19 @@ from gangline_service.tokens import Principal
 comparisons = router("Runs")
 
 MAX_CURVES = 50
+MAX_PARALLEL = 100
+Where = Annotated[
+    str,
+    Query(
+        max_length=MAX_CHARS,
+        description="MLflow's filter language: `params.lr = '0.1' and metrics.loss < 2 and "
+        "gpu_hours > 10`.",
+    ),
+]
+OrderBy = Annotated[
+    list[str] | None,
+    Query(max_length=MAX_ORDER, description="`metrics.loss`, `gpu_hours DESC` and so on."),
+]
 MetricNames = Annotated[
     list[str] | None,
     Query(alias="name", max_length=MAX_CURVES, description="Metrics; default: all."),
@@ -120,7 +137,55 @@ def compare_runs(
     finals = app.history.query(lambda q: q.curves.latest(owners))
     names = name or [*finals]
     curves = app.history.query(lambda q: curves_of(q, owners, names, points, shape))
-    return compare(rows, finals, curves)
+    used = app.history.query(lambda q: q.resources.used(owners))
+    return compare(rows, finals, curves, used)
+
+
+@comparisons.get(
+    "/v1/runs/resources",
+    operation_id="getResources",
+    summary="Resources that runs used",
+    response_model=ResourceCurves,
+    responses=answers(404),
+)
+def get_resources(
+    app: App,
+    caller: Caller,
+    run: Annotated[list[str], Query(min_length=1, max_length=MAX_COMPARED)],
+    points: Points = 200,
+) -> ResourceCurves:
+    """GPU utilization, memory, power and CPU as means over a run's nodes; GPU-hours and cost."""
+    found = [row.run for row in _rows(app, caller, list(dict.fromkeys(run)))]
+    return ResourceCurves(curves=app.history.query(lambda q: q.resources.over_time(found, points)))
+
+
+@comparisons.get(
+    "/v1/runs/parallel",
+    operation_id="getParallel",
+    summary="Runs on parallel axes",
+    response_model=Parallel,
+    responses=answers(404),
+)
+def get_parallel(
+    app: App,
+    caller: Caller,
+    *,
+    run: Annotated[list[str] | None, Query(max_length=MAX_PARALLEL)] = None,
+    where: Where = "",
+    order_by: OrderBy = None,
+    limit: Annotated[int, Query(ge=1, le=MAX_PARALLEL)] = MAX_PARALLEL,
+    name: MetricNames = None,
+) -> Parallel:
+    """These runs, or those of a filter: parameters that differ, and metrics at their last steps."""
+    if run:
+        rows = [row.run for row in _rows(app, caller, list(dict.fromkeys(run)))]
+    else:
+        wanted = RunFilter(visible_teams(caller), where=where, order_by=tuple(order_by or ()))
+        rows = app.history.query(lambda q: q.history.runs(wanted, limit=limit)).runs
+    owners = {row.run_id: row.team for row in rows}
+    finals = app.history.query(lambda q: q.curves.latest(owners)) if rows else {}
+    chosen = {key: found for key, found in finals.items() if not name or key in name}
+    return parallel(rows, chosen)
 
 
 @comparisons.get(

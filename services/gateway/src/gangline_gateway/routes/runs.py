@@ -25,12 +25,18 @@ from gangline_gateway.app_context import (
     visible_teams,
 )
 from gangline_gateway.events import event_of
-from gangline_gateway.filter_words import MAX_CHARS, MAX_ORDER
 from gangline_gateway.history import RunFilter
 from gangline_gateway.history_access import Queries
 from gangline_gateway.live_model import JobDetails
 from gangline_gateway.problems import ProblemError, conflict, invalid, not_found
-from gangline_gateway.routes.comparisons import MetricNames, Points, curves_of, team_of_run
+from gangline_gateway.routes.comparisons import (
+    MetricNames,
+    OrderBy,
+    Points,
+    Where,
+    curves_of,
+    team_of_run,
+)
 from gangline_gateway.routes.jobs import IdempotencyKey, Spec, team_of_job
 from gangline_gateway.routes.logs import STREAM, LastEventId
 from gangline_gateway.routes.streams import live_part, resumed, start_of_history
@@ -253,18 +259,8 @@ def list_runs(
     name: Annotated[str, Query(max_length=63, description="Part of the name.")] = "",
     submitted_from: Annotated[datetime | None, Query()] = None,
     submitted_before: Annotated[datetime | None, Query()] = None,
-    where: Annotated[
-        str,
-        Query(
-            max_length=MAX_CHARS,
-            description="MLflow's filter language: `params.lr = '0.1' and metrics.loss < 2 and "
-            "gpu_hours > 10`.",
-        ),
-    ] = "",
-    order_by: Annotated[
-        list[str] | None,
-        Query(max_length=MAX_ORDER, description="`metrics.loss`, `gpu_hours DESC` and so on."),
-    ] = None,
+    where: Where = "",
+    order_by: OrderBy = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     cursor: Annotated[str | None, Query(max_length=8000)] = None,
 ) -> RunPage:
