@@ -135,7 +135,10 @@ def test_a_killed_script_s_run_is_uploaded_by_sync(
     with connect() as client:
         (first,) = client.sync(folder)
         (again,) = client.sync(folder.parent)
+        (folder / "upload.json").unlink()  # as if nothing had been acknowledged
+        (twice,) = client.sync(folder)
     assert (first.state, again.state) == ("uploaded", "uploaded before")
+    assert twice.run_id == first.run_id
     assert again.run_id == first.run_id
     assert first.run_id is not None
     assert server.points(first.run_id, "loss") == [(step, float(step)) for step in range(500)]

@@ -53,6 +53,8 @@ class TrackingStub:
     """A batch with this metric is refused."""
     page: str = ""
     """Answer everything with this instead, as a proxy may."""
+    answers: threading.Event = field(default_factory=threading.Event)
+    """Cleared: requests are taken, and answered once it is set again."""
     _server: ThreadingHTTPServer | None = None
     _port: int = 0
 
@@ -61,6 +63,7 @@ class TrackingStub:
         self._server = _Server(("127.0.0.1", self._port), _Handler)
         self._server.stub = self
         self._port = self._server.server_address[1]
+        self.answers.set()
         self.url = f"http://127.0.0.1:{self._port}"
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
@@ -161,6 +164,7 @@ class _Handler(BaseHTTPRequestHandler):
         stub.requests.append(f"{self.command} {parts.path}")
         query = {name: values[0] for name, values in parse_qs(parts.query).items()}
         body = self._body()
+        stub.answers.wait()
         if stub._server is not self.server or self.server.socket.fileno() < 0:
             self.close_connection = True  # stopped: a connection that was open before
             return

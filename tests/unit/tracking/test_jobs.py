@@ -128,6 +128,14 @@ def test_a_job_without_mlflow_keeps_what_is_not_a_metric(
         gangline.init(name="child")
 
 
+def test_an_offline_run_in_a_job(agent: AgentEnd, server: TrackingStub, kept: Path) -> None:
+    with gangline.init(mode="offline", config={"depth": 3}) as run:
+        run.log({"loss": 1.0})
+    assert steps(agent, "loss") == [(0, 1.0)]
+    assert server.requests == []
+    assert len([*kept.glob("*/run.json")]) == 1
+
+
 def test_without_the_worker_library_metrics_go_to_the_job_s_mlflow_run(
     agent: AgentEnd, server: TrackingStub, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,6 +93,18 @@ def test_a_server_that_is_away_from_the_start(server: TrackingStub) -> None:
     assert server.run.steps("loss") == [(0, 1.0)]
 
 
+def test_a_server_that_takes_long(
+    server: TrackingStub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("gangline.tracking.start.FIRST_ANSWER_S", 0.05)
+    server.answers.clear()
+    with gangline.init() as run:
+        assert "has not answered yet" in capsys.readouterr().err
+        run.log({"loss": 1.0})
+        server.answers.set()
+    assert server.run.steps("loss") == [(0, 1.0)]
+
+
 def test_a_run_that_was_made_when_the_answer_was_lost_is_made_once(server: TrackingStub) -> None:
     server.experiments["nlp/default"] = "1"
     real = TrackingStub.runs_create

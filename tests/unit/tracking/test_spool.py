@@ -54,7 +54,8 @@ def test_an_offline_run_is_uploaded_once(
     assert run.steps("loss") == [(step, float(step)) for step in range(2500)]
     assert (run.params, run.info["status"]) == ({"lr": "0.1"}, "FINISHED")
     assert server.experiments == {"nlp/sft": "1"}
-    assert gangline_command("sync", str(kept), "--remove").code == 0
+    removed = gangline_command("sync", str(kept), "--remove")
+    assert removed.out == f"{folder.name}  uploaded before, 0 points\n  run {run.info['run_id']}\n"
     assert not folder.exists()
 
 

@@ -29,8 +29,10 @@ def sync(
     for folder in folders or [Path(FOLDER)]:
         for run in session.client.sync(folder, team=team, remove=remove, notice=session.out.note):
             in_use += run.state == IN_USE
-            what = f"{run.points:,} points  {run.url or ''}" if run.run_id else ""
-            session.out.line(run, f"{run.folder.name}  {run.state}  {what}".rstrip())
+            text = f"{run.folder.name}  {run.state}"
+            if run.run_id is not None:
+                text += f", {run.points:,} points\n  run {run.run_id}"
+            session.out.line(run, text)
     if in_use:
         raise CliError(
             f"{in_use} in use by another process: nothing was sent",

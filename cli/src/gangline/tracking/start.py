@@ -170,6 +170,8 @@ def _job_sink(job: Job, header: Header, place: _Place) -> Sink:
     reporting = worker_report()
 
     def others() -> Sink:
+        if place.mode == "offline":
+            return _spooled(own, place, None)
         try:
             server = _job_server(job)
         except CliError as error:

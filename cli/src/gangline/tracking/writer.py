@@ -110,6 +110,7 @@ class Writer:
         queue = self._queue
         while queue:
             lines: list[bytes] = []
+            left_out: list[Logged] = []
             count = points = 0
             for item in [queue[at] for at in range(min(_AT_ONCE, len(queue)))]:
                 count += 1
@@ -121,10 +122,12 @@ class Writer:
                 if self._has_room(lines, made):
                     lines += made
                 else:
-                    self._unwritten += len(item[0])
-                    self._leave_out(item, "the run's folder is full")
+                    left_out.append(item)
             if not self._append(lines):
                 return False
+            for logged in left_out:
+                self._unwritten += len(logged[0])
+                self._leave_out(logged, "the run's folder is full")
             self._taken += points
             for _ in range(count):
                 queue.popleft()
