@@ -30,6 +30,23 @@ def test_a_user_that_asks_too_often_waits_and_others_do_not() -> None:
     rates.begin("ada")
 
 
+def test_users_that_come_no_more_are_forgotten() -> None:
+    """Each job that logs to MLflow is a user."""
+    clock = Clock()
+    rates = RequestRates(RequestLimits(per_s=1, burst=2, at_once=10), clock)
+    for number in range(5000):
+        clock.now_s = number / 100
+        rates.begin(f"job-{number}")
+        rates.end(f"job-{number}")
+    assert len(rates) <= 1000
+    for _ in range(2):
+        rates.begin("ada")
+    for number in range(1000):
+        rates.begin(f"another-{number}")
+    with pytest.raises(ProblemError):
+        rates.begin("ada")
+
+
 def test_unanswered_requests_are_bounded_until_they_end() -> None:
     rates = RequestRates(RequestLimits(at_once=2), Clock())
     rates.begin("ada")

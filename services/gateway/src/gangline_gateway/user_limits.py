@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from gangline_gateway.problems import too_many
 
+_USERS_LOOKED_AT = 1000
 current_user: ContextVar[str] = ContextVar("current_user", default="")
 """The user of the current request, in its tasks and threads."""
 
@@ -40,6 +41,11 @@ class RequestRates:
         self._clock = clock
         self._left: dict[str, tuple[float, float]] = {}
         self._running: Counter[str] = Counter()
+        self._look_at = _USERS_LOOKED_AT
+
+    def __len__(self) -> int:
+        """The number of users that are remembered."""
+        return len(self._left)
 
     def begin(self, user: str) -> None:
         """Counts a request; `end` must follow. Raises a 429 problem."""
@@ -47,6 +53,8 @@ class RequestRates:
         left, seen_s = self._left.get(user, (float(limits.burst), now_s))
         left = min(float(limits.burst), left + (now_s - seen_s) * limits.per_s)
         self._left[user] = (left, now_s)
+        if len(self._left) >= self._look_at:
+            self._forget(now_s)
         if left < 1:
             wait_s = (1 - left) / limits.per_s
             raise too_many(f"{limits.per_s:g} requests a second", math.ceil(wait_s))
@@ -60,6 +68,17 @@ class RequestRates:
         self._running[user] -= 1
         if not self._running[user]:
             del self._running[user]
+
+    def _forget(self, now_s: float) -> None:
+        """Drop those who may send a whole burst again: each job is a user, and jobs end."""
+        limits = self._limits
+        full_s = limits.burst / limits.per_s
+        self._left = {
+            user: (left, seen_s)
+            for user, (left, seen_s) in self._left.items()
+            if now_s - seen_s < full_s
+        }
+        self._look_at = max(_USERS_LOOKED_AT, 2 * len(self._left))
 
 
 class UserSlots:
