@@ -222,7 +222,11 @@ def open_store(database: str, artifact_root: str | None, parts: Parts) -> Gangli
 
 
 def _prompt_commits(connection: Any, _record: object) -> None:
-    """Commits that survive this process, as those of ClickHouse and the broker's do."""
+    """Commits that survive this process, as those of ClickHouse and the broker's do.
+
+    Writers wait for each other as long as MLflow's own do.
+    """
+    connection.execute("PRAGMA busy_timeout = 20000")
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
 
