@@ -63,6 +63,15 @@ def text(found: dict[int, list[Value]], number: int) -> str:
     return raw(found, number).decode("utf-8", "replace")
 
 
+def texts(found: dict[int, list[Value]], number: int) -> list[str]:
+    """The texts of a repeated field."""
+    return [
+        value.decode("utf-8", "replace")
+        for value in found.get(number, ())
+        if isinstance(value, bytes)
+    ]
+
+
 def integer(found: dict[int, list[Value]], number: int) -> int:
     """It as an int64; 0 where it is absent."""
     value = last(found, number)

@@ -18,7 +18,7 @@ from gangline.exchange import protobuf
 from gangline.exchange.protobuf import NotProtobufError, Value
 from gangline.exchange.records import Point, SourceError, SourceRun, flat
 from gangline.exchange.tfrecord import CutError, DamagedError
-from gangline.exchange.wandb_values import points_of, run_texts
+from gangline.exchange.wandb_values import points_of, run_texts, time_ms
 
 PATTERN = "*.wandb"
 _MAGIC = b":W&B"
@@ -51,7 +51,11 @@ def _run(file: Path) -> SourceRun:
     found = _Found()
     run = SourceRun("", "", lambda run: _points(file, run))
     for record in _records(file, run):
-        _note(record, found)
+        try:
+            _note(record, found)
+        except NotProtobufError as error:
+            run.troubles.append(f"{file}: no record of W&B: {error}")
+            break
     if not found.run_id:
         raise SourceError(file, "; ".join(run.troubles) or "holds no run of W&B")
     run.source_id = f"wandb/{found.project}/{found.run_id}"
@@ -87,7 +91,7 @@ def _note(record: dict[int, list[Value]], found: _Found) -> None:
         start = protobuf.message(protobuf.last(run, 17))
         found.started_ms = protobuf.integer(start, 1) * 1000 + protobuf.integer(start, 2) // 10**6
         found.config |= _items(protobuf.message(protobuf.last(run, 4)))
-        tags = ",".join(tag.decode() for tag in run.get(10, []) if isinstance(tag, bytes))
+        tags = ",".join(protobuf.texts(run, 10))
         facts = {"tags": tags, "notes": protobuf.text(run, 9), "group": protobuf.text(run, 6)}
         facts |= {"job_type": protobuf.text(run, 7), "sweep": protobuf.text(run, 12)}
         found.facts |= {name: text for name, text in facts.items() if text}
@@ -98,9 +102,7 @@ def _note(record: dict[int, list[Value]], found: _Found) -> None:
     if _HISTORY in record:
         row = _items(protobuf.message(record[_HISTORY][-1]))
         found.logged |= flat(row).keys()
-        time_s = row.get("_timestamp")
-        if isinstance(time_s, int | float):
-            found.ended_ms = round(time_s * 1000)
+        found.ended_ms = time_ms(row) or found.ended_ms
     if _EXIT in record:
         found.exit_code = protobuf.integer(protobuf.message(record[_EXIT][-1]), 1)
 
@@ -109,12 +111,17 @@ def _points(file: Path, run: SourceRun) -> Iterator[Point]:
     for record in _records(file, run):
         for number, what in _COUNTED.items():
             run.left[what] += number in record
-        if _HISTORY in record:
+        if _HISTORY not in record:
+            continue
+        try:
             history = protobuf.message(record[_HISTORY][-1])
             row = _items(history)
             if (step := protobuf.message(protobuf.last(history, 2))) and "_step" not in row:
                 row["_step"] = protobuf.integer(step, 1)
-            yield from points_of(row, run)
+        except NotProtobufError as error:
+            run.troubles.append(f"{file}: no record of W&B: {error}")
+            break
+        yield from points_of(row, run)
     run.left += type(run.left)()
 
 
@@ -123,15 +130,14 @@ def _items(message: dict[int, list[Value]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for content in message.get(1, []):
         item = protobuf.message(content)
-        keys = [part.decode() for part in item.get(2, []) if isinstance(part, bytes)]
-        *outer, key = keys or [protobuf.text(item, 1)]
+        *outer, key = protobuf.texts(item, 2) or [protobuf.text(item, 1)]
         place = found
         for name in outer:
             inner = place.setdefault(name, {})
             place = inner if isinstance(inner, dict) else {}
         try:
             place[key] = json.loads(protobuf.text(item, 16))
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
     return found
 
@@ -147,7 +153,7 @@ def _records(file: Path, run: SourceRun) -> Iterator[dict[int, list[Value]]]:
         run.left[f"incomplete last records ({file.name})"] += 1
     except DamagedError as error:
         run.troubles.append(f"{file}: {error}; what follows is not read")
-    except (NotProtobufError, UnicodeDecodeError) as error:
+    except NotProtobufError as error:
         run.troubles.append(f"{file}: no record of W&B: {error}")
 
 
@@ -155,7 +161,7 @@ def _payloads(file: BinaryIO) -> Iterator[bytes]:
     """Whole records. Raises DamagedError, CutError."""
     if file.read(_HEADER)[:4] != _MAGIC:
         raise DamagedError("it does not begin as a run file of W&B")
-    at, parts = _HEADER, b""
+    at, parts = _HEADER, bytearray()
     while True:
         room = _BLOCK - at % _BLOCK
         if room < _HEADER:
@@ -174,7 +180,9 @@ def _payloads(file: BinaryIO) -> Iterator[bytes]:
         if zlib.crc32(data, zlib.crc32(head[6:])) != checksum or not _FULL <= kind <= _LAST:
             raise DamagedError("the checksum of a record is wrong")
         at += _HEADER + length
-        parts = data if kind in {_FULL, _FIRST} else parts + data
+        if kind in {_FULL, _FIRST}:
+            parts.clear()
+        parts += data
         if kind in {_FULL, _LAST}:
-            yield parts
-            parts = b""
+            yield bytes(parts)
+            parts.clear()

@@ -14,7 +14,7 @@ from typing import Any
 
 from gangline.exchange.parquet import pyarrow
 from gangline.exchange.records import Point, SourceError, SourceRun, flat
-from gangline.exchange.wandb_values import points_of, run_texts
+from gangline.exchange.wandb_values import points_of, run_texts, time_ms
 
 SUFFIXES = (".csv", ".jsonl", ".ndjson", ".json", ".parquet")
 NAME = "history"
@@ -60,12 +60,11 @@ def _run(file: Path) -> SourceRun:
         state=_STATES.get(str(facts.get("state", "")), "FINISHED"),
     )
     logged: set[str] = set()
-    times = []
+    times: list[int] = []
     for row in _checked_rows(file, run):
         logged |= flat(row).keys()
-        if isinstance(time_s := row.get("_timestamp"), int | float):
-            times.append(round(time_s * 1000))
-            times = [min(times), max(times)]
+        if (at_ms := time_ms(row)) is not None:
+            times = [min([at_ms, *times]), max([at_ms, *times])]
     if times:
         run.started_ms, run.ended_ms = times[0], times[-1]
     own = {name: str(facts[name]) for name in ("notes", "group", "tags") if facts.get(name)}

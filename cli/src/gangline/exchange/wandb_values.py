@@ -16,13 +16,10 @@ _NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 def points_of(row: Mapping[str, Any], run: SourceRun) -> Iterator[Point]:
     """The numbers of one row; all else is counted in `run.left`."""
     step = _number(row.get(_STEP))
-    time_s = _number(row.get(_TIME))
     if step is None or not math.isfinite(step):
         run.left["rows without _step"] += 1
         return
-    at_ms = run.started_ms or 0
-    if time_s is not None and math.isfinite(time_s):
-        at_ms = round(time_s * 1000)
+    at_ms = time_ms(row) or run.started_ms or 0
     for name, value in flat(_plain(row, run)).items():
         found = _number(value)
         if found is not None:
@@ -42,6 +39,12 @@ def _plain(row: Mapping[str, Any], run: SourceRun) -> dict[str, Any]:
         else:
             found[key] = value
     return found
+
+
+def time_ms(row: Mapping[str, Any]) -> int | None:
+    """When a row was logged, as Unix time; None where it does not say so."""
+    time_s = _number(row.get(_TIME))
+    return None if time_s is None or not math.isfinite(time_s) else round(time_s * 1000)
 
 
 def run_texts(

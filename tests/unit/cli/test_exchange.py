@@ -1,0 +1,270 @@
+"""Export, import and TensorBoard against fakes: failures half-way, names, damaged content."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+import sys
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import parquet
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from gangline.errors import CliError, ExitCode
+from gangline.exchange.export import ExportedRun, Exporter
+from gangline.exchange.importer import DIGEST_TAG, SOURCE_TAG, Importer
+from gangline.exchange.names import Names, fitting
+from gangline.exchange.records import PARENT, Point, SourceError, SourceRun
+from gangline.exchange.sources import source_of
+from gangline.exchange.tensorboard import RunFiles
+from gangline.exchange.tfrecord import record
+from gangline.sdk import Gangline
+from gangline.sdk.mlflow import Mlflow, MlflowRun
+
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+
+
+def exported(run_id: str, **more: Any) -> ExportedRun:
+    row = {"run_id": run_id, "kind": "job", "name": "a", "started_at": NOW, "attempts": 1, **more}
+    return ExportedRun(row, {"lr": "0.1"}, {})
+
+
+class FakePoints:
+    """A gateway's points; `fail_after` pages the platform is away."""
+
+    def __init__(self, *pages: list[Point], fail_after: int | None = None) -> None:
+        self.pages = pages
+        self.fail_after = fail_after
+        self.asked: list[dict[str, Any]] = []
+
+    def points(self, run_ids: Sequence[str], **asked: Any) -> Iterator[bytes]:
+        self.asked.append(asked)
+        for number, page in enumerate(self.pages):
+            if number == self.fail_after:
+                raise CliError("nothing answers")
+            rows = [
+                {"run_id": run_ids[0], "attempt": 1, "time_ms": p.time_ms, "name": p.name,
+                 "step": p.step, "value": p.value}
+                for p in page
+                if asked.get("first") is None or p.step >= asked["first"]
+            ]  # fmt: skip
+            if asked.get("form") == "parquet":
+                out = io.BytesIO()
+                parquet.write_table(pa.Table.from_pylist(rows), out)
+                yield out.getvalue()
+            else:
+                yield "\n".join(json.dumps(row) for row in rows).encode()
+
+
+def client(points: FakePoints) -> Gangline:
+    return cast("Gangline", points)
+
+
+def losses(first: int, last: int, late_ms: int = 0) -> list[Point]:
+    return [Point("loss", n, 1_000 * n + late_ms, 1 / (1 + n)) for n in range(first, last)]
+
+
+def test_an_export_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    away = FakePoints(losses(0, 5), losses(5, 10), fail_after=1)
+    out = tmp_path / "out"
+    with pytest.raises(CliError):
+        Exporter(client(away), out).write([exported("a")])
+    assert [*tmp_path.iterdir()] == []
+    done = Exporter(client(FakePoints(losses(0, 5), losses(5, 10))), out).write([exported("a")])
+    assert (done.runs, done.points, done.params) == (1, 10, 1)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    with pytest.raises(CliError) as refused:
+        Exporter(client(away), out).write([exported("a")])
+    assert refused.value.code is ExitCode.USAGE
+
+
+def test_an_export_of_many_runs_is_read_run_by_run(tmp_path: Path) -> None:
+    runs = [exported(f"run-{n:03}", name=f"n{n}") for n in range(250)]
+    exporter = Exporter(client(FakePoints(losses(0, 3))), tmp_path / "out")
+    exporter.write(runs)  # the fake has points of the first of each hundred
+    read = {run.name: len([*run.points()]) for run in _runs(tmp_path / "out")}
+    assert len(read) == 250
+    assert {name for name, count in read.items() if count == 3} == {"n0", "n100", "n200"}
+
+
+def _runs(path: Path) -> list[SourceRun]:
+    return [run for run in source_of(path).runs() if isinstance(run, SourceRun)]
+
+
+def test_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(CliError) as refused:
+        Exporter(client(FakePoints()), tmp_path / "out").write([])
+    assert "pip install 'gangline[parquet]'" in refused.value.hint
+
+
+def test_new_points_follow_and_none_comes_twice(tmp_path: Path) -> None:
+    points = FakePoints(losses(0, 5))
+    with RunFiles(client(points), tmp_path, [exported("a")]) as files:
+        counts = [files.poll()]
+        for page in (losses(0, 5), losses(0, 7), [*losses(0, 7), Point("eval", 5, 7_000, 0.5)]):
+            points.pages = (page,)
+            counts.append(files.poll([exported("a")]))
+        points.pages = ([*losses(0, 3), *losses(3, 6, late_ms=60_000)],)
+        counts.append(files.poll([exported("a", attempts=2)]))
+    assert counts == [5, 0, 2, 1, 3]
+    assert [asked["first"] for asked in points.asked] == [None, None, 4, 4, None]
+    read = EventAccumulator(str(tmp_path / "a"))
+    read.Reload()
+    assert [item.step for item in read.Scalars("loss")] == [*range(7), 3, 4, 5]
+    assert [item.step for item in read.Scalars("eval")] == [5]
+
+
+class FakeMlflow:
+    """What a team's MLflow holds; `fail_after` batches of points the platform is away."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, MlflowRun] = {}
+        self.points: dict[str, set[tuple[Any, ...]]] = {}
+        self.fail_after: int | None = None
+
+    def experiment(self, name: str) -> str:
+        return f"id of {name}"
+
+    def search(self, experiments: Sequence[str], where: str) -> Iterator[MlflowRun]:
+        for run in self.runs.values():
+            wanted = f"tags.`{SOURCE_TAG}` = '{run.tags[SOURCE_TAG]}'"
+            if run.experiment in experiments and wanted == where:
+                yield run
+
+    def create(self, experiment: str, name: str, started_ms: int, tags: Mapping[str, str]) -> str:
+        run_id = f"run-{len(self.runs)}"
+        self.runs[run_id] = MlflowRun(
+            run_id, experiment, name, "", "RUNNING", started_ms, None, {}, dict(tags), []
+        )
+        return run_id
+
+    def log_points(self, run_id: str, points: Sequence[Point]) -> None:
+        if self.fail_after is not None:
+            self.fail_after -= 1
+            if self.fail_after < 0:
+                raise CliError("nothing answers")
+        self.points.setdefault(run_id, set()).update(points)
+
+    def log_texts(self, run_id: str, params: Mapping[str, str], tags: Mapping[str, str]) -> None:
+        cast("dict[str, str]", self.runs[run_id].params).update(params)
+        cast("dict[str, str]", self.runs[run_id].tags).update(tags)
+
+    def end(self, run_id: str, status: str, ended_ms: int | None) -> None:
+        assert status in {"FINISHED", "RUNNING"}
+        assert ended_ms is None or ended_ms > 0
+
+
+class FakeSource:
+    kind = "source"
+
+    def __init__(self, *runs: SourceRun | SourceError) -> None:
+        self._runs = runs
+
+    def runs(self) -> Iterator[SourceRun | SourceError]:
+        yield from self._runs
+
+
+def run_of(name: str, count: int, parent: str = "") -> SourceRun:
+    tags = {PARENT: parent, DIGEST_TAG: "of another import"} if parent else {}
+    return SourceRun(f"mlflow/{name}", name, lambda _: iter(losses(0, count)), tags=tags)
+
+
+def test_an_interrupted_import_goes_on_in_the_same_run() -> None:
+    mlflow = FakeMlflow()
+    mlflow.fail_after = 2
+    importer = Importer(cast("Mlflow", mlflow))
+    with pytest.raises(CliError):
+        importer.run(FakeSource(run_of("a", 5_000)))
+    mlflow.fail_after = None
+    done = importer.run(FakeSource(run_of("a", 5_000), SourceError(Path("b"), "broken")))
+    assert [(run.outcome, run.points) for run in done.runs] == [("updated", 5_000)]
+    assert done.troubles == ["b: broken"]
+    assert mlflow.points == {"run-0": {*losses(0, 5_000)}}
+    again = Importer(cast("Mlflow", mlflow)).run(FakeSource(run_of("a", 5_000)))
+    assert [run.outcome for run in again.runs] == ["unchanged"]
+    grown = Importer(cast("Mlflow", mlflow)).run(FakeSource(run_of("a", 5_001)))
+    assert [run.outcome for run in grown.runs] == ["updated"]
+    assert len(mlflow.runs) == 1
+
+
+def test_children_are_linked_to_their_imported_parents() -> None:
+    mlflow = FakeMlflow()
+    source = FakeSource(run_of("b", 1, "a"), run_of("a", 1), run_of("c", 1, "elsewhere"))
+    done = Importer(cast("Mlflow", mlflow)).run(source)
+    child, parent, orphan = (mlflow.runs[run.run_id or ""] for run in done.runs)
+    assert child.tags[PARENT] == parent.run_id
+    assert PARENT not in orphan.tags
+    assert child.tags[DIGEST_TAG] != "of another import"
+    assert done.left == {"links to parent runs that are not in the source": 1}
+
+
+def test_points_out_of_range_are_left_out() -> None:
+    points = [Point("a", 2**63, 0, 1.0), Point("a", 0, -(2**63) - 1, 1.0), Point("a", 1, 1, 1.0)]
+    run = SourceRun("x", "x", lambda _: iter(points))
+    assert [*run.points()] == points[2:]
+    assert sum(run.left.values()) == 2
+
+
+def test_names_that_mlflow_takes() -> None:
+    names = Names()
+    wanted = ["loss", "acc@5", "acc_5", "../x", "/a//b", "", "é", "n" * 300, "n" * 301, "acc@5"]
+    given = [names.of(name) for name in wanted]
+    assert given[:7] == ["loss", "acc_5", "acc_5_2", "x", "a/b", "_", "é"]
+    assert given[9] == "acc_5"
+    assert len({*given}) == len(wanted) - 1
+    assert max(map(len, given)) <= 250
+    left: Counter[str] = Counter()
+    assert fitting({"a": "x" * 11, "b": "y"}, 10, "tags", left) == {"a": "x" * 10, "b": "y"}
+    assert left == {"tags of more than 10 characters (cut)": 1}
+
+
+@given(st.text(min_size=1, max_size=20))
+def test_any_name_becomes_one_that_mlflow_takes(name: str) -> None:
+    from mlflow.utils.validation import _validate_metric_name
+
+    _validate_metric_name(Names().of(name))
+
+
+RECORDED = Path(__file__).parent / "data" / "offline.wandb"
+
+
+@given(st.lists(st.binary(max_size=60), max_size=4), st.data())
+def test_no_content_of_a_record_ends_an_import(
+    tmp_path_factory: pytest.TempPathFactory, records: list[bytes], data: st.DataObject
+) -> None:
+    """With right checksums: events and records of W&B, a byte of each changed."""
+    folder = tmp_path_factory.mktemp("fuzz")
+    event = b"\x09\x00\x00\x00\x00\x00\x00$@\x10\x05*\x0f\n\r\n\x04loss\x15\x00\x00\x80?"
+    for original in (event, event + event):
+        changed = bytearray(original)
+        changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
+        records.append(bytes(changed))
+    (folder / "events.out.tfevents.1.x").write_bytes(b"".join(map(record, records)))
+    for run in source_of(folder).runs():
+        assert isinstance(run, SourceRun)
+        assert all(isinstance(point.value, float) for point in run.points())
+    content = bytearray(RECORDED.read_bytes())
+    place = data.draw(st.integers(14, len(content) - 1))
+    content[place] ^= data.draw(st.integers(1, 255))
+    at = 7
+    while at < len(content):  # all checksums are right again
+        length = struct.unpack("<H", content[at + 4 : at + 6])[0]
+        body = bytes(content[at + 6 : at + 7 + length])
+        content[at : at + 4] = struct.pack("<I", zlib.crc32(body))
+        at += 7 + length
+    file = folder / "run-x.wandb"
+    file.write_bytes(content)
+    for found in source_of(file).runs():
+        if isinstance(found, SourceRun):
+            assert all(isinstance(point, Point) for point in found.points())
