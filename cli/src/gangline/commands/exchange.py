@@ -32,7 +32,7 @@ _IDS_AT_ONCE = 50
 def export(
     session: Session,
     run_ids: Annotated[
-        list[str] | None, typer.Argument(metavar="[RUN]...", help="Runs of jobs, or of MLflow.")
+        list[str] | None, typer.Argument(metavar="RUN", help="Runs of jobs, or of MLflow.")
     ] = None,
     where: Annotated[
         str | None,

@@ -30,7 +30,7 @@ _STOP_S = 10.0
 def tensorboard(
     session: Session,
     run_ids: Annotated[
-        list[str], typer.Argument(metavar="RUN...", help="Runs of jobs, or of MLflow.")
+        list[str], typer.Argument(metavar="RUN", help="Runs of jobs, or of MLflow.")
     ],
     logdir: Annotated[
         Path, typer.Option(metavar="DIR", help="Where the event files are written.")
