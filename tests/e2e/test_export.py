@@ -130,14 +130,19 @@ def test_the_guide(gangline: Runner, client: Gangline, tmp_path: Path) -> None:
     writer.close()
 
     succeeded(gangline("import", "mlruns", *TEAM))  # so that there is an experiment sft
+    succeeded(gangline("tag", run, "kind=baseline"))
+    where = f"run_id = '{run}' and tags.kind = 'baseline'"
+    wait_until("the tag in history", lambda: [*client.runs(where=where)])
     for line in lines("export"):
         words = shlex.split(line.replace("$RUN", run))[1:]
         succeeded(gangline(*words, *TEAM))
     exec(blocks("python")[0], found := {})
     assert found["by_run"].loc[run, "lr"] == "0.05"
+    (exported,) = rows("one-run", "runs")
+    tags = {row["name"]: row["value"] for row in rows("one-run", "tags")}
+    assert (tags["kind"], tags["mlflow.user"]) == ("baseline", exported["user"])
     losses = [row for row in rows("one-run", "metrics") if row["name"] == "loss"]
     assert [row["step"] for row in losses] == [*range(losses[0]["step"], losses[0]["step"] + STEPS)]
-    (exported,) = rows("one-run", "runs")
     assert (exported["kind"], exported["state"], exported["attempts"]) == ("job", "succeeded", 1)
     assert sorted(row["name"] for row in rows("mlflow-runs", "runs")) == ["child", "parent"]
 

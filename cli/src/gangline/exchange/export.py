@@ -49,16 +49,17 @@ class ExportedRun:
 
 def of_job(run: Run) -> ExportedRun:
     """A job's run."""
-    row = run.model_dump(exclude={"hyperparameters", "attempt", "gpu_seconds"})
+    row = run.model_dump(exclude={"hyperparameters", "tags", "attempt", "gpu_seconds"})
     row |= {"kind": "job", "attempts": run.attempt, "gpu_hours": run.gpu_seconds / 3600}
-    tags = {
+    tags = {  # the attributes that filters know as tags
         "mlflow.runName": run.name,
         "mlflow.user": run.user,
         "mlflow.source.git.commit": run.code_ref,
         "gangline.data_snapshot": run.data_snapshot,
         "gangline.strategy": run.strategy,
     }
-    return ExportedRun(row, run.hyperparameters, {key: tag for key, tag in tags.items() if tag})
+    own = {key: tag for key, tag in tags.items() if tag}
+    return ExportedRun(row, run.hyperparameters, own | run.tags)
 
 
 def of_mlflow(run: MlflowRun, team: str) -> ExportedRun:
