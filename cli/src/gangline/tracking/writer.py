@@ -18,6 +18,7 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Final
 
 from gangline.tracking.spool import Spool, line_of
@@ -102,7 +103,9 @@ class Writer:
             self._wake.clear()
             closing = self._closing
             written = self._drain()
-            if closing and (not written or self._write_end()):
+            if closing:
+                if written:
+                    self._write_end()
                 return
 
     def _drain(self) -> bool:
@@ -112,15 +115,17 @@ class Writer:
             lines: list[bytes] = []
             left_out: list[Logged] = []
             count = points = 0
+            room = self._limit_bytes - self._spool.written + self._spool.removed
             for item in [queue[at] for at in range(min(_AT_ONCE, len(queue)))]:
                 count += 1
                 if isinstance(item, bytes):
                     lines.append(item)
                     continue
                 points += len(item[0])
-                made = lines_of(item)
-                if self._has_room(lines, made):
-                    lines += made
+                made = b"".join(lines_of(item))
+                room -= len(made)
+                if room >= 0:
+                    lines.append(made)
                 else:
                     left_out.append(item)
             if not self._append(lines):
@@ -132,10 +137,6 @@ class Writer:
             for _ in range(count):
                 queue.popleft()
         return True
-
-    def _has_room(self, lines: Sequence[bytes], more: Sequence[bytes]) -> bool:
-        used = self._spool.written - self._spool.removed
-        return used + sum(map(len, lines)) + sum(map(len, more)) <= self._limit_bytes
 
     def _append(self, lines: Sequence[bytes]) -> bool:
         try:
@@ -149,7 +150,7 @@ class Writer:
         self._failed = ""
         return True
 
-    def _write_end(self) -> bool:
+    def _write_end(self) -> None:
         lines = [
             line
             for point, step, ms in self._last.values()
@@ -160,7 +161,6 @@ class Writer:
         if self._end is not None:
             lines.append(line_of(self._end))
         self._append(lines)
-        return True
 
 
 def lines_of(logged: Logged) -> list[bytes]:
@@ -168,9 +168,14 @@ def lines_of(logged: Logged) -> list[bytes]:
     points, step, time_ms = logged
     place = f',"timestamp":{time_ms},"step":{step}}}\n'
     return [
-        f'{{"key":{json.dumps(name)},"value":{_json(float(value))}{place}'.encode()
+        f'{{"key":{_quoted(name)},"value":{_json(float(value))}{place}'.encode()
         for name, value in points
     ]
+
+
+@lru_cache(10_000)
+def _quoted(name: str) -> str:
+    return json.dumps(name)
 
 
 def _json(value: float) -> str:
