@@ -23,7 +23,8 @@ from harness import Context, Result, in_own_process, scratch
 from gangline_gateway import curve_sql
 from gangline_gateway.curves import CurveQuery, CurveReader
 from gangline_schemas.api.runs import Curves
-from gangline_tracker.engine import Engine, migrate
+from gangline_tracker.engine import Engine
+from gangline_tracker.migrate import migrate
 
 RUNS, POINTS = 50, 300
 SHORT_RUNS, METRICS, SHORT_STEPS = 1000, 100, 20

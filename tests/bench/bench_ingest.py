@@ -28,8 +28,9 @@ from gangline_schemas.catalog import Topic
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.steps import WorkerStep
 from gangline_tracker.batches import StepBatch
-from gangline_tracker.engine import Engine, migrate
+from gangline_tracker.engine import Engine
 from gangline_tracker.ingest import STEPS, Pipeline
+from gangline_tracker.migrate import migrate
 from gangline_tracker.sink import ClickHouseSink
 
 METRICS = ("loss", "lr", "grad_norm", "tokens_per_s", "step_s", "data_wait_s", "mfu", "memory_gb")

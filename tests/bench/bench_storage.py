@@ -17,7 +17,8 @@ from pathlib import Path
 from clickhouse_connect.driver.client import Client
 from harness import Context, Result, in_own_process, scratch
 
-from gangline_tracker.engine import Engine, migrate
+from gangline_tracker.engine import Engine
+from gangline_tracker.migrate import migrate
 from gangline_tracker.sink import INSERT_SETTINGS
 
 RUNS, METRICS = 50, 8

@@ -12,7 +12,8 @@ from clickhouse_connect.driver.client import Client
 from gangline_gateway.history import History
 from gangline_gateway.log_pages import LogFilter
 from gangline_schemas.api.logs import LogLine
-from gangline_tracker.engine import Engine, migrate
+from gangline_tracker.engine import Engine
+from gangline_tracker.migrate import migrate
 
 BIG = LogFilter("big", "nlp")
 BASE_MS = 1_767_225_600_000

@@ -29,9 +29,10 @@ from gangline_schemas.events.steps import WorkerStep
 from gangline_schemas.job import JobSpec
 from gangline_schemas.resources import Resources
 from gangline_tracker.batches import StepBatch
-from gangline_tracker.engine import Engine, migrate
+from gangline_tracker.engine import Engine
 from gangline_tracker.event_batch import EventBatch
 from gangline_tracker.ingest import EVENTS, STEPS, Group, Pipeline, PositionError
+from gangline_tracker.migrate import migrate
 from gangline_tracker.run_cache import RunCache
 from gangline_tracker.sink import ClickHouseSink
 

@@ -26,10 +26,11 @@ from gangline_service.lifecycle import Context
 from gangline_service.loopback import LOOPBACK
 from gangline_service.tokens import TokenBook, TokenFileError
 from gangline_tracker.config import Settings
-from gangline_tracker.engine import EngineUnavailable, migrate, wait_for_inserts
+from gangline_tracker.engine import EngineUnavailable, wait_for_inserts
 from gangline_tracker.event_batch import EventBatch
 from gangline_tracker.http import ClickHouseEndpoint
 from gangline_tracker.ingest import GROUPS, STREAM_BATCHES, Counts, Group, Pipeline
+from gangline_tracker.migrate import migrate
 from gangline_tracker.query_turns import QueryTurns
 from gangline_tracker.reader import QueryReader
 from gangline_tracker.run_cache import RunCache
@@ -73,9 +74,10 @@ def _prepare_database(context: Context[Settings]) -> None:
     def prepare() -> None:
         client = context.settings.engine().client()
         try:
-            migrate(client)
-            if not context.settings.engine().embedded:
-                wait_for_inserts(client, context.stopping.wait)
+            engine, pause = context.settings.engine(), context.stopping.wait
+            migrate(client, cluster=engine.cluster, pause=None if engine.embedded else pause)
+            if not engine.embedded:
+                wait_for_inserts(client, pause)
         finally:
             client.close()
 

@@ -21,6 +21,8 @@ class Settings(ServiceSettings):
     """chdb:///absolute/path for the embedded engine, or the http(s):// URL of a server."""
     clickhouse_user: str | None = None
     clickhouse_password: SecretStr | None = None
+    clickhouse_cluster: str | None = None
+    """The name of a server's cluster: tables are made ON CLUSTER, and replicated by Keeper."""
     tokens_file: Path | None = None
     """The file of tokens that may query (gangline_service.tokens); the embedded engine needs it."""
     http_port: Annotated[int, Field(ge=0, le=65535)] = 0
@@ -48,6 +50,7 @@ class Settings(ServiceSettings):
             self.clickhouse,
             self.clickhouse_user,
             password.get_secret_value() if password is not None else None,
+            self.clickhouse_cluster,
         )
 
     def limits(self) -> Limits:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -18,6 +17,16 @@ from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import OperationalError
 
 EMBEDDED = "chdb"
+_CLUSTER = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+ACKNOWLEDGED = {"async_insert": 0}
+"""An INSERT that a server acknowledged is in its table."""
+REPLICATED = {
+    **ACKNOWLEDGED,
+    # It is on most replicas, and every replica that answers a query has it.
+    "insert_quorum": "auto",
+    "insert_quorum_parallel": 0,
+    "select_sequential_consistency": 1,
+}
 SCHEMES = (EMBEDDED, "http", "https")
 
 
@@ -36,6 +45,8 @@ class Engine:
     dsn: str
     user: str | None = None
     password: str | None = field(default=None, repr=False)
+    cluster: str | None = None
+    """Of a server: the cluster whose servers have the tables, replicated."""
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.dsn)
@@ -46,6 +57,13 @@ class Engine:
         if parts.username or parts.password:
             raise EngineSettingsError(
                 "clickhouse must not hold credentials; set clickhouse_user, clickhouse_password"
+            )
+        if self.cluster is not None and (
+            parts.scheme == EMBEDDED or not _CLUSTER.fullmatch(self.cluster)
+        ):
+            raise EngineSettingsError(
+                "clickhouse_cluster must be the name of a cluster of a server, of letters, digits, "
+                "'-', '_' and '.'"
             )
         if parts.scheme == EMBEDDED and (parts.netloc or not parts.path.startswith("/")):
             raise EngineSettingsError("the embedded engine needs chdb:/// and an absolute path")
@@ -72,6 +90,7 @@ class Engine:
                 username=self.user,
                 password=self.password or "",
                 autogenerate_session_id=False,
+                settings=dict(ACKNOWLEDGED if self.cluster is None else REPLICATED),
             )
         except OperationalError as error:
             raise EngineUnavailable("the ClickHouse server does not answer") from error
@@ -92,16 +111,3 @@ def wait_for_inserts(client: Client, pause: Callable[[float], object]) -> None:
             return
         pause(1.0)
     raise EngineUnavailable("an earlier INSERT is still running on the ClickHouse server")
-
-
-def migrate(client: Client) -> None:
-    """Create what is missing. Statements are repeatable, so this runs at every start."""
-    folder = resources.files("gangline_tracker") / "migrations"
-    for file in sorted(folder.iterdir(), key=lambda file: file.name):
-        for statement in _statements(file.read_text(encoding="utf-8")):
-            client.command(statement)
-
-
-def _statements(text: str) -> list[str]:
-    without_comments = re.sub(r"^--.*$", "", text, flags=re.MULTILINE)
-    return [part.strip() for part in without_comments.split(";\n") if part.strip(" ;\n")]

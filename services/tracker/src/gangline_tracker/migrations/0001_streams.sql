@@ -17,24 +17,7 @@ CREATE TABLE IF NOT EXISTS gangline.steps
     partition UInt32,
     offset UInt64 CODEC(Delta, ZSTD),
     ingested DateTime('UTC'),
-    -- Roll-ups for curves and latest values: part of each part, so they always agree with its rows.
-    -- The gateway's curve_sql.py asks with the same expressions.
-    PROJECTION positions (SELECT partition, max(offset) GROUP BY partition),
-    PROJECTION by_run (
-        SELECT run_id, name, attempt, rank, team,
-            min(step), max(step), argMax(value, step), argMax(time, step), min(value), max(value)
-        GROUP BY run_id, name, attempt, rank, team
-    ),
-    PROJECTION by_100_steps (
-        SELECT run_id, name, intDiv(step, 100), attempt, rank, team,
-            min(step), max(step), argMax(value, step), argMax(time, step), min(value), max(value)
-        GROUP BY run_id, name, intDiv(step, 100), attempt, rank, team
-    ),
-    PROJECTION by_1000_steps (
-        SELECT run_id, name, intDiv(step, 1000), attempt, rank, team,
-            min(step), max(step), argMax(value, step), argMax(time, step), min(value), max(value)
-        GROUP BY run_id, name, intDiv(step, 1000), attempt, rank, team
-    )
+    PROJECTION positions (SELECT partition, max(offset) GROUP BY partition)
 )
 ENGINE = MergeTree
 PARTITION BY toYYYYMM(ingested)

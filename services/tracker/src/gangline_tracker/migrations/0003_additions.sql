@@ -24,6 +24,25 @@ ALTER TABLE gangline.runs
     ADD COLUMN IF NOT EXISTS gpu_model LowCardinality(String),
     ADD COLUMN IF NOT EXISTS gpu_model_seconds Map(String, Float64);
 
+-- Roll-ups for curves and latest values: part of each part, so they always agree with its rows.
+-- The gateway's curve_sql.py and resources.py ask with the same expressions.
+ALTER TABLE gangline.steps
+    ADD PROJECTION IF NOT EXISTS by_run (
+        SELECT run_id, name, attempt, rank, team,
+            min(step), max(step), argMax(value, step), argMax(time, step), min(value), max(value)
+        GROUP BY run_id, name, attempt, rank, team
+    ),
+    ADD PROJECTION IF NOT EXISTS by_100_steps (
+        SELECT run_id, name, intDiv(step, 100), attempt, rank, team,
+            min(step), max(step), argMax(value, step), argMax(time, step), min(value), max(value)
+        GROUP BY run_id, name, intDiv(step, 100), attempt, rank, team
+    ),
+    ADD PROJECTION IF NOT EXISTS by_1000_steps (
+        SELECT run_id, name, intDiv(step, 1000), attempt, rank, team,
+            min(step), max(step), argMax(value, step), argMax(time, step), min(value), max(value)
+        GROUP BY run_id, name, intDiv(step, 1000), attempt, rank, team
+    );
+
 ALTER TABLE gangline.metric_points
     ADD PROJECTION IF NOT EXISTS by_run (
         SELECT run_id, name, is_nan, team, min(step), max(step),

@@ -1,0 +1,152 @@
+"""The tracker's statements to a ClickHouse server, over HTTP; no real server is at hand here."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from clickhouse_connect.driver.client import Client
+
+from gangline_tracker.engine import Engine, EngineSettingsError, EngineUnavailable
+from gangline_tracker.ingest import LOGS
+from gangline_tracker.migrate import STALE_S, locked, migrate, missing_roll_ups, statements
+from gangline_tracker.sink import ClickHouseSink
+
+ROOT = Path(__file__).parents[2]
+ROWS = pa.table(
+    {
+        "team": ["nlp"], "job_id": ["a"], "attempt": [1], "rank": [0], "node_id": ["n"],
+        "line": [1], "time": pa.array([0], pa.timestamp("ms", tz="UTC")), "stream": ["stdout"],
+        "text": ["hello"], "partition": [3], "offset": [41],
+        "ingested": pa.array([0], pa.timestamp("s", tz="UTC")),
+    }
+)  # fmt: skip
+
+
+class Server:
+    """A process that stands for a server, and what it was asked."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self._folder = folder
+        self.url = f"http://127.0.0.1:{port}"
+
+    def asked(self) -> list[tuple[str, dict[str, str]]]:
+        lines = (self._folder / "asked").read_text().splitlines()
+        return [(found["sql"], found["settings"]) for found in map(json.loads, lines)]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    with subprocess.Popen(
+        [sys.executable, "-m", "support.fakes.clickhouse_shim", str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "tests")},
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        yield Server(tmp_path, int(process.stdout.readline()))
+        process.kill()
+
+
+def tables(client: Client) -> set[str]:
+    return set(str(client.command("SHOW TABLES FROM gangline")).split("\n"))
+
+
+def test_a_server_has_its_tables_and_every_insert_is_acknowledged(server: Server) -> None:
+    client = Engine(server.url, "gangline").client()
+    waits: list[float] = []
+    for _ in range(2):
+        migrate(client, pause=waits.append)
+    assert {"steps", "run_tags", "run_list"} <= tables(client)
+    assert "migration_lock" not in tables(client)
+    assert waits == []
+    sink = ClickHouseSink(client)
+    sink.insert("logs", ROWS)
+    assert sink.positions(LOGS) == {("gangline.logs", 3): 42}
+    for sql, settings in server.asked():
+        if sql.startswith("INSERT"):
+            assert settings["async_insert"] == "0"
+            assert "insert_quorum" not in settings
+
+
+def test_one_process_at_a_time_changes_the_tables(server: Server) -> None:
+    mine, others = (Engine(server.url).client() for _ in range(2))
+    mine.command("CREATE DATABASE gangline")
+
+    def end(_: float) -> None:
+        mine.command("DROP TABLE gangline.migration_lock")
+
+    with locked(mine, lambda _: None), locked(others, end):
+        assert "migration_lock" in tables(mine)
+    assert "migration_lock" not in tables(mine)
+
+
+def test_a_lock_that_was_left_behind_is_taken_over(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = Engine(server.url).client()
+    client.command("CREATE DATABASE gangline")
+    client.command("CREATE TABLE gangline.migration_lock (x UInt8) ENGINE = Memory")
+    monkeypatch.setattr("gangline_tracker.migrate.TRIES", 2)
+    with pytest.raises(EngineUnavailable), locked(client, lambda _: None):
+        pass
+    assert STALE_S > 60
+    monkeypatch.setattr("gangline_tracker.migrate.STALE_S", -1)
+    with locked(client, lambda _: None):
+        pass
+
+
+def test_old_parts_get_the_roll_ups_that_were_added_since(server: Server) -> None:
+    client = Engine(server.url).client()
+    migrate(client)
+    client.command("ALTER TABLE gangline.steps DROP PROJECTION by_run")
+    client.command(
+        "INSERT INTO gangline.steps SELECT 'nlp', 'a', 1, 0, number, now64(3), 'loss', 1, 0, "
+        "number, now() FROM numbers(100)"
+    )
+    assert missing_roll_ups(client) == []
+    migrate(client)
+    found = client.query(
+        "SELECT is_done OR 1 FROM system.mutations WHERE command LIKE '%MATERIALIZE%by_run%'"
+    )
+    assert len(found.result_rows) == 1
+    client.command(
+        "ALTER TABLE gangline.steps MATERIALIZE PROJECTION by_run SETTINGS mutations_sync = 1"
+    )
+    assert missing_roll_ups(client) == []
+
+
+@pytest.mark.parametrize(
+    ("dsn", "cluster"), [("chdb:///x", "main"), ("http://x", "a' OR"), ("http://x", "")]
+)
+def test_a_cluster_is_named_and_a_server_s(dsn: str, cluster: str) -> None:
+    with pytest.raises(EngineSettingsError, match="clickhouse_cluster"):
+        Engine(dsn, cluster=cluster)
+
+
+def test_a_cluster_has_replicated_tables_and_quorums(server: Server) -> None:
+    client = Engine(server.url, "gangline", cluster="main").client()
+    for statement in statements():
+        client.command(statement)
+    migrate(client, cluster="main", pause=lambda _: None)
+    sink = ClickHouseSink(client)
+    sink.insert("logs", ROWS)
+    assert sink.positions(LOGS)
+    asked = server.asked()
+    clustered = [sql for sql, _ in asked if " ON CLUSTER 'main'" in sql]
+    assert len(clustered) == len(statements())
+    for sql in clustered:
+        if sql.startswith("CREATE TABLE"):
+            assert "ENGINE = Replicated" in sql, sql
+            assert "('/clickhouse/tables/{shard}/{database}/{table}', '{replica}'" in sql
+    assert any("'{replica}', version)" in sql for sql in clustered)
+    (settings,) = (given for sql, given in asked if sql.startswith("INSERT"))
+    assert (settings["async_insert"], settings["insert_quorum"]) == ("0", "auto")
+    assert settings["insert_quorum_parallel"] == "0"
+    (settings,) = (given for sql, given in asked if "max(offset)" in sql and "SELECT '" in sql)
+    assert settings["select_sequential_consistency"] == "1"
