@@ -37,7 +37,7 @@ _AT = "(now64(3) - toIntervalSecond(toUInt32({days} * 86400 * (1 - number / {run
 _STATE = "if(number + 1500 > {runs}, if(number % 3 = 0, 'running', 'pending'), "
 _STATE += "if(number % 25 = 0, 'failed', 'succeeded'))"
 _SUBJECT = "concat('llama-sft-', leftPad(toString(number), 10, '0'))"
-_RUNS = f"""INSERT INTO gangline.runs SELECT {_SUBJECT} AS job_id,
+_RUNS = f"""INSERT INTO gangline.runs (* EXCEPT(mlflow_run_id)) SELECT {_SUBJECT} AS job_id,
 concat('team-', toString(number % {{teams}})) AS team, concat('project-', toString(number % 60)),
 'llama-sft', concat('user-', toString(number % 200)), {_STATE} AS state,
 if(state = 'pending', 'needs 4 GPUs together; 2 are free', ''), 1 + number % 3, number % 3,
@@ -45,7 +45,8 @@ if(state = 'pending', 'needs 4 GPUs together; 2 are free', ''), 1 + number % 3, 
 if(state = 'pending', NULL, submitted + toIntervalSecond(number % 7200)) AS started,
 if(state IN ('pending', 'running'), NULL, started + toIntervalSecond(600 + number % 7200)),
 if(state = 'pending', 0, 4000 + number % 90000), 'fsdp', '3f2c1ab', 'corpus@sha256-9f',
-map('lr', '0.0003', 'steps', '1000'), repeat('{{{{"name": "llama-sft"}}}}', 40), 1
+map('lr', '0.0003', 'steps', '1000'), repeat('{{{{"name": "llama-sft"}}}}', 40), 1,
+'h100', if(state = 'pending', map(), map('h100', 4000.0))
 FROM numbers({{runs}})"""
 _USAGE = f"""INSERT INTO gangline.usage SELECT concat('team-', toString(number % {{teams}})),
 {_SUBJECT}, 1, 4, {_AT} AS at, at + toIntervalSecond(3600), 14400, 1
@@ -76,7 +77,10 @@ concat('node-', toString(number % {NODES})), 'i', intDiv(number, {NODES}),
 now64(3) - toIntervalSecond({BEATS_S} - intDiv(number, {NODES})), 20 + number % 50, 512,
 [concat('long-', toString(number % {LONG_RUNS}))], range({GPUS}),
 arrayMap(x -> 80.0 + x, range({GPUS})), arrayMap(x -> 60.0 + x, range({GPUS})),
-arrayMap(x -> 50.0 + x, range({GPUS})), 0, number, now() FROM numbers({NODES * BEATS_S})"""
+arrayMap(x -> 50.0 + x, range({GPUS})), 0, number, now(),
+if(intDiv(number, {NODES}) % 30 = 0, 1.0, NULL) AS used, used, used, used, used, used,
+arrayMap(x -> 600.0, range(if(isNull(used), 0, {GPUS}))),
+arrayMap(x -> 90.0, range(if(isNull(used), 0, {GPUS}))) FROM numbers({NODES * BEATS_S})"""
 _STEPS = f"""INSERT INTO gangline.steps SELECT 'team-1',
 concat('long-', toString(number % {LONG_RUNS})), 1, 0, intDiv(number, {LONG_RUNS}) AS step,
 now64(3) - toIntervalSecond({STEPS} / 10 - step / 10), '{{name}}', 1 / (1 + step), 0, number, now()
@@ -101,7 +105,7 @@ def fill(client: Client, runs: int) -> None:
 
 def screens() -> Mapping[str, Screen]:
     """What a viewer sees who opens each dashboard."""
-    now, chosen = datetime.now(UTC), {"team": ALL, "metric": "loss"}
+    now, chosen = datetime.now(UTC), {"team": ALL, "metric": "loss", "prices": "h100=2"}
     found = {}
     for name, board in boards().items():
         since = board["time"]["from"].removeprefix("now-")

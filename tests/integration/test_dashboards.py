@@ -19,6 +19,7 @@ from gangline_schemas.events.requests import JobSubmitted
 from gangline_schemas.events.scheduling import JobQueued, JobStateChanged
 from gangline_schemas.events.steps import WorkerStep
 from gangline_schemas.job import JobState
+from gangline_schemas.mlflow_workspace import mlflow_run_id
 from support.grafana import ALL, Asked, Screen, queries
 from support.harnesses.clickhouse_clients import go_answers, node_answers
 from support.harnesses.tracker_process import TrackerProcess, wait_until
@@ -29,7 +30,12 @@ RUN, TEAM = "llama-sft-7k2p", "nlp"
 SLOW = "the store is slow: a failure is expected to cost 41 min of work"
 SLOW_PANEL = "checkpoints: Saves held back by a slow store"
 QUERIES = {str(asked): asked for asked in queries()}
-CHOSEN: Mapping[str, Any] = {"team": [TEAM, "other"], "run": RUN, "metric": "loss"}
+CHOSEN: Mapping[str, Any] = {
+    "team": [TEAM, "other"],
+    "run": RUN,
+    "metric": "loss",
+    "prices": "a100 = 1, h100 = 2.5",
+}
 
 
 def example(event_type: str, **changes: Any) -> Event:
@@ -75,8 +81,14 @@ def send_story(tracker: TrackerProcess) -> None:
         RUN,
     )
     moment = now.isoformat()
+    sample = {"read_at": moment, "gpus": [{"index": 0, "power_w": 650.0, "sm_percent": 91.0}]}
+    speeds = ("disk_read", "disk_write", "network_receive", "network_send")
+    sample |= {f"{name}_mb_s": 120.5 for name in speeds}
     lines = [{"time_ms": now_ms, "stream": "stdout", "text": "hello"}]
     for name, changes in (
+        ("node.admitted", {}),
+        ("gang.allocated", {}),
+        ("gang.released", {}),
         ("worker.log", {"lines": lines}),
         ("gang.failed", {"failed_at": moment}),
         ("incident.closed", {"failed_at": moment, "closed_at": moment}),
@@ -85,12 +97,12 @@ def send_story(tracker: TrackerProcess) -> None:
         ("checkpoint.abandoned", {}),
         ("checkpoint.interval.advised", {"limited_by": "storage", "risk": SLOW}),
         ("usage.charged", {"allocated_at": moment, "released_at": moment}),
-        ("worker.heartbeat", {"sent_at": moment, "sequence": 0}),
+        ("worker.heartbeat", {"sent_at": moment, "sequence": 0, "use": sample}),
         ("node.failed", {}),
         ("alert.raised", {"raised_at": moment}),
         ("team.configured", {}),
         ("part.announced", {}),
-        ("metric.logged", {"time_ms": [now_ms, now_ms]}),
+        ("metric.logged", {"run_id": mlflow_run_id(RUN), "time_ms": [now_ms, now_ms]}),
     ):
         tracker.send(example(name, **changes), RUN)
     tracker.settled()
@@ -115,7 +127,7 @@ def empty(tracker_process: TrackerProcess) -> dict[str, str]:
     found = {}
     for name, asked in QUERIES.items():
         try:
-            ask(tracker_process, asked.sql, team=ALL, run="", metric="")
+            ask(tracker_process, asked.sql, team=ALL, run="", metric="", prices="")
             found[name] = ""
         except AssertionError as error:
             found[name] = str(error)
@@ -198,6 +210,13 @@ def test_clients_of_other_languages_read_every_query(tracker: TrackerProcess, cl
         assert not answer["error"], name
         assert answer["rows"], name
         check_columns(asked, dict(answer["types"]))
+
+
+def test_cost_is_gpu_hours_by_the_price_of_their_model(tracker: TrackerProcess) -> None:
+    sql = QUERIES["teams: Cost of teams"].sql
+    for prices, cost in (("a100=1, h100=2.5", 10.0), ("a100=1", 0.0), ("h100=", 0.0)):
+        [row] = ask(tracker, sql, prices=prices)["data"]
+        assert (row["team"], row["cost"]) == (TEAM, cost), "4 GPUs for an hour"
 
 
 def test_variables_offer_what_there_is(tracker: TrackerProcess) -> None:

@@ -49,6 +49,8 @@ def queries() -> list[Asked]:
                 (target,) = panel["targets"]
                 found.append(Asked(name, panel["title"], panel["type"], target["rawSql"]))
         for variable in board["templating"]["list"]:
+            if variable["type"] != "query":
+                continue
             sql = variable["query"]["rawSql"]
             found.append(Asked(name, f"variable {variable['name']}", "variable", sql))
         for mark in board["annotations"]["list"]:

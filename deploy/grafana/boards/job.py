@@ -5,6 +5,7 @@ from __future__ import annotations
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from boards.panels import (
+    MEASURED,
     OF_TEAMS,
     SAMPLED,
     Panel,
@@ -71,6 +72,8 @@ def dashboard() -> Dashboard:
             *_training(),
             row("Speed"),
             *_speed(),
+            row("Nodes of the job"),
+            *_nodes(),
             row("Failures and checkpoints"),
             *_incidents(),
             row("Log"),
@@ -210,6 +213,50 @@ def _speed() -> list[Panel]:
             "The fullest GPU of each node.",
             unit="gbytes",
         ),
+    ]
+
+
+def _of_gpus(title: str, column: str, about: str, unit: str, *, most: float | None = None) -> Panel:
+    return graph(
+        title,
+        f"""SELECT $__timeInterval(time) AS time, node_id, avg(used) AS value
+        FROM (SELECT time, node_id, arrayJoin({column}) AS used FROM heartbeats
+            WHERE {MEASURED} AND has(jobs, {RUN}))
+        WHERE isNotNull(used) GROUP BY time, node_id ORDER BY time""",
+        about,
+        unit=unit,
+        most=most,
+    )
+
+
+def _of_node(title: str, received: str, sent: str, about: str) -> Panel:
+    return graph(
+        title,
+        f"""SELECT $__timeInterval(time) AS time, concat(node_id, ' ', pair.1) AS series,
+        avg(pair.2) AS value FROM (
+            SELECT time, node_id, arrayJoin([('{received}', {received}_mb_s),
+                ('{sent}', {sent}_mb_s)]) AS pair FROM heartbeats
+            WHERE {MEASURED} AND has(jobs, {RUN}))
+        WHERE isNotNull(pair.2) GROUP BY time, series ORDER BY time""",
+        about,
+        unit="MBs",
+    )
+
+
+def _nodes() -> list[Panel]:
+    return [
+        _of_gpus(
+            "SM activity",
+            "gpu_sm_percent",
+            "The share of the GPU's processors that work. A GPU can be active with few of them.",
+            "percent",
+            most=100,
+        ),
+        _of_gpus("Power of a GPU", "gpu_power_w", "Mean of the node's GPUs.", "watt"),
+        _of_node(
+            "Network", "network_receive", "network_send", "Of the whole node, also other jobs'."
+        ),
+        _of_node("Disk", "disk_read", "disk_write", "Of the whole node, also other jobs'."),
     ]
 
 

@@ -329,6 +329,11 @@ def chosen(
     return variable
 
 
+def written(name: str, label: str, about: str) -> build.TextBoxVariable:
+    """A variable that the viewer writes; empty at first."""
+    return build.TextBoxVariable(name).label(label).description(about).default_value("")
+
+
 @dataclass(frozen=True)
 class _Target:
     """The query of an annotation; the SDK's type has no field for SQL."""
@@ -405,6 +410,9 @@ RUNNING = "('scheduled', 'initializing', 'running', 'checkpointing')"
 SAMPLED = """$__timeFilter(time) AND ingested >= $__fromTime
 AND sequence % greatest(1, intDiv($__interval_s, 10)) = 0"""
 """Heartbeats of the time range: about ten of each node in an interval, from parts of that time."""
+MEASURED = """$__timeFilter(time) AND ingested >= $__fromTime
+AND (isNotNull(network_receive_mb_s) OR isNotNull(disk_free_gb))"""
+"""Heartbeats with a reading of the node's use: one each 30 s."""
 OF_TEAMS = "$__conditionalAll(team IN (${team:singlequote}), $team)"
 """Rows of the chosen teams; all rows while All is chosen, also where there is no team."""
 

@@ -16,10 +16,19 @@ from boards.panels import (
     row,
     rows,
     team_variable,
+    written,
 )
 
 _USED = f"FROM usage FINAL WHERE $__timeFilter(released_at) AND {OF_TEAMS}"
+_PRICE = """toFloat64OrZero(arrayFirst(x -> x[1] = model, arrayMap(x -> splitByChar('=', x),
+splitByChar(',', replaceAll(${prices:singlequote}, ' ', ''))))[2])"""
+_COSTS = f"""SELECT job_id, sum(seconds * price) / sum(seconds) AS price FROM (
+    SELECT job_id, model, gpu_model_seconds[model] AS seconds, {_PRICE} AS price FROM (
+        SELECT job_id, gpu_model_seconds, arrayJoin(mapKeys(gpu_model_seconds)) AS model
+        FROM run_list WHERE {OF_TEAMS})
+    WHERE seconds > 0) GROUP BY job_id"""
 _LOST = f"FROM incident_list WHERE $__timeFilter(failed_at) AND {OF_TEAMS}"
+_RUN = f"""FROM run_list WHERE job_id IN (SELECT job_id {_USED})"""
 _ENDED = f"FROM run_list WHERE isNotNull(ended_at) AND $__timeFilter(ended_at) AND {OF_TEAMS}"
 
 
@@ -29,13 +38,23 @@ def dashboard() -> Dashboard:
         "teams",
         "Teams and cost",
         "GPU-hours by team, project and user, budgets, queue times, and what was lost.",
-        variables=[team_variable()],
+        variables=[
+            team_variable(),
+            written(
+                "prices",
+                "Prices",
+                "Prices of a GPU-hour by exact model, such as h100=2.5,a100-80gb=1.2. A model that "
+                "is not here costs nothing.",
+            ),
+        ],
         since="now-7d",
         refresh="5m",
         panels=[
             *_figures(),
             row("Use"),
             *_use(),
+            row("Cost"),
+            *_cost(),
             row("Teams"),
             *_teams(),
             row("Jobs"),
@@ -129,6 +148,39 @@ def _use() -> list[Panel]:
             ON u.job_id = r.job_id GROUP BY user ORDER BY gpu_hours DESC LIMIT 25""",
             "GPU-hours of the users that submitted the jobs.",
             unit="h",
+        ),
+    ]
+
+
+def _cost() -> list[Panel]:
+    costs = f"(SELECT team, job_id, gpu_seconds, released_at {_USED}) AS u"
+    prices = f"INNER JOIN ({_COSTS}) AS c ON u.job_id = c.job_id"
+    cost = "sum(u.gpu_seconds / 3600 * c.price)"
+    return [
+        graph(
+            "Cost by team",
+            f"""SELECT $__timeInterval(at) AS time, team, sum(cost) AS cost FROM (
+                SELECT u.released_at AS at, u.team AS team, u.gpu_seconds / 3600 * c.price AS cost
+                FROM {costs} {prices}
+            ) GROUP BY time, team ORDER BY time""",
+            "GPU-hours by the prices above, charged when a gang gives its GPUs back.",
+            bars=True,
+        ),
+        bars(
+            "Cost of teams",
+            f"""SELECT u.team AS team, {cost} AS cost FROM {costs} {prices}
+            GROUP BY team ORDER BY cost DESC LIMIT 25""",
+            "In the time range, in the currency of the prices.",
+            span=6,
+        ),
+        bars(
+            "GPU-hours by model",
+            f"""SELECT model, sum(gpu_model_seconds[model]) / 3600 AS gpu_hours FROM (
+                SELECT gpu_model_seconds, arrayJoin(mapKeys(gpu_model_seconds)) AS model {_RUN})
+            GROUP BY model ORDER BY gpu_hours DESC LIMIT 25""",
+            "Of jobs that had GPUs in the time range, over their whole life.",
+            unit="h",
+            span=6,
         ),
     ]
 

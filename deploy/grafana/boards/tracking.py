@@ -19,6 +19,7 @@ from boards.panels import (
 
 _RUNS = "${run:singlequote}"
 _METRIC = "${metric:singlequote}"
+_MLFLOW = f"(SELECT mlflow_run_id FROM runs WHERE job_id IN ({_RUNS}))"
 
 
 def dashboard() -> Dashboard:
@@ -33,11 +34,15 @@ def dashboard() -> Dashboard:
     metric = chosen(
         "metric",
         "Metric",
-        f"""SELECT name FROM steps WHERE run_id IN ({_RUNS}) GROUP BY name
-        ORDER BY name != 'loss', name LIMIT 1000""",
+        f"""SELECT name FROM (
+            SELECT toString(name) AS name FROM steps WHERE run_id IN ({_RUNS}) GROUP BY name
+            UNION ALL
+            SELECT toString(name) AS name FROM metric_points WHERE run_id IN {_MLFLOW}
+            GROUP BY name
+        ) GROUP BY name ORDER BY name != 'loss', name LIMIT 1000""",
         multi=False,
         every=False,
-        about="A metric that the chosen runs reported.",
+        about="A metric that the chosen runs reported, or logged to MLflow.",
     )
     return board(
         "tracking",
@@ -51,7 +56,7 @@ def dashboard() -> Dashboard:
             *_curves(),
             row("Runs"),
             *_runs(),
-            row("Points of MLflow clients"),
+            row("MLflow"),
             _points(),
         ],
     )
@@ -124,15 +129,16 @@ def _runs() -> list[Panel]:
 
 def _points() -> Panel:
     return graph(
-        "Points",
-        f"""SELECT $__timeInterval(at) AS time, series, avg(value) AS value FROM (
-            SELECT fromUnixTimestamp64Milli(time_ms) AS at, value,
-                concat(substring(run_id, 1, 8), ' ', name) AS series FROM metric_points
-            WHERE time_ms >= toUnixTimestamp64Milli($__fromTime_ms)
-            AND time_ms <= toUnixTimestamp64Milli($__toTime_ms)
-            AND {OF_TEAMS} AND name = {_METRIC} AND NOT is_nan
-        ) GROUP BY time, series ORDER BY time""",
-        "The same metric of the teams' MLflow runs in the time range.",
+        "$metric in MLflow",
+        f"""SELECT $__timeInterval(at) AS time, job_id AS run, avg(value) AS value FROM (
+            SELECT fromUnixTimestamp64Milli(p.time_ms) AS at, p.value AS value, r.job_id AS job_id
+            FROM metric_points AS p INNER JOIN (SELECT job_id, mlflow_run_id FROM runs FINAL
+                WHERE job_id IN ({_RUNS})) AS r ON p.run_id = r.mlflow_run_id
+            WHERE p.run_id IN {_MLFLOW} AND p.name = {_METRIC} AND NOT p.is_nan
+            AND p.time_ms >= toUnixTimestamp64Milli($__fromTime_ms)
+            AND p.time_ms <= toUnixTimestamp64Milli($__toTime_ms)
+        ) GROUP BY time, run ORDER BY time""",
+        "Points that the chosen jobs logged to their own MLflow run.",
         zero=False,
         span=24,
     )
