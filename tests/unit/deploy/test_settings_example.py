@@ -15,6 +15,7 @@ from gangline_gateway.config import Settings as GatewaySettings
 from gangline_quota.service.config import QuotaSettings
 from gangline_scheduler.service.config import SchedulerSettings
 from gangline_service.tokens import Role, TokenBook
+from gangline_worker.agent.config import AgentSettings
 
 FOLDER = Path(__file__).parents[3] / "deploy" / "services"
 EXAMPLE = FOLDER / "gangline.toml"
@@ -40,6 +41,13 @@ def test_one_file_is_read_by_all_services() -> None:
 
 def test_the_alerts_service_reads_its_table() -> None:
     assert AlertSettings().alerts_file == Path("/etc/gangline/alerts.yaml")
+
+
+def test_agents_send_jobs_to_the_gateway() -> None:
+    agent, gateway = AgentSettings(), GatewaySettings()
+    host = f"{gateway.allowed_hosts[0]}:{gateway.gateway_port}"
+    assert agent.mlflow_tracking_uri == f"{gateway.scheme}://{host}/mlflow"
+    assert agent.store_url == gateway.store_url
 
 
 def test_it_holds_no_secret_but_says_where_it_comes_from() -> None:
