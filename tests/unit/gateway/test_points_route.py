@@ -1,0 +1,93 @@
+"""GET /v1/runs/points: whose points a caller gets, and where the next page is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+from starlette.types import Receive, Scope, Send
+
+from gangline_gateway.app import routes
+from gangline_gateway.app_context import AppContext
+from gangline_gateway.history_access import HistoryAccess, Queries
+from gangline_gateway.run_points import PointPage, PointQuery
+from gangline_service.tokens import Principal, Role
+
+PATH = "/v1/runs/points"
+ADMIN = Principal(name="root", role=Role.ADMIN, teams=frozenset())
+VISION = Principal(name="bob", role=Role.MEMBER, teams=frozenset({"vision"}))
+OWNERS = {"job-a": "nlp", "job-b": "vision"}
+
+
+class Source:
+    """Knows two jobs, and answers each query with one page of two."""
+
+    def __init__(self) -> None:
+        self.asked: list[PointQuery] = []
+
+    def some_runs(self, job_ids: Sequence[str], teams: frozenset[str] | None) -> list[Any]:
+        return [
+            SimpleNamespace(run=SimpleNamespace(run_id=job, team=OWNERS[job]))
+            for job in job_ids
+            if job in OWNERS and (teams is None or OWNERS[job] in teams)
+        ]
+
+    def page(self, wanted: PointQuery) -> PointPage:
+        self.asked.append(wanted)
+        return PointPage(b"bytes", "next=&" if wanted.cursor is None else None)
+
+
+def ask(source: Source, caller: Principal, path: str, **params: Any) -> httpx.Response:
+    away: Any = None
+    known: Any = source
+    history = HistoryAccess(
+        lambda: Queries(known, away, away, away, away, points=known, resources=away)
+    )
+    app = routes(AppContext(away, away, history, away, away, away))
+
+    async def as_caller(scope: Scope, receive: Receive, send: Send) -> None:
+        scope.setdefault("state", {})["principal"] = caller
+        await app(scope, receive, send)
+
+    async def get() -> httpx.Response:
+        transport = httpx.ASGITransport(as_caller)
+        async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+            return await client.get(path, params=params or None)
+
+    return asyncio.run(get())
+
+
+def test_pages_follow_the_link() -> None:
+    source = Source()
+    run = ["job-a", "job-b"]
+    first = ask(source, ADMIN, PATH, run=run, format="parquet", limit=7, name="loss", first=3)
+    assert (first.status_code, first.content) == (200, b"bytes")
+    assert first.headers["content-type"] == "application/vnd.apache.parquet"
+    last = ask(source, ADMIN, first.links["next"]["url"])
+    assert "link" not in last.headers
+    assert [query.cursor for query in source.asked] == [None, "next=&"]
+    for query in source.asked:
+        assert (query.runs, query.names, query.first, query.limit) == (OWNERS, ("loss",), 3, 7)
+        assert query.format == "parquet"
+
+
+def test_a_team_gets_its_own_points_only() -> None:
+    source = Source()
+    assert ask(source, VISION, PATH, run=["job-a", "job-b"]).status_code == 404
+    assert source.asked == []
+    answer = ask(source, VISION, PATH, run="job-b")
+    assert answer.headers["content-type"] == "application/x-ndjson"
+    ask(source, VISION, PATH, run="a" * 32, kind="mlflow")
+    ask(source, ADMIN, PATH, run="a" * 32, kind="mlflow")
+    assert [query.teams for query in source.asked[1:]] == [VISION.teams, None]
+
+
+def test_what_cannot_be_asked() -> None:
+    for wrong in (
+        {}, {"run": ["a"] * 101}, {"run": "A/B"}, {"run": "a", "limit": 500_001},
+        {"run": "a", "kind": "x"}, {"run": "a", "format": "csv"},
+    ):  # fmt: skip
+        assert ask(Source(), ADMIN, PATH, **wrong).status_code == 422
