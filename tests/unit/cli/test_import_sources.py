@@ -53,6 +53,7 @@ def log(client: MlflowClient) -> str:
     client.log_batch(run_id, metrics=points)
     client.log_text(run_id, "notes", "notes.txt")
     dataset = Dataset(name="corpus", digest="1", source_type="local", source="{}")
+    client.create_logged_model(experiment, name="model", source_run_id=run_id)
     client.log_inputs(run_id, [DatasetInput(dataset)])
     client.set_terminated(run_id, "FAILED", end_time=3_000)
     client.delete_run(client.create_run(experiment).info.run_id)
@@ -79,7 +80,7 @@ def test_mlflow(tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch) -> 
         (0, "nan"),
         (-3, "0.5"),
     }
-    assert run.left == {"artifacts": 1, "datasets": 1}
+    assert run.left == {"artifacts": 1, "datasets": 1, "logged models": 1}
     assert run.troubles == []
 
 

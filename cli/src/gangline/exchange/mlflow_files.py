@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,7 @@ class MlflowFiles:
 
     def runs(self) -> Iterator[SourceRun | SourceError]:
         """The runs that are not deleted."""
-        experiments: dict[Path, str] = {}
+        experiments: dict[Path, _Experiment] = {}
         for meta in sorted(self._metas()):
             try:
                 found = _yaml(meta)
@@ -50,11 +52,13 @@ class MlflowFiles:
                 if _TRASH not in meta.relative_to(self._path).parts:
                     yield meta
 
-    def _run(self, folder: Path, meta: dict[str, Any], experiments: dict[Path, str]) -> SourceRun:
+    def _run(
+        self, folder: Path, meta: dict[str, Any], experiments: dict[Path, _Experiment]
+    ) -> SourceRun:
         above = folder.parent
         if above not in experiments:
-            file = above / META
-            experiments[above] = str(_yaml(file).get("name", "")) if file.is_file() else ""
+            experiments[above] = _experiment(above)
+        experiment = experiments[above]
         run_id = str(meta.get("run_id") or meta["run_uuid"])
         tags = _texts(folder / "tags")
         status = meta.get("status")
@@ -62,14 +66,32 @@ class MlflowFiles:
         return SourceRun(
             f"mlflow/{run_id}",
             str(meta.get("run_name") or tags.get("mlflow.runName") or run_id),
-            lambda run: _points(folder, run),
-            project=experiments[above],
+            lambda run: _points(folder, experiment.models[run_id], run),
+            project=experiment.name,
             state=state or "FINISHED",
             started_ms=_whole(meta.get("start_time")),
             ended_ms=_whole(meta.get("end_time")),
             params=_texts(folder / "params"),
             tags=tags,
         )
+
+
+@dataclass(frozen=True)
+class _Experiment:
+    """`models`: how many logged models each run has."""
+
+    name: str
+    models: Counter[str]
+
+
+def _experiment(folder: Path) -> _Experiment:
+    """Without a name where one run alone is imported from elsewhere. Raises SourceError."""
+    file = folder / META
+    models: Counter[str] = Counter()
+    for meta in folder.glob(f"models/*/{META}"):
+        with suppress(SourceError):  # models are only counted
+            models[str(_yaml(meta).get("source_run_id"))] += 1
+    return _Experiment(str(_yaml(file).get("name", "")) if file.is_file() else "", models)
 
 
 def _yaml(file: Path) -> dict[str, Any]:
@@ -103,8 +125,8 @@ def _texts(folder: Path) -> dict[str, str]:
     return found
 
 
-def _points(folder: Path, run: SourceRun) -> Iterator[Point]:
-    run.left += _left(folder)
+def _points(folder: Path, models: int, run: SourceRun) -> Iterator[Point]:
+    run.left += _left(folder) + Counter({"logged models": models})
     for name, file in _files(folder / "metrics"):
         try:
             with file.open(encoding="utf-8") as lines:
