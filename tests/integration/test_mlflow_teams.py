@@ -31,6 +31,7 @@ pytest.importorskip("mlflow")
 
 MARK = f"seekret{uuid.uuid4().hex[:8]}"
 """Stands in all content of team nlp."""
+ATTACHMENT = str(uuid.uuid4())
 P2, P3 = "/api/2.0/mlflow", "/api/3.0/mlflow"
 FILES = "/api/2.0/mlflow-artifacts/artifacts"
 ROUTES = """
@@ -211,12 +212,6 @@ def asked(ids: Mapping[str, str], folder: Path, *, both: bool) -> Iterator[tuple
         for place in (f"{FILES}/{ids['path']}/{MARK}.txt", f"{FILES}/{ids['path']}"):
             yield method, place, None
     yield "GET", f"{FILES}?path={ids['path']}", None
-    location = {"key": "mlflow.artifactLocation", "value": f"mlflow-artifacts:/{ids['path']}"}
-    yield (
-        "POST",
-        f"{P3}/traces",
-        {"trace": {"trace_info": {"tags": {location["key"]: location["value"]}}}},
-    )
 
 
 class Picture:
@@ -282,3 +277,29 @@ def test_a_team_reads_and_changes_nothing_of_another(
         runs = made(nlp, "POST", f"{P2}/runs/search", {"experiment_ids": [owned.ids["experiment"]]})
         assert [run["info"]["run_id"] for run in runs["runs"]] == [owned.ids["run"]]
         assert made(vision, "GET", f"{P2}/experiments/get?experiment_id={own}", None)
+        attached = f"{owned.ids['path']}/attachments/{ATTACHMENT}"
+        assert nlp.put(f"{FILES}/{attached}", content=MARK).status_code == 200
+        place = f"mlflow-artifacts:/{owned.ids['path']}"
+        assert MARK in attachment(nlp, owned.ids["experiment"], place)
+        folder = f"{served.mlflow.folder}/store/mlflow/{owned.ids['path']}"
+        for location in (
+            place, place.replace("mlflow", "gangline"), f"gangline-artifacts:///{owned.ids['path']}",
+            folder, f"file://{folder}", f"runs:/{owned.ids['run']}/", "s3://bucket/x",
+            f"mlflow-artifacts:/workspaces/vision/../{owned.ids['path']}", "http://127.0.0.1:1/x",
+        ):  # fmt: skip
+            assert MARK not in attachment(vision, own, location), location
+
+
+def attachment(http: httpx.Client, experiment: str, location: str) -> str:
+    """The answer for a file of a trace whose tag says where its files are."""
+    place = {"type": "MLFLOW_EXPERIMENT", "mlflow_experiment": {"experiment_id": experiment}}
+    info = {
+        "trace_id": f"tr-{uuid.uuid4().hex}", "request_time": "2026-01-01T00:00:00Z", "state": "OK",
+        "trace_location": place, "tags": {"mlflow.artifactLocation": location},
+    }  # fmt: skip
+    trace = made(http, "POST", f"{P3}/traces", {"trace": {"trace_info": info}})
+    trace_id = trace["trace"]["trace_info"]["trace_id"]
+    tag = {"key": "mlflow.artifactLocation", "value": location}
+    http.patch(f"{P3}/traces/{trace_id}/tags", json=tag)
+    asked = {"request_id": trace_id, "path": ATTACHMENT}
+    return http.get("/ajax-api/2.0/mlflow/get-trace-artifact", params=asked).text
