@@ -295,11 +295,11 @@ def attachment(http: httpx.Client, experiment: str, location: str) -> str:
     place = {"type": "MLFLOW_EXPERIMENT", "mlflow_experiment": {"experiment_id": experiment}}
     info = {
         "trace_id": f"tr-{uuid.uuid4().hex}", "request_time": "2026-01-01T00:00:00Z", "state": "OK",
-        "trace_location": place, "tags": {"mlflow.artifactLocation": location},
+        "trace_location": place,
     }  # fmt: skip
     trace = made(http, "POST", f"{P3}/traces", {"trace": {"trace_info": info}})
     trace_id = trace["trace"]["trace_info"]["trace_id"]
     tag = {"key": "mlflow.artifactLocation", "value": location}
-    http.patch(f"{P3}/traces/{trace_id}/tags", json=tag)
+    assert http.patch(f"{P3}/traces/{trace_id}/tags", json=tag).status_code == 200
     asked = {"request_id": trace_id, "path": ATTACHMENT}
     return http.get("/ajax-api/2.0/mlflow/get-trace-artifact", params=asked).text

@@ -120,6 +120,7 @@ def browser(folder: Path) -> Iterator[Browser]:
         process.wait(30)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(10)
+        loop.close()
 
 
 async def _page(port: int) -> tuple[aiohttp.ClientSession, aiohttp.ClientWebSocketResponse]:
