@@ -38,6 +38,7 @@ from support.fakes.tracking_server import TOKEN, TrackingStub
 BLOCK_S = 3.0
 THREADS = {"gangline-write", "gangline-upload"}
 CALL_EVERY_S = 0.002
+MLFLOW_CALLS = 200
 SEVEN = dict.fromkeys(("loss", "lr", "grad_norm", "tokens_per_s", "mfu", "wait_s", "step_s"), 1.0)
 
 
@@ -94,6 +95,22 @@ def calls_us(run: Run, count: int) -> dict[str, float]:
     return {"p50": cuts[49], "p99": cuts[98]}
 
 
+def mlflow_calls_us(url: str, run_id: str, count: int) -> float:
+    """P50 of MLflow's client for the same seven metrics, as scripts call it: it waits."""
+    from mlflow import MlflowClient
+    from mlflow.entities import Metric
+
+    os.environ["MLFLOW_TRACKING_TOKEN"] = TOKEN
+    client = MlflowClient(f"{url}/mlflow/teams/nlp")
+    taken = []
+    for step in range(count):
+        started = time.perf_counter()
+        now_ms = time.time_ns() // 1_000_000
+        client.log_batch(run_id, [Metric(f"m/{name}", 1.0, now_ms, step) for name in SEVEN])
+        taken.append((time.perf_counter() - started) * 1e6)
+    return statistics.median(taken)
+
+
 def threads_s() -> float:
     """CPU seconds of the SDK's threads so far."""
     mine = [thread.native_id for thread in threading.enumerate() if thread.name in THREADS]
@@ -124,11 +141,13 @@ def measure(blocks: int, calls: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         run = gangline.init(dir=folder)
         figures["up"] = blocks_with_log()
+        assert run.id is not None
+        figures["mlflow_us"] = mlflow_calls_us(server.url, run.id, MLFLOW_CALLS)
         server.tell("stop")
         figures["away"] = blocks_with_log()
         server.tell("start")
         run.finish(timeout_s=120)
-        expected = logged + 2 * calls * len(SEVEN)
+        expected = logged + (2 * calls + MLFLOW_CALLS) * len(SEVEN)
         arrived = json.loads(server.tell("count"))
     server.end()
     assert arrived == [expected], f"{arrived} points arrived of {expected}"
@@ -151,7 +170,9 @@ def run(context: Context) -> list[Result]:
             context.result(f"tracking_{state}_log_p50_us", found["call"]["p50"], "us"),
             context.result(f"tracking_{state}_log_p99_us", found["call"]["p99"], "us"),
         ]
-    return results
+    gain = figures["mlflow_us"] / figures["up"]["call"]["p50"]
+    note = f"MLflow's client takes {figures['mlflow_us'] / 1e3:.1f} ms"
+    return [*results, context.result("tracking_call_gain", gain, "x", note=note)]
 
 
 def main() -> int:

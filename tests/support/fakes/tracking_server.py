@@ -157,6 +157,7 @@ class _Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
 
     def _answer(self) -> None:
         stub = cast("_Server", self.server).stub

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from gangline.tracking.device import OnDevice
 from gangline.tracking.values import (
     PARAM_CHARS,
     check_name,
@@ -131,3 +132,26 @@ def test_names_are_judged_as_mlflow_does(name: str) -> None:
         assert not accepted
     else:
         assert accepted
+
+
+class _Gpu:
+    """An event and a copy on a GPU that may have failed."""
+
+    def __init__(self, *, failed: bool) -> None:
+        self.failed, self.waited = failed, False
+
+    def synchronize(self) -> None:
+        if self.failed:
+            raise RuntimeError("CUDA error")
+        self.waited = True
+
+    def item(self) -> float:
+        assert self.waited
+        return 0.5
+
+
+def test_a_value_on_a_gpu_is_read_when_it_is_there() -> None:
+    gpu = _Gpu(failed=False)
+    assert float(OnDevice(gpu, gpu)) == 0.5
+    broken = _Gpu(failed=True)
+    assert math.isnan(float(OnDevice(broken, broken)))
