@@ -55,7 +55,7 @@ test: $(STAMP) ## everything that CI runs (about 12 minutes on 2 cores)
 	@$(MAKE) --no-print-directory --jobs 2 --keep-going lint all-tests
 
 # Files come in the order of tests/order.py: some compute while others wait for real processes.
-WORKERS ?= 2
+WORKERS ?= 3
 all-tests: $(STAMP)
 	@rm -rf .pytest_cache
 	@$(PYTEST) -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder \

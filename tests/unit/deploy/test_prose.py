@@ -1,4 +1,4 @@
-"""Pages and modules keep to plain words, and the check (tests/prose.py) finds the others."""
+"""The check of prose in `make lint` (tests/prose.py) finds what is not in plain words."""
 
 from __future__ import annotations
 
@@ -15,20 +15,6 @@ WIDE = "x" * 60 + " " + "y" * 60
 
 def found(text: str) -> list[str]:
     return [str(finding) for finding in prose.findings(text)]
-
-
-@pytest.mark.parametrize("page", prose.pages(), ids=lambda page: str(page.relative_to(prose.ROOT)))
-def test_a_page_keeps_to_plain_words(page: Path) -> None:
-    assert found(page.read_text(encoding="utf-8")) == []
-
-
-def test_modules_keep_to_plain_words() -> None:
-    wrong = [
-        f"{module.relative_to(prose.ROOT)}:{finding}"
-        for module in prose.modules()
-        for finding in prose.module_findings(module.read_text(encoding="utf-8"))
-    ]
-    assert wrong == []
 
 
 def test_each_folder_of_modules_exists() -> None:
