@@ -1,5 +1,7 @@
 -- The records of the bus. Each INSERT is one block in one partition of one table, so it is there
 -- whole or not at all, and max(offset) is the read position: rows equal records after any crash.
+-- Codecs of points are chosen by bench_storage.py: values repeat over long distances, so their blocks
+-- are large; steps and offsets grow evenly.
 -- `ingested` is one value per INSERT: partitioning by it keeps every INSERT in one part.
 
 CREATE DATABASE IF NOT EXISTS gangline;
@@ -10,12 +12,12 @@ CREATE TABLE IF NOT EXISTS gangline.steps
     run_id LowCardinality(String),
     attempt UInt32,
     rank UInt32,
-    step UInt64 CODEC(Delta, ZSTD),
-    time DateTime64(3, 'UTC') CODEC(Delta, ZSTD),
+    step UInt64 CODEC(DoubleDelta, ZSTD),
+    time DateTime64(3, 'UTC') CODEC(Delta, T64, ZSTD),
     name LowCardinality(String),
-    value Float64 CODEC(ZSTD),
+    value Float64 CODEC(ZSTD(3)) SETTINGS (min_compress_block_size = 1048576),
     partition UInt32,
-    offset UInt64 CODEC(Delta, ZSTD),
+    offset UInt64 CODEC(DoubleDelta, ZSTD),
     ingested DateTime('UTC'),
     PROJECTION positions (SELECT partition, max(offset) GROUP BY partition)
 )
@@ -97,12 +99,12 @@ CREATE TABLE IF NOT EXISTS gangline.metric_points
     team LowCardinality(String),
     run_id LowCardinality(String),
     name LowCardinality(String),
-    step Int64 CODEC(Delta, ZSTD),
-    time_ms Int64 CODEC(Delta, ZSTD),
-    value Float64 CODEC(ZSTD),
+    step Int64 CODEC(DoubleDelta, ZSTD),
+    time_ms Int64 CODEC(Delta, T64, ZSTD),
+    value Float64 CODEC(ZSTD(3)) SETTINGS (min_compress_block_size = 1048576),
     is_nan Bool,
     partition UInt32,
-    offset UInt64 CODEC(Delta, ZSTD),
+    offset UInt64 CODEC(DoubleDelta, ZSTD),
     ingested DateTime('UTC'),
     PROJECTION positions (SELECT partition, max(offset) GROUP BY partition)
 )
