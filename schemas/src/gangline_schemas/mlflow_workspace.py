@@ -10,6 +10,8 @@ job's own run. So an id alone tells whether a run belongs to a job.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from gangline_schemas.envelope import derived_id
 
 PREFIX = "team-"
@@ -41,6 +43,7 @@ def team_of(workspace: str) -> str:
     return workspace.removeprefix(PREFIX)
 
 
+@lru_cache(maxsize=4096)
 def mlflow_run_id(job_id: str) -> str:
     """The id of the MLflow run of a job: 32 hexadecimal digits, the same wherever it is derived."""
     return derived_id("mlflow-run", job_id).replace("-", "")

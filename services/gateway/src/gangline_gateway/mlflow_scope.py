@@ -28,8 +28,6 @@ from gangline_schemas.mlflow_workspace import (
 
 _RUN, _MODEL = re.compile(r"[0-9a-f]{32}"), re.compile(r"m-[0-9a-f]{32}")
 _RUN_IDS = frozenset({"run_id", "run_uuid", "source_run_id"})
-_NAME = re.compile(r"[a-z][a-z0-9_]*")
-"""Names of fields. MLflow would take `runId` for `run_id`, so such spellings are refused."""
 _PLATFORM = "gangline."
 _API = re.compile(r"/api/[23]\.0/mlflow/(.+)")
 _MODEL_ROUTE = re.compile(r"logged-models/(m-[0-9a-f]{32})(/params|/tags)?")
@@ -223,13 +221,16 @@ def _rewritten(route: str, body: bytes, known: frozenset[str], job: JobScope) ->
 
 
 def _check_ids(value: object, job: JobScope) -> None:
-    """Refuse runs and models of others, wherever they stand."""
+    """Refuse runs and models of others, wherever they stand.
+
+    MLflow would take `runId` for `run_id`, so such spellings are refused too.
+    """
     if isinstance(value, list):
         for item in value:
             _check_ids(item, job)
     elif isinstance(value, dict):
         for name, item in value.items():
-            if _NAME.fullmatch(name) is None:
+            if not name.islower():
                 raise _malformed("names of fields are written in small letters and _")
             if name in _RUN_IDS and not job.owns_run(item):
                 raise _another()
