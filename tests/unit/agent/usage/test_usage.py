@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
+import pynvml
 import pytest
 
 from gangline_worker.agent.decide.keys import GangKey
-from gangline_worker.agent.usage.gpus import GpuReading
+from gangline_worker.agent.usage.gpus import GpuReader, GpuReading
 from gangline_worker.agent.usage.node import NodeTotals, node_totals
 from gangline_worker.agent.usage.points import Capacity, Reading, gang_points, node_use
 from gangline_worker.agent.usage.processes import GangPlace, GangTotals, totals_of
@@ -150,3 +153,55 @@ def test_a_cycle_publishes_gangs_that_have_ranks(busy: int, tmp_path: Path) -> N
     assert dict(values)["system/n1/system_memory_usage_megabytes"] > 60
     assert watch.newest is not None
     assert watch.newest.disk_free_gb
+
+
+def refuse(*_: object) -> None:
+    raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU that gives its utilization and power alone, unless a test says otherwise."""
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", lambda index: index)
+    monkeypatch.setattr(
+        pynvml, "nvmlDeviceGetUtilizationRates", lambda _: SimpleNamespace(gpu=90, memory=3)
+    )
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetPowerUsage", lambda _: 650_500)
+    for name in ("nvmlDeviceGetMemoryInfo", "nvmlGpmQueryDeviceSupport"):
+        monkeypatch.setattr(pynvml, name, refuse)
+
+
+@pytest.mark.usefixtures("driver")
+def test_a_value_that_a_gpu_does_not_give_is_none() -> None:
+    assert GpuReader([2]).read() == (GpuReading(2, utilization=90.0, power_w=650.5),)
+
+
+@pytest.mark.usefixtures("driver")
+def test_the_activity_of_multiprocessors_is_between_two_samples(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    samples = iter(range(1, 10))
+    freed: list[int] = []
+
+    def compare(wanted: object) -> object:
+        assert wanted.metrics[0].metricId == pynvml.NVML_GPM_METRIC_SM_UTIL  # type: ignore[attr-defined]
+        wanted.metrics[0].value = 42.5  # type: ignore[attr-defined]
+        return wanted
+
+    supported = SimpleNamespace(isSupportedDevice=1)
+    monkeypatch.setattr(pynvml, "nvmlGpmQueryDeviceSupport", lambda _: supported)
+    monkeypatch.setattr(
+        pynvml,
+        "nvmlGpmSampleAlloc",
+        lambda: ctypes.cast(next(samples), pynvml.c_nvmlGpmSample_t),
+    )
+    monkeypatch.setattr(pynvml, "nvmlGpmSampleGet", lambda _, sample: sample)
+    monkeypatch.setattr(pynvml, "nvmlGpmMetricsGet", compare)
+    monkeypatch.setattr(
+        pynvml,
+        "nvmlGpmSampleFree",
+        lambda sample: freed.append(ctypes.cast(sample, ctypes.c_void_p).value or 0),
+    )
+    reader = GpuReader([0])
+    assert [reader.read()[0].sm_activity for _ in range(3)] == [None, 42.5, 42.5]
+    assert freed == [1, 2], "the newest sample is kept for the next reading"
