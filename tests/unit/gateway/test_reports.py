@@ -81,6 +81,13 @@ def test_gpus_held_are_integrated_from_allocation_to_release() -> None:
     assert sums.gpus_allocated(jobs) == 8
 
 
+def test_the_cost_of_a_period_needs_the_price_of_each_job() -> None:
+    half = job(gang(1, 12, None), gpu_hour=3.0)  # 2 GPUs for 12 h
+    assert sums.cost_allocated([half, job()], DAY) == 72
+    assert sums.cost_allocated([half, job(gang(1, 1, 2))], DAY) is None
+    assert sums.cost_allocated([job()], DAY) is None
+
+
 def test_a_job_waits_before_and_between_its_gangs_and_after_the_last() -> None:
     restarted = job(gang(1, 1, 5), gang(2, 6, 7))
     assert waits(restarted) == [(at(0), at(1)), (at(5), at(6)), (at(7), None)]

@@ -39,6 +39,7 @@ _TEAMS: tuple[Column[TeamUse], ...] = (
     Column("WAITS", lambda use: str(use.gpus_pending), right=True),
     Column("WAITED", lambda use: _hours(use.gpu_hours_pending), right=True),
 )
+_COST = Column[TeamUse]("COST", lambda use: render.number(use.cost), right=True)
 _FIGURES: tuple[Column[tuple[str, str, str]], ...] = (
     Column("", lambda row: row[0], flexible=True),
     Column("THIS WEEK", lambda row: row[1], right=True),
@@ -112,11 +113,14 @@ def utilization_text(found: UtilizationReport) -> str:
         f"GPUs        {use.gpus_total} now, {use.gpus_total_mean:,.1f} on average",
         f"allocated   {use.gpus_allocated} now, {use.gpus_allocated_mean:,.1f} on average",
         f"GPU-hours   {allocated} of {total} allocated: {render.percent(use.utilization)}",
+        *([f"cost        {render.number(use.cost)}"] if use.cost is not None else []),
         f"GPUs busy   {render.percent(use.gpu_utilization)}, MFU {render.percent(found.mfu)}",
         f"waited for  {found.gpus_pending} GPUs now, {_hours(found.gpu_hours_pending)} GPU-hours",
     ]
     if found.teams:
-        lines += ["", render.listing(_TEAMS, found.teams)]
+        priced = any(team.cost is not None for team in found.teams)
+        columns = (*_TEAMS[:4], _COST, *_TEAMS[4:]) if priced else _TEAMS
+        lines += ["", render.listing(columns, found.teams)]
     return "\n".join(lines)
 
 

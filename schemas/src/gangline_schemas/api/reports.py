@@ -18,6 +18,9 @@ class ClusterUse(Answer):
     gpus_allocated_mean: float
     gpu_hours_total: float
     gpu_hours_allocated: float
+    cost: float | None = Field(
+        default=None, description="Of these GPU-hours; null: some GPUs have no price, or none ran."
+    )
     utilization: float | None = Field(description="GPU-hours allocated of all; null: no GPU.")
     gpu_utilization: float | None = Field(
         description="How busy GPUs said to be, a mean over samples; null: none said it."
@@ -35,6 +38,7 @@ class TeamUse(Answer):
     gpus_allocated: int
     gpus_allocated_mean: float
     gpu_hours_allocated: float
+    cost: float | None = Field(default=None, description="Of these GPU-hours.")
     gpus_share: float = Field(
         description="Its share of the cluster: the guarantee, or without one the limit, at most "
         "the cluster's mean GPUs."

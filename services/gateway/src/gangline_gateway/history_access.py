@@ -181,7 +181,7 @@ def connector(settings: Settings, names: TopicNames) -> Callable[[], Queries] | 
             History(client, prices),
             CurveReader(client),
             Records(client, names),
-            Reports(client),
+            Reports(client, prices),
             Incidents(client),
             PointReader(client),
             ResourceReader(client, prices),

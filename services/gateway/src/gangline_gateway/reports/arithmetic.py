@@ -65,6 +65,18 @@ def gpu_hours_allocated(jobs: Iterable[Job], period: Period) -> float:
     return seconds / HOUR_S
 
 
+def cost_allocated(jobs: Iterable[Job], period: Period) -> float | None:
+    """The price of the same GPU-hours; None where a job's is not known, or there are none."""
+    total = None
+    for job in jobs:
+        hours = gpu_hours_allocated([job], period)
+        if hours and job.gpu_hour is None:
+            return None
+        if hours and job.gpu_hour is not None:
+            total = (total or 0.0) + hours * job.gpu_hour
+    return total
+
+
 def gpus_allocated(jobs: Iterable[Job]) -> int:
     """GPUs of gangs that are not released at the end."""
     return sum(gang.gpus for job in jobs for gang in job.gangs if gang.released_at is None)

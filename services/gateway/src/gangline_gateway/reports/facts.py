@@ -73,6 +73,8 @@ class Job:
     submitted_at: datetime
     ended_at: datetime | None = None
     gangs: tuple[Gang, ...] = ()
+    gpu_hour: float | None = None
+    """The price of an hour of one of its newest attempt's GPUs, where it is known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from typing import Any
 
 from clickhouse_connect.driver.client import Client
 
+from gangline_gateway.prices import GpuPrices
 from gangline_gateway.reports.facts import (
     Facts,
     Gang,
@@ -45,7 +46,7 @@ _PRESENT = (
 )
 _JOBS = (
     "SELECT job_id, team, name, JSONExtractUInt(spec, 'resources', 'gpus') AS asked, priority, "
-    f"state, submitted_at, ended_at FROM gangline.run_list WHERE {_PRESENT} "
+    f"state, submitted_at, ended_at, gpu_model FROM gangline.run_list WHERE {_PRESENT} "
     f"ORDER BY job_id LIMIT {MAX_JOBS + 1}"
 )
 _OF_JOBS = f"(SELECT job_id FROM gangline.run_list WHERE {_PRESENT})"
@@ -143,8 +144,9 @@ class TooMuchError(ValueError):
 class Reports:
     """Reads facts. A client belongs to one thread; its errors are not caught here."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, prices: GpuPrices | None = None) -> None:
         self._client = client
+        self._prices = prices or GpuPrices()
 
     def facts(self, period: Period) -> Facts:
         """All facts of the period, of all teams. Raises TooMuchError."""
@@ -152,7 +154,7 @@ class Reports:
         for row in self._rows(_GANGS, period, "gangs", MAX_GANGS):
             gangs[row.pop("job_id")].append(Gang(**row))
         jobs = [
-            _job(row, gangs.get(row["job_id"], []), period.until)
+            _job(row, gangs.get(row["job_id"], []), period.until, self._prices)
             for row in self._rows(_JOBS, period, "jobs", MAX_JOBS)
         ]
         nodes = self._rows(_NODES_BEFORE, period, "nodes", MAX_NODE_CHANGES)
@@ -187,7 +189,7 @@ class Reports:
         return rows
 
 
-def _job(row: dict[str, Any], gangs: list[Gang], until: datetime) -> Job:
+def _job(row: dict[str, Any], gangs: list[Gang], until: datetime, prices: GpuPrices) -> Job:
     """The job as it was at the end of the period."""
     ended_at = row["ended_at"]
     if ended_at is not None and ended_at >= until:
@@ -202,6 +204,7 @@ def _job(row: dict[str, Any], gangs: list[Gang], until: datetime) -> Job:
         submitted_at=row["submitted_at"],
         ended_at=ended_at,
         gangs=tuple(gangs),
+        gpu_hour=prices.hour(row["gpu_model"]),
     )
 
 

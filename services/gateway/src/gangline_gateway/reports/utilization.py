@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gangline_gateway.reports.arithmetic import (
+    cost_allocated,
     gpu_hours_allocated,
     gpu_hours_pending,
     gpu_hours_up,
@@ -43,6 +44,7 @@ def cluster_use(facts: Facts) -> ClusterUse:
         gpus_allocated_mean=allocated / hours,
         gpu_hours_total=total,
         gpu_hours_allocated=allocated,
+        cost=cost_allocated(facts.jobs, facts.period),
         utilization=ratio(allocated, total),
         gpu_utilization=facts.busy_share,
     )
@@ -65,6 +67,7 @@ def team_use(team: str, own: Facts, cluster: ClusterUse) -> TeamUse:
         gpus_allocated=gpus_allocated(own.jobs),
         gpus_allocated_mean=allocated / hours,
         gpu_hours_allocated=allocated,
+        cost=cost_allocated(own.jobs, own.period),
         gpus_share=share,
         utilization=ratio(allocated, share * hours),
         gpu_utilization=mean_busy(own.gpu_use),
