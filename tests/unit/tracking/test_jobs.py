@@ -14,7 +14,7 @@ from gangline.errors import CliError
 from gangline_schemas.mlflow_workspace import mlflow_run_id
 from gangline_schemas.rank_protocol import FromRank, Report
 from gangline_worker import reporting
-from support.fakes.agent_end import AgentEnd
+from support.fakes.agent_end import AgentEnd, until
 from support.fakes.tracking_server import TOKEN, StoredRun, TrackingStub
 
 JOB = "sft-0123456789"
@@ -76,6 +76,19 @@ def test_the_job_s_own_run(agent: AgentEnd, server: TrackingStub, tmp_path: Path
     assert stored.info["status"] == "RUNNING"  # the job's is not the script's to set
     assert server.files == {"1/own/artifacts/notes": b"x"}
     assert len(server.runs) == 1
+
+
+def test_a_job_s_run_that_is_made_later(
+    agent: AgentEnd, server: TrackingStub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gangline.tracking.live.FIRST_RETRY_S", 0.01)
+    stored = server.runs.pop(mlflow_run_id(JOB))
+    with gangline.init(tags=["best"]) as run:
+        asked = len(server.requests)
+        until(lambda: len(server.requests) > asked + 1)
+        server.runs[mlflow_run_id(JOB)] = stored
+        assert run.id == mlflow_run_id(JOB)
+    assert stored.tags == {"best": "true"}
 
 
 def test_metrics_alone_need_no_folder_and_no_server(

@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
-from gangline.tracking.server import CLIENT_TAG, Refused, TrackingServer
+from gangline.tracking.server import CLIENT_TAG, Away, Refused, TrackingServer
 from gangline.tracking.spool import Batch, Spool
 
 ItemT = TypeVar("ItemT")
@@ -70,13 +70,22 @@ class Uploader:
                 )
             self.url = self._server.page_of(experiment_id, run_id)
         elif self.url is None:
-            info = self._server.run_info(run_id)
+            info = self._info(run_id)
             self.url = self._server.page_of(str(info["experiment_id"]), run_id)
         if self.run_id != run_id:
             if header.run_id is not None and header.tags:
                 self._server.set_tags(run_id, [*header.tags.items()])
             self._note_place(run_id=run_id, team=team)
         return run_id
+
+    def _info(self, run_id: str) -> dict[str, Any]:
+        try:
+            return self._server.run_info(run_id)
+        except Refused as refused:
+            if refused.code in _GONE and not self._spool.header.sets_status:
+                # The platform makes it when it admits the job, which may be a moment ago.
+                raise Away(f"{self._server.url}: the job's run is not there yet") from None
+            raise
 
     def step(self) -> bool:
         """Upload the next batch; False: there is none. Raises Away or Refused."""
