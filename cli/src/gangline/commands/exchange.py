@@ -95,11 +95,7 @@ def import_runs(
     source = source_of(path)
     session.out.note(f"{path}: {source.kind}")
     progress = _Progress(session)
-    importer = Importer(
-        session.client.mlflow(team),
-        project,
-        lambda name, points: progress.say(f"{name}: {points:,} points sent"),
-    )
+    importer = Importer(session.client.mlflow(team), project, progress.say)
     done = importer.run(source)
     columns: list[Column[ImportedRun]] = [
         Column("RUN", lambda run: run.run_id or NONE, whole=True),

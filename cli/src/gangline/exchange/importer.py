@@ -52,11 +52,11 @@ class Imported:
 
 @dataclass
 class Importer:
-    """Imports into one team. `progress` gets a run's name and the points sent so far, often."""
+    """Imports into one team. `progress` gets a line about how far it is, often."""
 
     mlflow: Mlflow
     project: str | None = None
-    progress: Callable[[str, int], None] = lambda _name, _points: None
+    progress: Callable[[str], None] = lambda _: None
     _experiments: dict[str, str] = field(default_factory=dict)
     _ids: dict[str, str] = field(default_factory=dict)
     """MLflow's run by the source's."""
@@ -86,7 +86,7 @@ class Importer:
     def _import(self, run: SourceRun, done: Imported) -> ImportedRun:
         project = self.project or run.project or PROJECT
         outcome = ImportedRun(run.name, project, "failed")
-        digest, points = _digest(run)
+        digest, points = self._digest(run)
         outcome.points = points
         params = fitting(run.params, LONGEST_PARAM, "parameters", run.left)
         tags = fitting(run.tags, LONGEST_TAG, "tags", run.left)
@@ -140,23 +140,24 @@ class Importer:
         while some := [*islice(points, PER_BATCH)]:
             self.mlflow.log_points(run_id, some)
             sent += len(some)
-            self.progress(run.name, sent)
+            self.progress(f"{run.name}: {sent:,} points sent")
         return names.changed
+
+    def _digest(self, run: SourceRun) -> tuple[str, int]:
+        """Of all content, and the number of points. Afterwards the run is complete."""
+        digest, count = hashlib.sha256(), 0
+        for point in run.points():
+            name = point.name.encode()
+            digest.update(struct.pack("<Iqqd", len(name), point.step, point.time_ms, point.value))
+            digest.update(name)
+            count += 1
+            if count % PER_BATCH == 0:
+                self.progress(f"{run.name}: {count:,} points read")
+        facts = [run.name, run.state, run.started_ms, run.ended_ms, {**run.params}, {**run.tags}]
+        digest.update(json.dumps(facts, sort_keys=True).encode())
+        return digest.hexdigest(), count
 
     def _experiment(self, name: str) -> str:
         if name not in self._experiments:
             self._experiments[name] = self.mlflow.experiment(name)
         return self._experiments[name]
-
-
-def _digest(run: SourceRun) -> tuple[str, int]:
-    """Of all of a run's content, and how many points it has. Afterwards the run is complete."""
-    digest, count = hashlib.sha256(), 0
-    for point in run.points():
-        count += 1
-        name = point.name.encode()
-        digest.update(struct.pack("<Iqqd", len(name), point.step, point.time_ms, point.value))
-        digest.update(name)
-    facts = [run.name, run.state, run.started_ms, run.ended_ms, {**run.params}, {**run.tags}]
-    digest.update(json.dumps(facts, sort_keys=True).encode())
-    return digest.hexdigest(), count
