@@ -11,8 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gangline.sdk import connect
 from support.fixtures.platform import RunningPlatform
+from support.harnesses.cli_run import runner
 
 pytest.importorskip("mlflow")
 
@@ -48,12 +48,17 @@ def test_the_guide_s_example(platform: RunningPlatform, http: httpx.Client, tmp_
     assert ended.stdout.splitlines()[-1] == "1 0.02"
 
 
-def test_a_browser_signs_in_and_sees_the_ui(platform: RunningPlatform, http: httpx.Client) -> None:
+def test_a_browser_signs_in_and_sees_the_ui(
+    platform: RunningPlatform, http: httpx.Client, capsys: pytest.CaptureFixture[str]
+) -> None:
     asked = http.get("/", headers={"Accept": "text/html"})
     assert asked.status_code == 303
     assert asked.headers["location"].startswith("/session?next=%2Fmlflow%2Fteams%2Fnlp%2F")
-    with connect(platform.client.url, platform.client.token) as user:
-        _, _, code = user.sign_in_url("/mlflow/teams/nlp/").partition("#")
+    options = ("--url", platform.client.url, "--token", platform.client.token)
+    printed = runner(capsys)("open", "--team", "nlp", "--print", *options)
+    assert printed.code == 0, printed.err
+    page, _, code = printed.out.strip().partition("#")
+    assert page == f"{platform.client.url}/session?next=%2Fmlflow%2Fteams%2Fnlp%2F"
     begun = http.post(
         f"{platform.client.url}/session", data={"code": code, "next": "/mlflow/teams/nlp/"},
         headers={"Origin": platform.client.url}, follow_redirects=True,
