@@ -170,6 +170,19 @@ class KafkaBus:
             settings["group.instance.id"] = self._instance
         return KafkaMember(settings, topic)
 
+    def members(self, group: str) -> int:
+        """How many members a group has now; 0 also for a group that never was. Raises BusError."""
+        asked = self._admin_client().describe_consumer_groups
+
+        def count() -> int:
+            found = asked([group], request_timeout=API_TIMEOUT_S)[group].result(API_TIMEOUT_S)
+            return len(found.members)
+
+        try:
+            return int(self._call(count))
+        except TimeoutError:
+            raise BusUnavailable("no answer from the bus in time") from None
+
     def group_metadata(self, group: str) -> Any:
         """The metadata with which a transaction commits offsets of a group without members."""
         return self._probe(group).consumer_group_metadata()

@@ -9,10 +9,11 @@ from gangline_alerts.service.alerts_file import AlertsFile, WatchedFile, read_al
 from gangline_alerts.service.config import AlertSettings
 from gangline_alerts.service.delivery import Deliverer, share_of
 from gangline_alerts.service.measuring import MeasuredDecider
+from gangline_alerts.service.scheduler_watch import SchedulerWatch
 from gangline_alerts.service.targets import Secrets
 from gangline_bus.ports import Bus
 from gangline_service.config_file import ConfigFileError
-from gangline_service.deciding import run_decider
+from gangline_service.deciding import connect, run_decider
 from gangline_service.lifecycle import Context
 from gangline_service.settings import EXIT_USAGE, ServiceSettings
 
@@ -41,6 +42,10 @@ def main() -> None:
 
     def on_start(_bus: Bus, context: Context[ServiceSettings]) -> None:
         decider.export(context.meter)
+        bus = connect(settings, "alerts.watch")
+        watch = SchedulerWatch(lambda: bus.members(f"{settings.topic_prefix}gangline.scheduler"))
+        decider.scheduler_away = watch.away_since
+        watch.start(context.stopping)
 
     run_decider(
         "alerts",

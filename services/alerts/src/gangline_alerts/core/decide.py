@@ -95,6 +95,8 @@ class AlertDecider(BaseDecider[AlertState, Watch]):
             case Decision():
                 if isinstance(observed.event, SavesCounted):
                     measured.counted(soft, observed.event)
+                elif isinstance(observed.event, WatchNoted):
+                    soft.absence = None
         return soft
 
     def recall(self, state: AlertState) -> Recall:
@@ -118,6 +120,11 @@ class AlertDecider(BaseDecider[AlertState, Watch]):
         notifying.of_groups(plan, self.timing)
 
     def _note_watch(self, plan: AlertPlan) -> None:
+        if plan.soft.absence is not None:
+            spans = plan.state.away
+            since = max(plan.soft.absence, spans[-1].until) if spans else plan.soft.absence
+            plan.add(self.name, WatchNoted(away_since=since))
+            return
         last = plan.state.watched_at
         gap_s = None if last is None else (plan.now - last).total_seconds()
         if gap_s is not None and 0 <= gap_s < self.timing.note_s:

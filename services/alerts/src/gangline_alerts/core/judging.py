@@ -15,9 +15,10 @@ from gangline_alerts.core.policy.routes import Receivers
 from gangline_alerts.core.policy.rules import MeasuredRule, Rules
 from gangline_alerts.core.policy.timing import Timing
 from gangline_alerts.core.state import AlertPlan, AlertState, silence_of
-from gangline_schemas.alerts import AlertText
+from gangline_schemas.alerts import AlertRule, AlertText
 from gangline_schemas.events.alerts import AlertRaised, AlertResolved
 
+_BY_THE_SCHEDULER = {AlertRule.CLUSTER_UTILIZATION, AlertRule.QUEUE_WAIT}
 Reason = Literal["recovered", "ended", "off"]
 
 
@@ -40,7 +41,10 @@ def judge(plan: AlertPlan, rules: Rules, timing: Timing, receivers: Receivers) -
     found = {one.key: one for one in counted.findings(plan.state, rules, plan.now)}
     measured = of_runs.findings(plan.state, plan.soft, rules, timing, plan.now)
     found |= {one.key: one for one in measured}
+    away = plan.soft.scheduler_away is not None
     for key, finding in found.items():
+        if away and finding.rule in _BY_THE_SCHEDULER:
+            continue  # jobs wait for it, not for GPUs
         if finding.holds and key not in plan.state.alerts and _lasts(plan.soft, finding, rules):
             _raise(plan, finding, receivers)
     for key, alert in list(plan.state.alerts.items()):

@@ -41,6 +41,17 @@ def note(state: AlertState, soft: Watch, received: Received, now: datetime) -> N
         soft.behind_at = now
 
 
+def note_scheduler(soft: Watch, away_since: datetime | None, now: datetime, away_s: float) -> None:
+    """Note whether the scheduler is away; once it is back, an absence of `away_s` or more."""
+    before = soft.scheduler_away
+    if away_since is None:
+        soft.scheduler_away = None
+        if before is not None and (now - before).total_seconds() >= away_s:
+            soft.absence = before
+    else:
+        soft.scheduler_away = before or away_since
+
+
 def counted(soft: Watch, event: SavesCounted) -> None:
     """The log has these saves."""
     soft.saved -= event.saved

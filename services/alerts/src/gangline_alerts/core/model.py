@@ -196,6 +196,8 @@ class Watch:
     - `began`: the first Tick; `now`: the last. `behind_at`: when the last old input came.
     - `findings`: the measured ones at the last Tick.
     - `holding`, `clear`: since when the condition of a measured finding holds, or does not.
+    - `scheduler_away`: since when the scheduler is away. `absence`: since when it was, until now,
+      if that is not in the log yet.
     - `saved`, `unsaved`: saves that are not counted yet, up to `counted` in each partition.
     """
 
@@ -207,6 +209,8 @@ class Watch:
     findings: tuple[Finding, ...] = ()
     holding: dict[str, datetime] = field(default_factory=dict)
     clear: dict[str, datetime] = field(default_factory=dict)
+    scheduler_away: datetime | None = None
+    absence: datetime | None = None
     saved: int = 0
     unsaved: int = 0
     counted: dict[int, int] = field(default_factory=dict)

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
+from gangline_alerts.core import measured
 from gangline_alerts.core.decide import AlertDecider
 from gangline_alerts.core.model import Watch
 from gangline_alerts.core.policy.gauges import GAUGES, Gauge, gauges
@@ -19,16 +20,19 @@ from gangline_bus.decision import Observed, Tick
 class MeasuredDecider(AlertDecider):
     """The decider, which also keeps the gauges of its last Tick. Its decisions are the same.
 
-    `renew` is called before each Tick, and may replace `rules` and `receivers`.
+    `renew` is called before each Tick, and may replace `rules` and `receivers`; `scheduler_away`
+    says since when the scheduler is away.
     """
 
     renew: Callable[[], None] = field(default=lambda: None, compare=False)
+    scheduler_away: Callable[[], datetime | None] = field(default=lambda: None, compare=False)
     newest: tuple[Gauge, ...] = field(default=(), compare=False)
 
     def observe(self, state: AlertState, soft: Watch, observed: Observed, now: datetime) -> Watch:
         """See AlertDecider."""
         if isinstance(observed, Tick):
             self.renew()
+            measured.note_scheduler(soft, self.scheduler_away(), now, self.timing.away_s)
         # Not super(): a dataclass with slots is another class than the one that is written here.
         soft = AlertDecider.observe(self, state, soft, observed, now)
         if isinstance(observed, Tick):
