@@ -194,6 +194,23 @@ def _metric(run_id: str) -> tuple[str, ...]:
     return found.relative_to("mlruns").parts
 
 
+def test_a_running_job_is_followed_to_its_end(gangline: Runner, client: Gangline) -> None:
+    steps = ("--set", "hyperparameters.steps=60")
+    run = succeeded(gangline("submit", str(JOB), "-y", *steps)).out.strip()
+    wait_until("its first points", lambda: _exists(client, run))
+    ran = succeeded(gangline("tensorboard", run, "-f", "--no-start"))
+    assert "new points" in ran.err
+    assert client.get(run).ended
+    read = EventAccumulator(f"gangline-tensorboard/{run}")
+    read.Reload()
+    assert len(read.Scalars("loss")) == 60
+
+
+def _exists(client: Gangline, run: str) -> bool:
+    known = [*client.runs(where=f"run_id = '{run}'")]
+    return bool(known) and b"loss" in b"".join(client.points([run]))
+
+
 def test_tensorboard_serves_a_run(
     gangline: Runner, client: Gangline, platform: RunningPlatform
 ) -> None:

@@ -57,7 +57,9 @@ def tensorboard(
             )
             session.out.note(f"{render.count(len(runs), 'run')}, {points:,} points")
             with _board(session, logdir, port, start=not no_start) as board:
-                while follow and not all(_ended(run) for run in runs):
+                more = follow and not all(map(_ended, runs))
+                while more:
+                    more = not all(map(_ended, runs))  # the last points come after the end
                     _pause(board)
                     runs = named_runs(session, wanted, team)
                     if new := files.poll(runs):
