@@ -74,7 +74,7 @@ test-gpu: $(STAMP) ## tests that need GPUs (one, some two); skipped where there 
 lint: $(STAMP) ## style, types, borders and prose
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --quiet --check .
-	@$(BIN)/mypy $(MEMBERS:%=%/src) --no-error-summary
+	@$(BIN)/mypy $(MEMBERS:%=%/src) deploy/grafana/generate.py deploy/grafana/boards --no-error-summary
 	@PYTHONPATH= $(BIN)/lint-imports --no-cache > .lint-imports.log 2>&1 || { cat .lint-imports.log; exit 1; }
 	@rm -f .lint-imports.log
 	@$(BIN)/python tests/prose.py
