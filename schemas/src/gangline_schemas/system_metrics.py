@@ -19,3 +19,9 @@ def is_system(name: str) -> bool:
 def is_of_one_gpu(name: str) -> bool:
     """Whether it is a metric of one GPU, and not a mean."""
     return _OF_ONE_GPU.search(name) is not None
+
+
+def node_and_kind(name: str) -> tuple[str, str]:
+    """The node of a system metric, and its name without node and prefix."""
+    node, _, kind = name.removeprefix(PREFIX).partition("/")
+    return node, kind

@@ -14,6 +14,7 @@ from gangline.errors import CliError, ExitCode
 from gangline.render import Column
 from gangline.session import Session
 from gangline_schemas.api.runs import Curve, Run
+from gangline_schemas.system_metrics import is_system, node_and_kind
 
 _CURVE = (8, 24)
 
@@ -74,7 +75,10 @@ def metrics(
     shown = [curve for curve in curves if curve.points]
     if missing := set(name or ()) - {curve.name for curve in shown}:
         _refuse(session, job_id, missing)
-    columns = _metrics(_curve_room(shown))
+    if shown and all(is_system(curve.name) for curve in shown):
+        columns = (*_SYSTEM, *_metrics(_curve_room(shown, _SYSTEM))[2:])
+    else:
+        columns = _metrics(_curve_room(shown))
     session.out.listing(shown, columns, f"{job_id} has reported no metrics yet", result=curves)
 
 
@@ -106,9 +110,12 @@ def _refuse(session: Session, run_id: str, missing: Iterable[str]) -> None:
     )
 
 
-def _curve_room(curves: Sequence[Curve]) -> int:
-    """The width that curves may have, so that no name of a metric is cut: --name wants it whole."""
-    others = _metrics(1)[:-1]
+def _curve_room(curves: Sequence[Curve], first: Sequence[Column[Curve]] = ()) -> int:
+    """The width that curves may have, so that no name of a metric is cut: --name wants it whole.
+
+    `first`: columns instead of those of the name and the step.
+    """
+    others = [*first, *_metrics(1)[2:-1]] if first else [*_metrics(1)[:-1]]
     widths = [max(map(len, [each.title, *map(each.cell, curves)])) for each in others]
     return max(_CURVE[0], min(_CURVE[1], render.WIDTH - sum(widths) - 2 * len(widths)))
 
@@ -132,6 +139,12 @@ def _metrics(room: int) -> tuple[Column[Curve], ...]:
         Column("HIGHEST", _highest, right=True),
         Column("CURVE", lambda curve: render.sparkline([p.value for p in curve.points], room)),
     )
+
+
+_SYSTEM: tuple[Column[Curve], ...] = (
+    Column("NODE", lambda curve: node_and_kind(curve.name)[0], flexible=True),
+    Column("METRIC", lambda curve: node_and_kind(curve.name)[1]),
+)
 
 
 def _lowest(curve: Curve) -> str:
