@@ -32,9 +32,12 @@ class Comparison:
         """Measure; the figures have the server's name, and the ratios "over" the other's."""
         sides = [side for side in self._sides.values() if side.name != without]
         values: dict[str, list[float]] = {side.name: [] for side in sides}
+        used = dict.fromkeys(values, 0.0)
         for turn in range(self._rounds):
             for side in sides[turn % len(sides) :] + sides[: turn % len(sides)]:
+                before = side.cpu_s()
                 values[side.name].append(measure(side))
+                used[side.name] += side.cpu_s() - before
         self._context.say(f"{name}: {values} (load average {os.getloadavg()[0]:.1f})")
         medians = {side: statistics.median(found) for side, found in values.items()}
         for side, found in values.items():
@@ -43,7 +46,8 @@ class Comparison:
             )
         for side in values.keys() - {OURS}:
             ratio = medians[OURS] / medians[side]
-            self.results.append(self._context.result(f"{name}_over_{side}", ratio, "x"))
+            note = f"server CPU {used[OURS]:.2f} s, {used[OURS] / used[side]:.2g} x"
+            self.results.append(self._context.result(f"{name}_over_{side}", ratio, "x", note=note))
 
 
 def unit_word(unit: str) -> str:

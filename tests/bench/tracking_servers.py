@@ -32,7 +32,8 @@ class Side:
     url: str
     database: Path
     """Its SQLite file."""
-    pid: int | None = None
+    pids: tuple[int | None, ...] = ()
+    """Its processes: of ours also the tracker and the broker."""
     environment: dict[str, str] = field(default_factory=dict)
     step: int = 0
 
@@ -60,8 +61,14 @@ class Side:
         return self.run_id
 
     def memory_mb(self) -> float:
-        """Proportional set size of the server's process."""
-        return float(psutil.Process(self.pid).memory_full_info().pss / 1e6)
+        """Proportional set size of the server's process, without tracker and broker."""
+        return float(psutil.Process(self.pids[0]).memory_full_info().pss / 1e6)
+
+    def cpu_s(self) -> float:
+        """What its processes have used so far: other load changes it less than the clock."""
+        first = [psutil.Process(pid) for pid in self.pids]
+        family = [*first, *(child for one in first for child in one.children(recursive=True))]
+        return sum(sum(process.cpu_times()[:2]) for process in family)
 
 
 def use(environment: Mapping[str, str]) -> None:
@@ -69,6 +76,12 @@ def use(environment: Mapping[str, str]) -> None:
     for name in ("MLFLOW_TRACKING_TOKEN", "MLFLOW_WORKSPACE"):
         os.environ.pop(name, None)
     os.environ.update(environment)
+
+
+def _listens(url: str) -> int:
+    """The child of this process that runs a server with this port; its workers are its children."""
+    port = url.rpartition(":")[2]
+    return next(child.pid for child in psutil.Process().children() if port in child.cmdline())
 
 
 @contextmanager
@@ -79,17 +92,17 @@ def servers(folder: Path, *, alone: bool = False) -> Iterator[dict[str, Side]]:
         server = stack.enter_context(mlflow_server(kafka.bootstrap, folder / OURS))
         token = {"MLFLOW_TRACKING_TOKEN": server.token, "MLFLOW_WORKSPACE": TEAM}
         file = Path(server.database.removeprefix("sqlite:///"))
-        sides = [Side(OURS, server.url, file, server.pid, token)]
+        pids = (server.pid, server.tracker.pid, kafka.pid)
+        sides = [Side(OURS, server.url, file, pids, token)]
         if not alone:
             home = folder / GENUINE
             url = stack.enter_context(genuine_server(home, TEAM))
-            sides.append(
-                Side(GENUINE, url, home / "genuine.db", environment={"MLFLOW_WORKSPACE": TEAM})
-            )
+            named = {"MLFLOW_WORKSPACE": TEAM}
+            sides.append(Side(GENUINE, url, home / "genuine.db", (_listens(url),), named))
         if not alone and PROGRAM.exists():
             home = folder / FASTTRACKML
             url, pid = stack.enter_context(fasttrackml_server(home))
-            sides.append(Side(FASTTRACKML, url, home / "fasttrackml.db", pid))
+            sides.append(Side(FASTTRACKML, url, home / "fasttrackml.db", (pid,)))
         for side in sides:
             side.open()
         yield {side.name: side for side in sides}
