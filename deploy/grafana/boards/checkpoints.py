@@ -51,7 +51,10 @@ def _figures() -> list[Panel]:
         ),
         number(
             "Saves that failed in a day",
-            prom("""sum(gangline_day_saves{outcome="failed"}) / sum(gangline_day_saves)"""),
+            prom(
+                """sum(gangline_day_saves{outcome="failed"}) / sum(gangline_day_saves)
+                and sum(gangline_day_saves) > 0"""
+            ),
             "Of the last 24 hours; the alert `failed-saves` is raised above 1 %.",
             unit="percentunit",
             colours=((None, "green"), (0.005, "orange"), (0.01, "red")),

@@ -54,7 +54,10 @@ def _now() -> list[Panel]:
     return [
         number(
             "GPUs allocated",
-            prom("max(gangline_gpus_allocated) / max(gangline_gpus_offered)"),
+            prom(
+                """max(gangline_gpus_allocated) / max(gangline_gpus_offered)
+                and max(gangline_gpus_offered) > 0"""
+            ),
             "GPUs of gangs, of those of all nodes that take gangs.",
             unit="percentunit",
             colours=((None, "red"), (0.6, "orange"), (0.8, "green")),

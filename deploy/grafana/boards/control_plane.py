@@ -51,14 +51,14 @@ def _figures() -> list[Panel]:
         ),
         number(
             "Inputs skipped",
-            prom("sum(increase(gangline_bus_poisoned_total[24h])) or vector(0)"),
-            "In 24 hours: inputs whose decision ended a service twice. Each is in a DLQ.",
+            prom("sum(gangline_bus_poisoned_total) or vector(0)"),
+            "Inputs whose decision ended a service twice, since its start. Each is in a DLQ.",
             colours=((None, "green"), (1, "red")),
         ),
         number(
             "Records refused",
-            prom("sum(increase(gangline_bus_refused_total[24h])) or vector(0)"),
-            "In 24 hours: records that are no valid events. They are in the DLQ of their topic.",
+            prom("sum(gangline_bus_refused_total) or vector(0)"),
+            "Records that are no valid events, since the services started. Their DLQs have them.",
             colours=((None, "green"), (1, "orange")),
         ),
         number(
