@@ -36,8 +36,11 @@ from .values import Field, copy_value, fields, present_value, raw_values, with_v
 
 SOAK = int(os.environ.get("GANGLINE_EXTREMES", "0"))
 """So many events of each type have several extreme fields, and no value is left out; 0: `FEW`."""
-FEW, MOST = 3, 15
-"""Of a type without a soak: mixed events, and in all. Those with job specs have more values."""
+FEW, MOST, VALUES = 3, 15, 8
+"""Without a soak: a type's mixed events, its events in all, and the values of one field.
+
+Of a field of which none of so many values is let in, the others are tried until one is.
+"""
 MOST_ERRORS = 20
 SEED = int(os.environ.get("GANGLINE_EXTREMES_SEED", "1"))
 
@@ -57,13 +60,19 @@ def tried(name: str) -> Tried:
     """Put all that is tried into every field of every form of a type."""
     model, document = event_types()[name], event_types()[name].model_json_schema(by_alias=False)
     found, known, reached = Tried(), set[bytes](), set[str]()
+    random = Random(f"{SEED}/{name}/values")
     for data in forms(name):
         for place in fields(document, data):
             present = present_value(data, place.path)
             if present is not None:
                 reached.add(place.name)
             found.unreached.add(place.name)
-            for raw in raw_values(document, place, present):
+            values = list(raw_values(document, place, present))
+            if not SOAK:
+                random.shuffle(values)
+            for number, raw in enumerate(values):
+                if not SOAK and number >= VALUES and place.name in found.events:
+                    break
                 event = _read(model, with_value(document, data, place, raw), place)
                 if event is None:
                     continue

@@ -11,7 +11,7 @@ from gangsim.draw import draw
 from gangsim.world import simulate
 
 COVERED = 60
-SEEDS = 120
+SEEDS = 80
 CHUNK = 20
 
 
