@@ -51,7 +51,7 @@ up: $(STAMP) ## start the embedded platform in the foreground
 demo: $(STAMP) ## one job's whole life through a failure, on this machine
 	@$(BIN)/gangline demo
 
-test: $(STAMP) ## everything that CI runs (about 12 minutes on 2 cores)
+test: $(STAMP) ## everything that CI runs
 	@$(MAKE) --no-print-directory --jobs 2 --keep-going lint all-tests
 
 # Files come in the order of tests/order.py: some compute while others wait for real processes.
