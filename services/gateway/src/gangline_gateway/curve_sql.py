@@ -43,19 +43,19 @@ def rounded(width: int) -> int:
     return -(-width // base) * base
 
 
-def buckets(where: str, width: int) -> str:
+def buckets(where: str, width: int, *, logged: bool = True) -> str:
     """Buckets of `width` steps (as `rounded` gives it): run, team, name, extremes, last value.
 
     Of overlapping attempts the newest counts, with its lowest rank: for each width of the
     roll-up, or for each bucket where there is none. `where` is a clause on the columns run_id,
-    team, name and on `part_of(width)`.
+    team, name and on `part_of(width)`. Not `logged`: without points of MLflow.
     """
     part, base = part_of(width)
     reported = (
         f"SELECT run_id, team, name, {part} AS part, attempt, rank, {_AGGREGATES} "
         f"FROM gangline.steps {where} GROUP BY run_id, name, part, attempt, rank, team"
     )
-    logged = (
+    points = (
         f"SELECT run_id, team, name, {part} AS part, is_nan, {_POINT_AGGREGATES} "
         f"FROM gangline.metric_points {_of_points(where)} "
         "GROUP BY run_id, name, part, is_nan, team"
@@ -64,13 +64,16 @@ def buckets(where: str, width: int) -> str:
         "SELECT s.run_id AS run_id, s.team AS team, s.name AS name, toInt64(s.part) AS part, "
         "s.attempt AS attempt, s.rank AS rank, toInt64(s.first_step) AS first_step, "
         "toInt64(s.last_step) AS last_step, s.last_value AS last_value, "
-        f"s.last_time AS last_time, s.low AS low, s.high AS high FROM ({reported}) AS s "
-        f"UNION ALL SELECT {_JOB}, g.team AS team, g.name AS name, g.part AS part, "
-        "toUInt32(0) AS attempt, toUInt32(0) AS rank, g.first_step AS first_step, "
-        "g.last_step AS last_step, g.last_value AS last_value, fromUnixTimestamp64Milli("
-        f"least(greatest(g.last_ms, 0), {_LATEST_MS}), 'UTC') AS last_time, g.low AS low, "
-        f"g.high AS high FROM ({logged}) AS g WHERE g.is_nan = 0"
+        f"s.last_time AS last_time, s.low AS low, s.high AS high FROM ({reported}) AS s"
     )
+    if logged:
+        rows += (
+            f" UNION ALL SELECT {_JOB}, g.team AS team, g.name AS name, g.part AS part, "
+            "toUInt32(0) AS attempt, toUInt32(0) AS rank, g.first_step AS first_step, "
+            "g.last_step AS last_step, g.last_value AS last_value, fromUnixTimestamp64Milli("
+            f"least(greatest(g.last_ms, 0), {_LATEST_MS}), 'UTC') AS last_time, g.low AS low, "
+            f"g.high AS high FROM ({points}) AS g WHERE g.is_nan = 0"
+        )
     columns = ("first_step", "last_step", "last_value", "last_time", "low", "high")
     newest = ", ".join(f"argMax(r.{column}, {_NEWEST}) AS {column}" for column in columns)
     parts = (
@@ -91,12 +94,12 @@ def part_of(width: int) -> tuple[str, int]:
     return f"intDiv(step, {base})", base
 
 
-def thinned(where: str, size: int) -> str:
+def thinned(where: str, size: int, *, logged: bool = True) -> str:
     """The same rows of single steps, thinned by Largest Triangle Three Buckets (Steinarsson 2013).
 
     The clause `where` is as in `buckets` of width 1; `size` is the number of points of a curve.
     """
-    every = buckets(where, 1)
+    every = buckets(where, 1, logged=logged)
     return (
         f"SELECT * FROM ({every}) WHERE (run_id, name, step) IN ("
         "SELECT run_id, name, arrayJoin(arrayMap(p -> toInt64(tupleElement(p, 1)), chosen)) FROM ("
@@ -145,6 +148,7 @@ def latest(where: str) -> str:
     return (
         "SELECT run_id, team, name, max(a.last_step) AS step, "
         f"argMax(a.last_value, {newest}) AS value, "
-        "min(a.low) AS low, max(a.high) AS high, min(a.first_step) AS first_step "
+        "min(a.low) AS low, max(a.high) AS high, min(a.first_step) AS first_step, "
+        "min(a.attempt) = 0 AS logged "
         f"FROM ({attempts}) AS a GROUP BY run_id, team, name"
     )

@@ -55,6 +55,8 @@ class CurveQuery:
     last: float | None = None
     smoothing: float = 0.0
     sampling: Sampling = "bucket"
+    logged: bool = True
+    """Whether points of MLflow are read: without any, reading them takes time for nothing."""
 
 
 class CurveReader:
@@ -104,9 +106,10 @@ class CurveReader:
         return sorted(found, key=lambda curve: (curve.run_id, curve.name))
 
     def _curves(self, asked: CurveQuery) -> list[Curve]:
-        steps = self._steps(asked)
+        steps, logged = self._steps(asked)
         if not steps:
             return []
+        asked = replace(asked, logged=logged)
         origins = self._origins(asked, steps)
         if asked.axis == "step":
             steps = _clipped(asked, steps)
@@ -119,12 +122,13 @@ class CurveReader:
         placed = (_placed(curve, asked, origins) for curve in self._read(asked, steps))
         return [curve for curve in placed if curve.points]
 
-    def _steps(self, asked: CurveQuery) -> Steps:
-        """All steps of each run that has one of the metrics."""
+    def _steps(self, asked: CurveQuery) -> tuple[Steps, bool]:
+        """All steps of each run that has one of the metrics; whether some are MLflow's."""
         found: Steps = {}
-        for row in self._latest(_of(asked.runs, asked.names)):
+        rows = self._latest(_of(asked.runs, asked.names))
+        for row in rows:
             _widen(found, row["run_id"], row["first_step"], row["step"])
-        return found
+        return found, any(row["logged"] for row in rows)
 
     def _read(self, asked: CurveQuery, steps: Steps) -> list[Curve]:
         most = ALL_POINTS // max(1, len(steps) * len(asked.names))
@@ -139,14 +143,14 @@ class CurveReader:
                     f"{values:,}; ask for fewer runs or names, for a range, or for buckets",
                 )
             where = _of_steps(asked, steps, 1)
-            rows = self._rows(curve_sql.thinned(where.sql, size), where.parameters)
+            rows = self._rows(
+                curve_sql.thinned(where.sql, size, logged=asked.logged), where.parameters
+            )
         else:
             width = curve_sql.rounded(-(-longest // size))
             where = _of_steps(asked, steps, width)
-            rows = self._rows(
-                f"{curve_sql.buckets(where.sql, width)} ORDER BY run_id, name, step",
-                where.parameters,
-            )
+            every = curve_sql.buckets(where.sql, width, logged=asked.logged)
+            rows = self._rows(f"{every} ORDER BY run_id, name, step", where.parameters)
         curves: dict[tuple[str, str], list[Point]] = {}
         for row in rows:
             key = row.pop("run_id"), row.pop("name")
@@ -158,7 +162,7 @@ class CurveReader:
         runs = {run: asked.runs[run] for run in steps}
         if asked.axis == "tokens":
             counted = CurveQuery(runs, (TOKENS,), points=MAX_POINTS)
-            known = self._steps(counted)
+            known, _ = self._steps(counted)
             if not known:
                 raise CurveError("axis", f"none of the runs reports the metric {TOKENS}")
             return {
