@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import httpx
@@ -14,7 +14,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from gangline_gateway.request_checks import Names, RequestChecks
-from gangline_gateway.sessions import CODE_S, SESSION_S, SESSIONS, Sessions
+from gangline_gateway.sessions import CODE_S, SESSION_S, SESSIONS, Sessions, _Secrets
 from gangline_service.tokens import Role, TokenBook, TokenEntry, write_tokens
 
 HOST = "http://localhost:8080"
@@ -203,8 +203,55 @@ def test_sessions_and_codes_have_their_time() -> None:
     assert sessions.token(cookie) is None
 
 
-def test_the_oldest_sessions_make_room() -> None:
+def test_a_token_s_oldest_sessions_make_room_and_no_other_s() -> None:
     sessions = Sessions(lambda: 0.0)
+    other, code = sessions.begin("gl_of-bob"), sessions.code("gl_of-bob")
     cookies = [sessions.begin(TOKEN) for _ in range(SESSIONS + 1)]
     assert sessions.token(cookies[0]) is None
     assert sessions.token(cookies[1]) == TOKEN
+    for _ in range(20_000):
+        sessions.begin(TOKEN)
+        sessions.code(TOKEN)
+    assert sessions.token(other) == "gl_of-bob"
+    assert sessions.redeem(code) == "gl_of-bob"
+
+
+def test_sessions_whose_time_is_over_take_no_memory() -> None:
+    now_s = 0.0
+    kept = _Secrets(60.0, 1, lambda: now_s)
+    for number in range(100):
+        kept.make(f"gl_of-{number}")
+        now_s += 10
+    assert len(kept) == 6
+
+
+@pytest.mark.parametrize(
+    "before", ['a={"x": 1}', "b=[1 2]", "\xe9=1", "lonely", 'gangline-session-2="', "=;;"]
+)
+def test_odd_cookies_of_others_on_this_host_hide_no_session(browser: Browser, before: str) -> None:
+    sign_in(browser)
+    cookie = f"{before}; gangline-session={browser.cookies['gangline-session']}"
+    browser.cookies = httpx.Cookies()
+    answer = browser("GET", "/v1/x", headers={"Cookie": cookie.encode("latin1")})
+    assert answer.text == "ada"
+
+
+def test_a_long_cookie_of_backslashes_is_read_as_it_is(browser: Browser) -> None:
+    # Python's own reader of cookies takes many minutes for it, in the event loop.
+    cookie = 'gangline-session="' + "\\" * 500_000 + '"'
+    assert browser("GET", "/v1/x", headers={"Cookie": cookie}).status_code == 401
+
+
+async def _pieces() -> AsyncIterator[bytes]:
+    for _ in range(20):
+        yield b"a" * 1024
+
+
+@pytest.mark.parametrize(
+    ("body", "status"), [(b"&".join([b"a=1"] * 11), 400), (_pieces, 413)], ids=["fields", "size"]
+)
+def test_a_form_that_cannot_be_read_is_refused(
+    browser: Browser, body: bytes | Callable[[], AsyncIterator[bytes]], status: int
+) -> None:
+    content = body if isinstance(body, bytes) else body()
+    assert browser("POST", "/session", content=content, headers=OURS).status_code == status

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 SESSION_S = 12 * 3600.0
 CODE_S = 60.0
-SESSIONS, CODES = 10_000, 1_000
-"""Further ones end the oldest."""
+SESSIONS, CODES = 100, 20
+"""Of one token; further ones end its oldest, and nobody else's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,26 +28,47 @@ class _Secrets:
     """Random secrets that stand for tokens for some time."""
 
     def __init__(self, lifetime_s: float, most: int, clock: Callable[[], float]) -> None:
+        """At most `most` of each token."""
         self._lifetime_s, self._most, self._clock = lifetime_s, most, clock
         self._kept: dict[str, _Kept] = {}
+        self._of: dict[str, list[str]] = {}
+
+    def __len__(self) -> int:
+        """The number of secrets that are kept."""
+        return len(self._kept)
 
     def make(self, token: str) -> str:
         """A new secret of this token."""
         now_s = self._clock()
+        self._forget(now_s)
         secret = secrets.token_urlsafe(32)
-        self._kept[_hash(secret)] = _Kept(token, now_s + self._lifetime_s)
-        while self._kept:  # the oldest come first
-            oldest = next(iter(self._kept))
-            if len(self._kept) <= self._most and self._kept[oldest].until_s > now_s:
-                break
-            del self._kept[oldest]
+        own = self._of.get(token, [])
+        if len(own) >= self._most:
+            self._remove(own[0])
+        name = _hash(secret)
+        self._kept[name] = _Kept(token, now_s + self._lifetime_s)
+        self._of.setdefault(token, []).append(name)
         return secret
 
     def token(self, secret: str, *, remove: bool = False) -> str | None:
         """The token that it stands for; None when it is unknown or its time is over."""
         name = _hash(secret)
-        found = self._kept.pop(name, None) if remove else self._kept.get(name)
+        found = self._remove(name) if remove else self._kept.get(name)
         return found.token if found is not None and found.until_s > self._clock() else None
+
+    def _forget(self, now_s: float) -> None:
+        """Those whose time is over; the oldest come first."""
+        while self._kept and self._kept[oldest := next(iter(self._kept))].until_s <= now_s:
+            self._remove(oldest)
+
+    def _remove(self, name: str) -> _Kept | None:
+        found = self._kept.pop(name, None)
+        if found is not None:
+            own = self._of[found.token]
+            own.remove(name)
+            if not own:
+                del self._of[found.token]
+        return found
 
 
 class Sessions:
