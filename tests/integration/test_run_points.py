@@ -137,8 +137,10 @@ def test_some_metrics_from_a_step_on(points: PointReader) -> None:
 
 
 @pytest.mark.parametrize(
-    "cursor", ["", "x", "WyJhIl0", "WzEsMiwzXQ", "WyJhIiwiYiIsOTk5OTk5OTk5OTk5OTk5OTk5OTk5XQ"]
-)
+    "cursor",
+    ["", "x", "WyJhIl0", "WzAsIlx1ZDgwMCIsImIiLDFd", "WzEsMiwzXQ",
+     "WyJhIiwiYiIsOTk5OTk5OTk5OTk5OTk5OTk5OTk5XQ"],
+)  # fmt: skip
 def test_what_is_no_cursor(points: PointReader, cursor: str) -> None:
     with pytest.raises(CursorError):
         points.page(replace(JOB, cursor=cursor))

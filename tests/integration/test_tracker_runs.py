@@ -19,6 +19,7 @@ from gangline_gateway.prices import GpuPrices
 from gangline_gateway.resources import ResourceReader
 from gangline_gateway.sql_parts import CursorError
 from gangline_schemas.api.runs import Resources, Run
+from gangline_schemas.events.metrics import MetricLogged
 from gangline_schemas.events.requests import RunTagged
 from gangline_schemas.events.steps import WorkerStep
 from gangline_schemas.mlflow_workspace import mlflow_run_id
@@ -159,6 +160,14 @@ def test_runs_are_compared(history: History, curves: CurveReader) -> None:
 
 
 def test_resources_that_a_run_used(tracker: TrackerProcess, history: History) -> None:
+    run, name = mlflow_run_id("job-b"), "system/x/cpu_utilization_percentage"
+    odd = MetricLogged(  # a program may log anything to its own run
+        run_id=run, team="nlp", name=(name,) * 2, step=(2**62, -(2**62)), time_ms=(1, 2),
+        value=(1.0, 2.0),
+    )  # fmt: skip
+    tracker.send(odd, run)
+    count = "SELECT count() FROM metric_points WHERE name LIKE 'system/x/%'"
+    wait_until("points", lambda: number(tracker.client(), count) == 2)
     resources = ResourceReader(tracker.client("service"), GpuPrices.of({"h100": 3600.0}))
     assert resources.used(OWN) == {"job-a": Resources(cpu=40.0)}
     runs = [found.run for found in history.some_runs(["job-a", "job-b"])]

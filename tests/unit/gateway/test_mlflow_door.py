@@ -125,6 +125,12 @@ def test_a_path_that_is_not_utf_8_is_refused() -> None:
     assert enter("/mlflow/api/2.0/mlflow/model-versions/search", like, NLP)
 
 
+def test_a_text_that_is_quoted_very_often_is_refused() -> None:
+    # To unquote it to its end would take hours, in the event loop.
+    assert refusal("/mlflow/get-artifact", query=f"path=%{'25' * 1_000_000}").status == 400
+    assert enter("/mlflow/get-artifact", "path=a%2525b", NLP).workspace == "nlp"
+
+
 def test_a_name_with_dots_in_it_passes() -> None:
     assert enter("/mlflow/api/2.0/mlflow-artifacts/artifacts/v1.2..x/a.b", "path=a.txt", NLP)
 

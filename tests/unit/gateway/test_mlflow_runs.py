@@ -46,6 +46,12 @@ def test_a_run_that_has_just_begun() -> None:
     assert (run.state, run.ended_at, run.hyperparameters) == ("running", None, {})
 
 
+def test_times_beyond_all_years_are_unknown() -> None:
+    odd = {"info": {**RUN["info"], "start_time": 10**18, "end_time": str(-(10**18))}}
+    run = mlflow_run(odd, "nlp").run
+    assert (run.started_at, run.ended_at) == (datetime.fromtimestamp(0, tz=UTC), None)
+
+
 def test_a_server_that_is_away_is_a_problem() -> None:
     with pytest.raises(ProblemError, match="MLflow does not answer"):
         MlflowRuns("http://127.0.0.1:9", "t").run("a" * 32, "nlp")

@@ -19,6 +19,7 @@ from gangline_mlflow.bodies import Disconnected, RequestBody, Span, span_of
         ("bytes=-0", 10, None), ("bytes=10-", 10, None), ("bytes=0-", 0, None), (None, 0, (0, 0)),
         ("bytes=5-4", 10, (0, 10)), ("bytes=1-2,4-5", 10, (0, 10)), ("bytes=-", 10, (0, 10)),
         ("lines=1-2", 10, (0, 10)), ("bytes=a-b", 10, (0, 10)), ("bytes=1", 10, (0, 10)),
+        (f"bytes=0-{'9' * 5000}", 10, (0, 10)), (f"bytes=0-{'9' * 18}", 10, (0, 10)),
     ],
 )  # fmt: skip
 def test_ranges(asked: str | None, size: int, found: tuple[int, int] | None) -> None:

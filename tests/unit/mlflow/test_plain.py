@@ -36,7 +36,8 @@ def test_infinities_are_spelled_as_protobuf_does(text: str, value: float) -> Non
 @pytest.mark.parametrize(
     "change",
     [
-        {"value": "0.5"}, {"value": True}, {"value": None}, {"timestamp": 1.5}, {"timestamp": -1},
+        {"value": "0.5"}, {"value": 10**400}, {"value": True}, {"value": None},
+        {"timestamp": 1.5}, {"timestamp": -1},
         {"timestamp": "1000"}, {"step": True}, {"step": 2**63}, {"step": "3"}, {"key": ""},
         {"key": 3}, {"run_id": ""}, {"run_uuid": "r2"}, {"model_id": "m-1"}, {"Value": 1.0},
     ],

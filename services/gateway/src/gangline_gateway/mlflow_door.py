@@ -38,6 +38,7 @@ _MAKES_VERSION = re.compile(r"^/(?:ajax-)?api/\d\.\d/mlflow/model-versions/creat
 _BIG = re.compile(r"^/(?:ajax-)?api/\d\.\d/mlflow-artifacts/artifacts/")
 _SOURCE = re.compile(r"(runs|models):/(?!/)")
 _SLASHES = str.maketrans("\u2044\u2215\u29f5\u29f8\ufe68", "/////")
+_MOST_QUOTED = 8
 _PARTS = re.compile(r"[/\\?=&;]")
 
 
@@ -118,10 +119,15 @@ def check_source(body: bytes, workspace: str) -> None:
 def has_dots(text: str) -> bool:
     """Whether a part is . or .. however it is spelled, or a NUL stands in it.
 
-    It may be quoted many times, or use characters that look like dots and slashes.
+    It may be quoted several times, or use characters that look like dots and slashes. A text that
+    is quoted more often than any program does it counts as one that has dots.
     """
-    while (plain := unquote(text)) != text:
+    for _ in range(_MOST_QUOTED):
+        if (plain := unquote(text)) == text:
+            break
         text = plain
+    else:
+        return True
     text = unicodedata.normalize("NFKC", text).translate(_SLASHES)
     return "\0" in text or any(part in {".", ".."} for part in _PARTS.split(text))
 

@@ -91,6 +91,10 @@ def mlflow_run(found: Mapping[str, Any], team: str) -> HistoryRun:
 
 
 def _time(milliseconds: int | str | None) -> datetime | None:
+    """None also for one that no datetime can hold: MLflow stores any number."""
     if not milliseconds:
         return None
-    return datetime.fromtimestamp(int(milliseconds) / 1000, tz=UTC)
+    try:
+        return datetime.fromtimestamp(int(milliseconds) / 1000, tz=UTC)
+    except (ValueError, OverflowError, OSError):
+        return None

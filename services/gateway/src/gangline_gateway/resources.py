@@ -25,6 +25,8 @@ _MEANS = {
 }
 """Fields of the answers by the last part of a metric's name. They are means over nodes."""
 _ROLL_UP_S = 1000
+_LAST_STEP = 253_402_300_799
+"""Steps are Unix seconds: the end of the year 9999. Programs may log any step."""
 _LAST = "splitByChar('/', toString(name))[-1]"
 
 
@@ -148,8 +150,9 @@ def _where(runs: Mapping[str, str]) -> Where:
         owners=list(runs.values()),
     )
     where.add(
-        "is_nan = 0 AND startsWith(name, {system:String}) AND "
+        "is_nan = 0 AND step BETWEEN 0 AND {until:Int64} AND startsWith(name, {system:String}) AND "
         f"{_LAST} IN {{kinds:Array(String)}}",
+        until=_LAST_STEP,
         system=PREFIX,
         kinds=list(_MEANS),
     )

@@ -110,6 +110,7 @@ def read_json_cursor(cursor: str) -> list[Any]:
     try:
         padded = cursor + "=" * (-len(cursor) % 4)
         values = json.loads(base64.urlsafe_b64decode(padded.encode("ascii")))
+        json.dumps(values, ensure_ascii=False).encode()  # not half of a surrogate pair
     except (ValueError, RecursionError):
         raise CursorError from None
     if not isinstance(values, list) or not values:

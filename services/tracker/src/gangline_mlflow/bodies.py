@@ -10,7 +10,7 @@ from starlette.types import Receive
 
 _GATHERED_BYTES = 1 << 20
 _SILENT_S = 120.0
-_RANGE = re.compile(r"bytes=(\d*)-(\d*)$")
+_RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})$")
 
 
 class Disconnected(Exception):

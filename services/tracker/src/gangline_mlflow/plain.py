@@ -150,7 +150,7 @@ def search_runs(body: bytes) -> RunsAsked:
 
 def _point(fields: Mapping[str, Any]) -> Point:
     value, time_ms, step = fields.get("value"), fields.get("timestamp"), fields.get("step", 0)
-    if type(value) is int:
+    if type(value) is int and abs(value) <= _INT64:
         value = float(value)
     elif type(value) is str:
         value = _NOT_FINITE.get(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -153,6 +154,23 @@ def test_a_cycle_publishes_gangs_that_have_ranks(busy: int, tmp_path: Path) -> N
     assert dict(values)["system/n1/system_memory_usage_megabytes"] > 60
     assert watch.newest is not None
     assert watch.newest.disk_free_gb
+
+
+def test_gangs_that_cannot_be_told_end_no_readings(tmp_path: Path) -> None:
+    asked: list[int] = []
+    again = threading.Event()
+
+    def gangs() -> list[GangPlace]:
+        asked.append(1)
+        if len(asked) == 1:
+            raise RuntimeError
+        again.set()
+        return []
+
+    watch = UsageWatch(tmp_path, HAS, (), 0.01)
+    watch.start(gangs, lambda *_: None)
+    assert again.wait(30)
+    watch.stop()
 
 
 def refuse(*_: object) -> None:

@@ -63,14 +63,14 @@ class UsageWatch:
         self._ended.set()
 
     def _watch(self, gangs: Callable[[], Sequence[GangPlace]], publish: Publish) -> None:
-        places: Sequence[GangPlace] = ()  # the first reading is for what counts from it
+        first = True  # this reading is for what counts from it
         while not self._ended.is_set():
             try:
-                self.read(places, publish)
+                self.read(() if first else gangs(), publish)
             except Exception:
                 log.exception("usage.not_read")
+            first = False
             self._ended.wait(self._interval_s)
-            places = gangs()
 
     def read(self, places: Sequence[GangPlace], publish: Publish) -> None:
         """One cycle."""
