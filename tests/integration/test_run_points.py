@@ -130,6 +130,24 @@ def test_a_repeated_point_is_one_and_another_team_s_are_none(points: PointReader
     assert [len(p) for p in pages(points, replace(JOB, runs={"job-a": "vision"}))] == [0, 1]
 
 
+def test_points_of_one_step_and_time_are_pages_too(
+    tracker: TrackerProcess, points: PointReader
+) -> None:
+    run, count = "c" * 32, 40
+    values: tuple[float | None, ...] = (None, *(n / 3 for n in range(-20, 19)))
+    same = (0,) * count
+    event = MetricLogged(
+        run_id=run, team="nlp", name=("v",) * count, step=same, time_ms=same, value=values
+    )
+    tracker.send(event, run)
+    client, sql = tracker.client(), f"SELECT count() FROM metric_points WHERE run_id = '{run}'"
+    wait_until("rows", lambda: client.query(sql).result_rows == [(count,)])
+    found = pages(points, replace(LOGGED, runs={run: ""}, limit=7, format="parquet"))
+    assert [len(page) for page in found] == [7, 7, 7, 7, 7, 5]
+    rows = [row["value"] for page in found for row in page]
+    assert sorted(map(str, rows)) == sorted(str(v).replace("None", "nan") for v in values)
+
+
 def test_some_metrics_from_a_step_on(points: PointReader) -> None:
     rows, others = pages(points, replace(JOB, names=("lr",), first=20))
     assert others == []

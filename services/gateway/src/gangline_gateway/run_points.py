@@ -7,7 +7,8 @@ the second one reads the page, so neither the gateway nor the database holds mor
 # ruff: noqa: S608 - SQL is built from constants; values are query parameters.
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -51,11 +52,19 @@ _REPORTED = _Table(
 # A point that a client repeated is one point. A job's points have its id, and the attempt 0.
 _LOGGED = _Table(
     "gangline.metric_points",
-    {**_RUN_KEYS, "time_ms": "Int64"},
+    # To the value: a program may log any number of points of one step and time.
+    {**_RUN_KEYS, "time_ms": "Int64", "value": "Float64", "is_nan": "UInt8"},
     "SELECT DISTINCT {{runs:Array(String)}}[indexOf({{logged:Array(String)}}, "
     "toString(s.run_id))] AS r, s.name AS n, s.step AS i, 0 AS a, s.time_ms AS t, "
     "if(s.is_nan, toFloat64('nan'), s.value) AS v FROM gangline.metric_points AS s {where}",
 )
+_FITS: dict[str, Callable[[object], bool]] = {
+    "String": lambda value: isinstance(value, str),
+    "Int64": lambda value: type(value) is int and -(2**63) <= value < 2**63,
+    "Float64": lambda value: type(value) is float and math.isfinite(value),
+    "UInt8": lambda value: type(value) is int and 0 <= value < 2**8,
+}
+"""Whether a cursor's value is of a key's type."""
 _PARTS: dict[Kind, tuple[_Table, ...]] = {"job": (_REPORTED, _LOGGED), "mlflow": (_LOGGED,)}
 """The tables that are read one after the other. A cursor begins with the place of its table."""
 
@@ -69,7 +78,7 @@ class PointQuery:
     names: Sequence[str] = ()
     first: int | None = None
     limit: int = MAX_POINTS
-    """Values that are read for a page. Its last step is whole, so there may be a few more."""
+    """Values that are read for a page. A job's last step is whole: there may be a few more."""
     format: Format = "parquet"
     cursor: str | None = None
     teams: frozenset[str] | None = None
@@ -108,7 +117,7 @@ class PointReader:
         )
         cursor = json_cursor([number + 1]) if number + 1 < len(parts) else None
         if last:
-            values = [last[0][key] for key in table.keys]
+            values = [int(v) if isinstance(v, bool) else v for v in last[0].values()]
             _beyond(where, table, "<=", values, "until")
             cursor = json_cursor([number, *values])
         body: bytes = self._client.raw_query(
@@ -166,8 +175,6 @@ def _read(cursor: str, parts: Sequence[_Table]) -> tuple[int, list[object]]:
     if len(values) not in {0, len(keys)}:
         raise CursorError
     for value, kind in zip(values, keys.values(), strict=False):
-        if kind == "String" and not isinstance(value, str):
-            raise CursorError
-        if kind == "Int64" and (type(value) is not int or not -(2**63) <= value < 2**63):
+        if not _FITS[kind](value):
             raise CursorError
     return number, values
