@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 SESSION_S = 12 * 3600.0
 CODE_S = 60.0
 SESSIONS, CODES = 100, 20
-"""Of one token; further ones end its oldest, and nobody else's."""
+"""Of one token; further ones end its oldest ones."""
 
 
 @dataclass(frozen=True, slots=True)
