@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
@@ -14,9 +14,10 @@ import pytest
 sa = pytest.importorskip("sqlalchemy")
 
 
+from gangline_mlflow import artifacts  # noqa: E402
 from gangline_mlflow.artifact_bytes import ArtifactBytes, OverLimit  # noqa: E402 - needs sqlalchemy
-from gangline_mlflow.artifacts import Artifacts, owned  # noqa: E402
-from gangline_storage import InvalidKey, LocalStore  # noqa: E402
+from gangline_mlflow.artifacts import Artifacts, Busy, owned  # noqa: E402
+from gangline_storage import InvalidKey, LocalStore, ObjectInfo  # noqa: E402
 
 NLP = "workspaces/nlp"
 
@@ -118,6 +119,58 @@ def test_uploads_at_once_stay_below_the_limit(counted: Counted) -> None:
         thread.join()
     assert counted.check() <= 1000
     assert refused
+
+
+class During(io.BytesIO):
+    """A body; something else happens before its first bytes."""
+
+    def __init__(self, size: int, then: Callable[[], None]) -> None:
+        super().__init__(bytes(size))
+        self._then = then
+
+    def read(self, size: int | None = -1) -> bytes:
+        if not self.tell():
+            self._then()
+        return super().read(size)
+
+
+def test_a_file_that_is_being_replaced_is_not_removed_with_its_folder(
+    counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(artifacts, "_WAIT_S", 0.01)
+    counted.put("nlp/f/x", 300)
+
+    def remove() -> None:
+        with pytest.raises(Busy, match="nlp/f/x is being written"):
+            counted.delete("nlp/f")
+
+    counted.artifacts.put(f"{NLP}/f/x", During(400, remove), 400)
+    assert counted.check() == 400
+    counted.delete("nlp/f")
+    assert counted.check() == 0
+
+
+def test_a_file_that_was_replaced_since_the_listing_is_removed_as_it_is(tmp_path: Path) -> None:
+    class Later(LocalStore):
+        def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+            found = [*super().list(prefix)]
+            if prefix == f"{NLP}/f/":
+                counted.put("nlp/f/x", 1)
+            return iter(found)
+
+    counted = Counted(tmp_path)
+    counted.put("nlp/f/x", 900)
+    counted.artifacts.store = Later(tmp_path / "store")
+    counted.delete("nlp/f")
+    assert counted.check() == 0
+
+
+def test_parts_count_as_the_file_that_they_became(counted: Counted) -> None:
+    def write() -> None:
+        counted.artifacts.store.put(f"{NLP}/a", bytes(700))
+
+    counted.artifacts.replace(f"{NLP}/a", 100, write)
+    assert counted.check() == 700
 
 
 @pytest.mark.parametrize("kill_at", ["put", "delete"])

@@ -29,7 +29,7 @@ from mlflow.utils.mime_type_utils import _guess_mime_type
 from mlflow.utils.workspace_context import get_request_workspace
 
 from gangline_mlflow.artifact_bytes import OverLimit
-from gangline_mlflow.artifacts import Artifacts, owned
+from gangline_mlflow.artifacts import Artifacts, Busy, owned
 from gangline_mlflow.bodies import Span, span_of
 from gangline_mlflow.parts import ARTIFACTS, current
 from gangline_storage.errors import InvalidKey, NotFound, StoreError, StoreUnavailable
@@ -103,6 +103,8 @@ def refusals() -> Iterator[None]:
         yield
     except InvalidKey as error:
         raise MlflowException(str(error), error_code=INVALID_PARAMETER_VALUE) from None
+    except Busy as error:
+        raise MlflowException(str(error), error_code=TEMPORARILY_UNAVAILABLE) from None
     except OverLimit as error:
         raise MlflowException(str(error), error_code=PERMISSION_DENIED) from None
     except NotFound:

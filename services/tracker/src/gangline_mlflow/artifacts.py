@@ -21,6 +21,10 @@ if TYPE_CHECKING:  # they import SQLAlchemy, which takes memory before the first
     from gangline_mlflow.bodies import RequestBody
 
 
+_WAIT_S = 10.0
+"""A slow upload must not hold threads that other requests need."""
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A file or a folder, as one listing shows it."""
@@ -35,6 +39,10 @@ def owned(team: str, path: str) -> str:
     if not team or not path.startswith(f"workspaces/{team}/"):
         raise InvalidKey("path: is not in this team's folder")
     return check_key(path)
+
+
+class Busy(Exception):
+    """Another request writes this file now."""
 
 
 class Artifacts:
@@ -61,11 +69,14 @@ class Artifacts:
             change.added = source.size_bytes - before
 
     def replace(self, path: str, size_bytes: int, write: Callable[[], None]) -> None:
-        """Count a file that `write` makes at once, or replaces. Raises OverLimit before."""
-        with self._writing.hold(path), self._changing(path, size_bytes) as change:
+        """Count a file that `write` makes at once, or replaces. Raises OverLimit before, Busy.
+
+        It counts as large as it is then: parts may change until they are a file.
+        """
+        with self._writing.hold(path, _WAIT_S), self._changing(path, size_bytes) as change:
             before = self._size(path)
             write()
-            change.added = size_bytes - before
+            change.added = self._size(path) - before
 
     def check_room(self, path: str) -> None:
         """Raise OverLimit if the path's team has reached its limit."""
@@ -86,18 +97,25 @@ class Artifacts:
         return list(found.values())
 
     def delete(self, path: str) -> None:
-        """Remove a file, or a folder with all that is below it; nothing there is no error."""
-        with self._writing.hold(path), self._changing(path, 0, limited=False) as change:
-            removed = self._size(path)
-            self.store.delete(path)
-            change.added = -removed
+        """Remove a file, or a folder with all that is below it; nothing there is no error.
+
+        Raises Busy when one of them is being written.
+        """
+        with self._changing(path, 0, limited=False) as change:
+            change.added = -self._removed(path)
             for info in self.store.list(f"{path}/"):
-                self.store.delete(info.key)
-                change.added -= info.size_bytes
+                change.added -= self._removed(info.key)
 
     def bytes_of(self, team: str) -> int:
         """The bytes of a team, by a listing."""
         return sum(info.size_bytes for info in self.store.list(f"workspaces/{team}/"))
+
+    def _removed(self, path: str) -> int:
+        """Remove a file, as large as it is now: a listing may be older than an upload."""
+        with self._writing.hold(path, _WAIT_S):
+            size_bytes = self._size(path)
+            self.store.delete(path)
+        return size_bytes
 
     def _size(self, path: str) -> int:
         try:
@@ -137,14 +155,18 @@ class KeyLocks:
         self._locks: dict[str, tuple[threading.Lock, int]] = {}
 
     @contextmanager
-    def hold(self, key: str) -> Iterator[None]:
-        """Hold the key's lock during the block."""
+    def hold(self, key: str, wait_s: float = -1) -> Iterator[None]:
+        """Hold the key's lock during the block. Raises Busy after `wait_s`; -1: never."""
         with self._guard:
             lock, users = self._locks.get(key, (threading.Lock(), 0))
             self._locks[key] = (lock, users + 1)
         try:
-            with lock:
+            if not lock.acquire(timeout=wait_s):
+                raise Busy(f"{key} is being written; try again later")
+            try:
                 yield
+            finally:
+                lock.release()
         finally:
             with self._guard:
                 _, users = self._locks[key]
