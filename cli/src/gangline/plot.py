@@ -42,14 +42,15 @@ def _figure(
 ) -> Any:
     from matplotlib.figure import Figure
 
+    order = [*names]  # a run looks the same in all diagrams
     figure = Figure(figsize=(9, 5 * len(metrics)), dpi=120, layout="constrained")
     for place, metric in enumerate(metrics, start=1):
         shown = [curve for curve in curves if curve.name == metric and curve.points]
         if not shown:
-            raise CliError(f"none of the runs has reported {metric}", "see: gangline metrics JOB")
+            raise CliError(f"none of the runs has reported {metric}", "see: gangline metrics RUN")
         diagram = figure.add_subplot(len(metrics), 1, place)
-        for index, curve in enumerate(shown):
-            _draw(diagram, curve, names.get(curve.run_id, ""), index)
+        for curve in shown:
+            _draw(diagram, curve, names.get(curve.run_id, ""), order.index(curve.run_id))
         diagram.set_xlabel(_AXES[axis])
         diagram.set_ylabel(metric)
         diagram.grid(visible=True, alpha=0.3)
@@ -64,6 +65,7 @@ def _draw(diagram: Any, curve: Curve, name: str, index: int) -> None:
         at,
         [point.value if point.smoothed is None else point.smoothed for point in curve.points],
         _LINES[index % len(_LINES)],
+        color=f"C{index}",
         label=curve.run_id if curve.run_id.startswith(name) else f"{name} ({curve.run_id})",
     )
     diagram.fill_between(

@@ -81,11 +81,15 @@ def comparison_text(found: Comparison) -> str:
 
 
 def _table(title: str, names: Sequence[str], rows: Sequence[Row]) -> str:
+    """Values share what the labels leave of 80 columns, or half of them."""
+    size = max(len(title), *(len(label) for label, _ in rows))
+    room = (render.WIDTH - min(size, render.WIDTH // 2)) // len(names) - 2
     columns: list[Column[str]] = [
         Column(title, flexible=True),
         *(Column(name, right=True) for name in names),
     ]
-    return render.table(columns, [[label, *row] for label, row in rows])
+    cut = [[label, *(render.shorten(cell, room) for cell in row)] for label, row in rows]
+    return render.table(columns, cut)
 
 
 def outcomes(found: Comparison) -> list[Row]:
@@ -95,8 +99,9 @@ def outcomes(found: Comparison) -> list[Row]:
         ("gpus", [str(run.gpus) for run in found.runs]),
         ("restarts", [str(run.restarts) for run in found.runs]),
         ("gpu-hours", [render.number(run.gpu_seconds / 3600) for run in found.runs]),
-        ("cost", [render.number(run.cost) for run in found.runs]),
     ]
+    if any(run.cost is not None for run in found.runs):
+        rows.append(("cost", [render.number(run.cost) for run in found.runs]))
     return [*rows, *_resource_rows(found), *_metric_rows(found)]
 
 
