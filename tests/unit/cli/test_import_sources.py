@@ -290,3 +290,11 @@ def test_what_holds_no_runs(tmp_path: Path) -> None:
         with pytest.raises(CliError) as refused:
             source_of(path)
         assert str(path) in refused.value.message
+
+
+def test_a_file_of_an_export_is_not_a_history(tmp_path: Path) -> None:
+    for name in ("runs.parquet", "metrics.parquet"):
+        (tmp_path / name).write_bytes(b"PAR1")
+        with pytest.raises(CliError, match="part of an export") as refused:
+            source_of(tmp_path / name)
+        assert str(tmp_path) in refused.value.hint

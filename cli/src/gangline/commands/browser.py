@@ -7,26 +7,24 @@ from typing import Annotated
 
 import typer
 
-from gangline.errors import CliError, ExitCode
 from gangline.session import Session
 
 
 def open_page(
     session: Session,
-    team: Annotated[str | None, typer.Option("--team", help="The team whose runs to show.")] = None,
+    team: Annotated[
+        str | None,
+        typer.Option(
+            "--team", help="The team of the MLflow runs, if not the token's own or default."
+        ),
+    ] = None,
     *,
     print_only: Annotated[
         bool, typer.Option("--print", help="Print the address, and open no browser.")
     ] = False,
 ) -> None:
     """Open MLflow's pages in a browser, signed in with your token."""
-    if team is None:
-        teams = session.client.whoami().teams
-        if len(teams) != 1:
-            raise CliError(
-                "your token is not of exactly one team", "name it: --team TEAM", code=ExitCode.USAGE
-            )
-        (team,) = teams
+    team = session.client.mlflow(team).team
     url = session.client.sign_in_url(f"/mlflow/teams/{team}/")
     opened = not print_only and webbrowser.open(url)
     if not opened:

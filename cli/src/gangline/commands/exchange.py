@@ -42,7 +42,8 @@ def export(
         bool, typer.Option("--mlflow", help="Choose among MLflow's runs, not those of jobs.")
     ] = False,
     experiment: Annotated[
-        list[str] | None, typer.Option(help="With --mlflow: only this one; may be repeated.")
+        list[str] | None,
+        typer.Option(help="With --mlflow: only the one of this whole name; may be repeated."),
     ] = None,
     team: Team = None,
     out: Annotated[
@@ -87,7 +88,12 @@ def import_runs(
 ) -> None:
     """Take in runs of MLflow, W&B, TensorBoard or an export, as MLflow runs.
 
-    A second import of the same changes nothing.
+    A second import of the same changes nothing. It takes
+
+    - MLflow: mlruns/, an experiment or a run in it, a database such as mlflow.db
+    - W&B: wandb/, histories of its API (history.jsonl, .json, .csv, .parquet)
+    - TensorBoard: directories with *tfevents* files
+    - what `gangline export` wrote
     """
     from gangline.exchange.importer import Importer
     from gangline.exchange.sources import source_of

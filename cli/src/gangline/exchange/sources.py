@@ -20,6 +20,8 @@ def source_of(path: Path) -> Source:
     """The reader of a path. Raises CliError if it has no known format."""
     if not path.exists():
         raise CliError(f"{path} does not exist", code=ExitCode.USAGE)
+    if path.is_file() and path.parent.joinpath(export.RUNS).is_file():
+        raise CliError(f"{path} is a part of an export", f"give {path.parent}", ExitCode.USAGE)
     for holds, reader in _READERS:
         try:
             if holds(path):
