@@ -25,3 +25,5 @@ class CliError(Exception):
         self.message = message
         self.hint = hint
         self.code = code
+        if hint:
+            self.add_note(hint)  # for a traceback of a script

@@ -207,6 +207,7 @@ def test_no_platform_at_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     with pytest.raises(CliError) as caught:
         gangline.init(dir=tmp_path / "kept")
     assert 'mode="offline"' in caught.value.hint
+    assert caught.value.__notes__ == [caught.value.hint], "a traceback shows it"
 
 
 def test_a_token_of_several_teams(server: TrackingStub) -> None:

@@ -101,6 +101,7 @@ def test_no_such_folder(
     server: TrackingStub, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert runner(capsys)("sync", str(tmp_path)).code == ExitCode.USAGE
+    assert "there is no folder" in runner(capsys)("sync", str(tmp_path / "none")).err
     (tmp_path / "run.json").write_text("{")
     ran = runner(capsys)("sync", str(tmp_path))
     assert (ran.code, "is no run's folder" in ran.err) == (1, True)

@@ -36,7 +36,7 @@ def alerts(
 def silence(
     session: Session,
     number: Annotated[
-        int | None, typer.Argument(metavar="[ALERT]", help="The number of an alert.")
+        int | None, typer.Argument(metavar="ALERT", help="The number of an alert.")
     ] = None,
     *,
     rule: Annotated[str | None, typer.Option(help="Alerts of this rule.")] = None,

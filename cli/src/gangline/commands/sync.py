@@ -17,7 +17,9 @@ def sync(
     session: Session,
     folders: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[DIR]...", help=f"Runs' folders, or what holds them [{FOLDER}]."),
+        typer.Argument(
+            metavar="DIR", help=f"Runs' folders, or what holds them; default: {FOLDER}."
+        ),
     ] = None,
     team: Annotated[str | None, typer.Option(help="The team of runs that name none.")] = None,
     remove: Annotated[

@@ -51,6 +51,8 @@ def sync_folder(
     lines of progress. Raises CliError if there is no such folder, if the platform stays away (what
     is uploaded by then counts), or if it refuses a run.
     """
+    if not folder.is_dir():
+        raise CliError(f"there is no folder {folder}", "name the folder of a run", ExitCode.USAGE)
     found = runs_below(folder)
     if not found:
         raise CliError(f"{folder} holds no runs", "give a folder that a run left", ExitCode.USAGE)
