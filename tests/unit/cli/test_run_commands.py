@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from gangline.plot import svg_of
+from gangline_schemas.api.runs import Comparison
 from support.fakes.stub_gateway import (
     Reply,
     Stub,
@@ -54,6 +56,37 @@ def test_many_runs_are_compared_in_tables_that_fit(gangline: Runner, stub: Stub)
     assert lines[29].split() == ["AD", "a-29"]
     assert max(map(len, lines)) <= 80
     assert sum(line.startswith("differs") for line in lines) == 8
+
+
+def test_values_are_cut_before_the_names_of_fields(gangline: Runner, stub: Stub) -> None:
+    fields = ["hyperparameters.checkpoint_every_steps", "code_bundle", "command"]
+    values = {"a-1": "0123456789abcdef" * 4, "b-2": ["python", "-m", "gangline_worker.training"]}
+    differences = [{"field": field, "values": values} for field in fields]
+    stub.on("GET", "/v1/runs/compare", COMPARISON | {"differences": differences})
+    lines = gangline("compare", "a-1", "b-2").out.splitlines()
+    assert [line.split()[0] for line in lines[-3:]] == fields
+    assert all(line.count("…") == 2 for line in lines[-3:])
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_run_has_one_colour_in_all_diagrams() -> None:
+    curve = {"run_id": "b-2", "name": "lr", "points": [point(1, 4.0), point(2, 2.0)]}
+    found = Comparison.model_validate(COMPARISON | {"curves": [*COMPARISON["curves"], curve]})
+    for metric, shown, absent in (("loss", "#1f77b4", "#ff7f0e"), ("lr", "#ff7f0e", "#1f77b4")):
+        picture = svg_of(found, [metric], "step")
+        assert shown in picture
+        assert absent not in picture
+
+
+def test_tags_that_are_set_and_removed(gangline: Runner, stub: Stub) -> None:
+    stub.on("POST", f"/v1/runs/{JOB}/tags", {"run_id": JOB, "tags": {"stage": "prod"}})
+    shown = gangline("tag", JOB, "stage=prod", "owner=")
+    assert shown.out == f"tags of {JOB} set: stage; removed: owner\n"
+
+
+def test_no_system_metrics_yet(gangline: Runner, stub: Stub) -> None:
+    stub.on("GET", f"/v1/runs/{JOB}/curves", {"curves": []})
+    assert "nodes take them every 30 s" in gangline("metrics", JOB, "--system").err
 
 
 def test_a_comparison_as_a_page(gangline: Runner, stub: Stub, tmp_path: Path) -> None:

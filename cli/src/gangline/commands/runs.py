@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from gangline import render
-from gangline.commands.jobs import JobId
 from gangline.errors import CliError, ExitCode
 from gangline.render import Column
 from gangline.session import Session
@@ -17,6 +16,13 @@ from gangline_schemas.api.runs import Curve, Run
 from gangline_schemas.system_metrics import is_system, node_and_kind
 
 _CURVE = (8, 24)
+RunId = Annotated[
+    str,
+    typer.Argument(metavar="RUN", help="A job's id, as `runs` shows it, or an MLflow run's."),
+]
+JobRunId = Annotated[
+    str, typer.Argument(metavar="RUN", help="The run of a job: its id, as `runs` shows it.")
+]
 
 
 def runs(
@@ -55,7 +61,7 @@ def runs(
 
 def metrics(
     session: Session,
-    job_id: JobId,
+    run_id: RunId,
     name: Annotated[
         list[str] | None, typer.Option("--name", help="Only this metric; may be repeated.")
     ] = None,
@@ -69,22 +75,25 @@ def metrics(
 ) -> None:
     """A run's metrics: last value, extremes and curve."""
     if follow:
-        _follow(session, job_id, name or ())
+        _follow(session, run_id, name or ())
         return
-    curves = session.client.curves(job_id, name or (), points=points, system=system)
+    curves = session.client.curves(run_id, name or (), points=points, system=system)
     shown = [curve for curve in curves if curve.points]
     if missing := set(name or ()) - {curve.name for curve in shown}:
-        _refuse(session, job_id, missing)
+        _refuse(session, run_id, missing, system)
     if shown and all(is_system(curve.name) for curve in shown):
         columns = (*_SYSTEM, *_metrics(_curve_room(shown, _SYSTEM))[2:])
     else:
         columns = _metrics(_curve_room(shown))
-    session.out.listing(shown, columns, f"{job_id} has reported no metrics yet", result=curves)
+    empty = f"{run_id} has reported no metrics yet"
+    if system:
+        empty = f"{run_id} has no system metrics; its nodes take them every 30 s while it runs"
+    session.out.listing(shown, columns, empty, result=curves)
 
 
 def tag(
     session: Session,
-    run_id: JobId,
+    run_id: JobRunId,
     tags: Annotated[
         list[str], typer.Argument(metavar="NAME=VALUE...", help="Tags; NAME= removes one.")
     ],
@@ -97,12 +106,21 @@ def tag(
             raise CliError(f"{text!r} is no tag; write NAME=VALUE", code=ExitCode.USAGE)
         wanted[name] = value or None
     done = session.client.tag(run_id, wanted)
-    session.out.show(done, f"{run_id} has new tags: {', '.join(sorted(wanted))}")
+    parts = [
+        f"{what}: {', '.join(names)}"
+        for what, names in (
+            ("set", sorted(name for name, value in wanted.items() if value is not None)),
+            ("removed", sorted(name for name, value in wanted.items() if value is None)),
+        )
+        if names
+    ]
+    session.out.show(done, f"tags of {run_id} {'; '.join(parts)}")
 
 
-def _refuse(session: Session, run_id: str, missing: Iterable[str]) -> None:
+def _refuse(session: Session, run_id: str, missing: Iterable[str], system: bool) -> None:
     """Raise CliError that says which metrics there are."""
-    known = sorted(curve.name for curve in session.client.curves(run_id, (), points=2))
+    curves = session.client.curves(run_id, (), points=2, system=system)
+    known = sorted(curve.name for curve in curves)
     raise CliError(
         f"{run_id} has no metric {', '.join(sorted(missing))}",
         f"it has {', '.join(known)}" if known else "it has reported none yet",
