@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import aiohttp
 import structlog
+from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 from yarl import URL
 
@@ -77,6 +78,10 @@ class MlflowProxy:
             await self._hand_on(request, scope["method"], send)
         except Refused as error:
             await _refuse(send, error)
+        except HTTPException as error:  # a body that is too large or too slow
+            await _refuse(send, Refused(error.status_code, "BAD_REQUEST", str(error.detail)))
+        except ConnectionResetError:  # the client has gone
+            return
 
     async def _of_job(self, job: JobAttempt, scope: Scope, receive: Receive) -> _Request:
         if self.jobs is None:
@@ -136,6 +141,8 @@ class MlflowProxy:
 async def _of_user(scope: Scope, receive: Receive) -> _Request:
     caller: Principal = scope["state"]["principal"]
     query = scope["query_string"].decode("latin1")
+    if b"#" in scope["raw_path"] + scope["query_string"]:  # what follows it would not be sent on
+        raise Refused(400, "INVALID_PARAMETER_VALUE", "# is no part of a request")
     passed = enter(scope["path"], query, caller)
     body = await _body(scope["headers"], receive, whole=passed.makes_version)
     if passed.makes_version:

@@ -1,0 +1,72 @@
+"""What the gateway hands on to MLflow: never another request than the one that it checked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from urllib.parse import unquote
+
+import pytest
+from starlette.exceptions import HTTPException
+from starlette.types import Message, Scope
+
+from gangline_gateway.mlflow_proxy import MlflowProxy
+from gangline_service.tokens import Principal, Role
+
+ADA = Principal(name="ada", role=Role.MEMBER, teams=frozenset({"nlp"}))
+AWAY = "http://127.0.0.1:9"
+"""No MLflow: what passes the checks is answered with 503."""
+MAKE = "/mlflow/api/2.0/mlflow/model-versions/create"
+
+
+def ask(raw_path: str, query: str = "", body: bytes | Exception = b"") -> tuple[int, str]:
+    """Status and MLflow's code of the error; 0 without an answer."""
+    scope: Scope = {
+        "type": "http", "method": "POST", "path": unquote(raw_path),
+        "raw_path": raw_path.encode(), "query_string": query.encode(),
+        "headers": [(b"transfer-encoding", b"chunked")], "state": {"principal": ADA},
+    }  # fmt: skip
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        if isinstance(body, Exception):
+            raise body
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def once() -> None:
+        proxy = MlflowProxy(AWAY, "t")
+        await proxy(scope, receive, send)
+        if proxy._session is not None:
+            await proxy._session.close()
+
+    asyncio.run(once())
+    if not sent:
+        return 0, ""
+    return sent[0]["status"], json.loads(sent[1]["body"])["error_code"]
+
+
+FOREIGN = json.dumps({"name": "m", "source": "s3://bucket/of/others"}).encode()
+
+
+def test_a_source_of_others_is_refused() -> None:
+    assert ask(MAKE, body=FOREIGN) == (400, "INVALID_PARAMETER_VALUE")
+    own = json.dumps({"name": "m", "source": "runs:/1/model"}).encode()
+    assert ask(MAKE, body=own)[0] == 503
+
+
+@pytest.mark.parametrize(("path", "query"), [(f"{MAKE}#x", ""), (f"{MAKE}#", ""), (MAKE, "a#b")])
+def test_a_request_that_would_be_cut_is_refused(path: str, query: str) -> None:
+    # A URL ends at #, so MLflow would see another route than the checks did.
+    assert ask(path, query, FOREIGN) == (400, "INVALID_PARAMETER_VALUE")
+    assert ask("/mlflow/api/2.0/mlflow-artifacts/artifacts/1/a%23b")[0] == 503
+
+
+def test_a_body_that_is_too_large_gets_its_status() -> None:
+    assert ask(MAKE, body=HTTPException(413, "too large")) == (413, "BAD_REQUEST")
+
+
+def test_a_client_that_goes_gets_no_answer() -> None:
+    assert ask(MAKE, body=ConnectionResetError()) == (0, "")
