@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import json
 import math
+import sqlite3
 import struct
 import zlib
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +104,58 @@ def test_mlflow_files_that_are_damaged(tmp_path: Path, monkeypatch: pytest.Monke
     assert run.troubles == [f"{folder / 'metrics' / 'loss'}:6: no line 'time value step'"]
     assert len([*run.points()]) == 8
     assert len(run.troubles) == 1, "the second reading says it once"
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Path:
+    """A run of MLflow's file store, for files that no program wrote."""
+    run = tmp_path / "mlruns" / "0" / "r1"
+    (run / "params").mkdir(parents=True)
+    (run / "metrics").mkdir()
+    (run.parent / "meta.yaml").write_text("name: sft\n")
+    (run / "meta.yaml").write_text("run_id: r1\nrun_name: first\n")
+    return run
+
+
+def test_a_link_that_leads_out_of_a_run_is_not_read(hostile: Path, tmp_path: Path) -> None:
+    (tmp_path / "keys").mkdir()
+    (tmp_path / "keys" / "key").write_text("private")
+    (hostile / "params" / "key").symlink_to(tmp_path / "keys" / "key")
+    (hostile / "tags").symlink_to(tmp_path / "keys")
+    (run,) = runs(tmp_path / "mlruns")
+    assert (run.params, run.tags) == ({}, {})
+
+
+@pytest.mark.parametrize("value", ["2026-13-45", "[" * 5000, "9" * 5000])
+def test_yaml_that_cannot_be_read_is_an_error_of_its_file(hostile: Path, value: str) -> None:
+    (hostile / "meta.yaml").write_text(f"run_id: r1\nstart_time: {value}\n")
+    (error,) = source_of(hostile.parent).runs()
+    assert "meta.yaml: no readable YAML" in str(error)
+
+
+def test_a_name_of_endless_aliases_is_none(hostile: Path) -> None:
+    levels = [f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 9)}]" for n in range(5)]
+    bomb = "\n".join(["run_id: r1", "a0: &a0 [x]", *levels, "run_name: *a5"])
+    (hostile / "meta.yaml").write_text(bomb)
+    assert [run.name for run in runs(hostile.parent)] == ["r1"]
+
+
+def test_many_wrong_lines_are_counted(hostile: Path) -> None:
+    (hostile / "metrics" / "loss").write_text("wrong\n" * 1000 + "7 0.5 9\n")
+    (run,) = runs(hostile.parent)
+    assert values(run) == {("loss", 9): 0.5}
+    assert (len(run.troubles), run.left) == (10, {"more wrong lines": 990})
+
+
+def test_a_tag_without_a_value_in_a_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "mlflow.db"
+    run_id = log(MlflowClient(f"sqlite:///{path}"))
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("UPDATE tags SET value = NULL WHERE key = 'who'")
+    assert [run.tags["who"] for run in runs(path) if run.source_id.endswith(run_id)] == [""]
 
 
 def tensor(tag: str, value: float) -> Any:
@@ -282,6 +336,21 @@ def test_a_history_with_a_bad_line(tmp_path: Path) -> None:
     (run,) = runs(file)
     assert values(run) == {("loss", 1): 2.0}
     assert run.troubles[0].startswith(f"{file}: line 2: ")
+
+
+@pytest.mark.parametrize("line", ["[" * 100_000, '{"_step": ' + "9" * 5000 + "}"])
+def test_a_line_that_json_cannot_read(tmp_path: Path, line: str) -> None:
+    (tmp_path / "history.jsonl").write_text(f'{{"_step": 1, "loss": 2.0}}\n{line}\n')
+    (run,) = runs(tmp_path)
+    assert values(run) == {("loss", 1): 2.0}
+    assert len(run.troubles) == 1
+
+
+def test_numbers_that_are_too_large(tmp_path: Path) -> None:
+    row = f'{{"_step": 1, "_timestamp": 1e308, "loss": {10**400}}}'
+    (tmp_path / "history.jsonl").write_text(row)
+    (run,) = runs(tmp_path)
+    assert (run.started_ms, values(run)) == (None, {("loss", 1): math.inf})
 
 
 def test_what_holds_no_runs(tmp_path: Path) -> None:

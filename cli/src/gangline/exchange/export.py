@@ -20,6 +20,7 @@ from gangline.exchange.parquet import pyarrow
 from gangline.sdk import Gangline
 from gangline.sdk.mlflow import Mlflow, MlflowRun
 from gangline_schemas.api.runs import Run
+from gangline_schemas.limits import LATEST
 
 RUNS, METRICS, PARAMS, TAGS = "runs.parquet", "metrics.parquet", "params.parquet", "tags.parquet"
 RUNS_AT_ONCE = 100
@@ -223,4 +224,7 @@ def _appearing(out: Path) -> Iterator[Path]:
 
 
 def _time(ms: int | None) -> datetime | None:
-    return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)
+    """A client may log any number; one beyond all dates is cut."""
+    if ms is None:
+        return None
+    return datetime.fromtimestamp(max(0, min(ms / 1000, LATEST.timestamp())), UTC)

@@ -64,7 +64,9 @@ class MlflowDatabase:
         with closing(self._open()) as database:
             params, tags = (
                 dict(
-                    database.execute(f"SELECT key, value FROM {table} WHERE run_uuid = ?", [run_id])
+                    database.execute(
+                        f"SELECT key, coalesce(value, '') FROM {table} WHERE run_uuid = ?", [run_id]
+                    )
                 )
                 for table in ("params", "tags")
             )

@@ -17,6 +17,8 @@ META = "meta.yaml"
 _STATES = ("", "RUNNING", "SCHEDULED", "FINISHED", "FAILED", "KILLED")
 """By the number that the file store writes."""
 _TRASH = ".trash"
+_TROUBLES = 10
+"""So many wrong lines of a file are named, the others counted."""
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -59,13 +61,13 @@ class MlflowFiles:
         if above not in experiments:
             experiments[above] = _experiment(above)
         experiment = experiments[above]
-        run_id = str(meta.get("run_id") or meta["run_uuid"])
+        run_id = _text(meta.get("run_id") or meta["run_uuid"])
         tags = _texts(folder / "tags")
         status = meta.get("status")
         state = _STATES[status] if isinstance(status, int) and 0 < status < len(_STATES) else ""
         return SourceRun(
             f"mlflow/{run_id}",
-            str(meta.get("run_name") or tags.get("mlflow.runName") or run_id),
+            _text(meta.get("run_name")) or tags.get("mlflow.runName") or run_id,
             lambda run: _points(folder, experiment.models[run_id], run),
             project=experiment.name,
             state=state or "FINISHED",
@@ -90,18 +92,23 @@ def _experiment(folder: Path) -> _Experiment:
     models: Counter[str] = Counter()
     for meta in folder.glob(f"models/*/{META}"):
         with suppress(SourceError):  # models are only counted
-            models[str(_yaml(meta).get("source_run_id"))] += 1
-    return _Experiment(str(_yaml(file).get("name", "")) if file.is_file() else "", models)
+            models[_text(_yaml(meta).get("source_run_id"))] += 1
+    return _Experiment(_text(_yaml(file).get("name")) if file.is_file() else "", models)
 
 
 def _yaml(file: Path) -> dict[str, Any]:
     try:
         found = yaml.load(file.read_text(encoding="utf-8"), _LOADER)  # noqa: S506 - a safe loader
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:  # also a wrong date
         raise SourceError(file, f"no readable YAML: {str(error).splitlines()[0]}") from None
     if not isinstance(found, dict):
         raise SourceError(file, "no mapping")
     return found
+
+
+def _text(value: object) -> str:
+    """A plain value as text; a nested one may be endless by its aliases."""
+    return str(value) if isinstance(value, str | int | float) else ""
 
 
 def _whole(value: object) -> int | None:
@@ -109,9 +116,10 @@ def _whole(value: object) -> int | None:
 
 
 def _files(folder: Path) -> Iterator[tuple[str, Path]]:
-    """(name, file) of each; a name with a slash is a path."""
+    """(name, file) of each; a name with a slash is a path. No link leads out of the run."""
+    run = folder.parent.resolve()
     for file in sorted(folder.rglob("*")):
-        if file.is_file():
+        if file.is_file() and file.resolve().is_relative_to(run):
             yield file.relative_to(folder).as_posix(), file
 
 
@@ -128,13 +136,18 @@ def _texts(folder: Path) -> dict[str, str]:
 def _points(folder: Path, models: int, run: SourceRun) -> Iterator[Point]:
     run.left += _left(folder) + Counter({"logged models": models})
     for name, file in _files(folder / "metrics"):
+        wrong = 0
         try:
             with file.open(encoding="utf-8") as lines:
                 for number, line in enumerate(lines, 1):
                     try:
                         yield _point(name, line)
                     except (ValueError, IndexError):
-                        run.troubles.append(f"{file}:{number}: no line 'time value step'")
+                        wrong += 1
+                        if wrong > _TROUBLES:
+                            run.left["more wrong lines"] += 1
+                        else:
+                            run.troubles.append(f"{file}:{number}: no line 'time value step'")
         except (OSError, UnicodeDecodeError) as error:
             run.troubles.append(f"{file}: {error}")
 

@@ -81,7 +81,7 @@ def _checked_rows(file: Path, run: SourceRun) -> Iterator[dict[str, Any]]:
     """The rows before the first that cannot be read, which becomes a trouble of the run."""
     try:
         yield from _ROWS[file.suffix](file)
-    except (OSError, ValueError, csv.Error) as error:
+    except (OSError, ValueError, RecursionError, csv.Error) as error:
         run.troubles.append(f"{file}: {str(error).splitlines()[0]}")
 
 
@@ -90,7 +90,7 @@ def _object(file: Path) -> dict[str, Any]:
         return {}
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise SourceError(file, f"no readable JSON: {error}") from None
     if not isinstance(found, dict):
         raise SourceError(file, "no JSON object")

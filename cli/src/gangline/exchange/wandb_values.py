@@ -44,7 +44,7 @@ def _plain(row: Mapping[str, Any], run: SourceRun) -> dict[str, Any]:
 def time_ms(row: Mapping[str, Any]) -> int | None:
     """When a row was logged, as Unix time; None where it does not say so."""
     time_s = _number(row.get(_TIME))
-    return None if time_s is None or not math.isfinite(time_s) else round(time_s * 1000)
+    return None if time_s is None or not math.isfinite(time_s * 1000) else round(time_s * 1000)
 
 
 def run_texts(
@@ -68,8 +68,9 @@ def run_texts(
 
 
 def _number(value: object) -> float | None:
-    if isinstance(value, bool):
-        return float(value)
     if isinstance(value, int | float):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            return math.inf if value > 0 else -math.inf
     return _NUMBERS.get(value) if isinstance(value, str) else None
