@@ -97,6 +97,12 @@ def test_params_are_texts() -> None:
         tags_of({"gangline.job": "x"})
 
 
+def test_what_no_database_keeps_is_replaced() -> None:
+    name = b"/data/\xff.bin".decode(errors="surrogateescape")
+    assert params_of({"path": name}) == {"path": "/data/?.bin"}
+    assert tags_of({"note": "a\0b"}) == {"note": "a?b"}
+
+
 @pytest.mark.parametrize("step", [0, 7, np.int64(7), torch.tensor(7), 2**53 - 1])
 def test_steps(step: Any) -> None:
     assert step_of(step) == int(step)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from gangline.tracking.values import TAG_CHARS
+from gangline.tracking.values import TAG_CHARS, storable
 
 GIT_S: Final = 2.0
 
@@ -22,7 +22,7 @@ def origin_tags() -> dict[str, str]:
     with suppress(KeyError, OSError):  # a user id without a name
         found["mlflow.user"] = getpass.getuser()
     found["mlflow.source.git.commit"] = _commit(Path(found.get("mlflow.source.name", "")).parent)
-    return {name: text[:TAG_CHARS] for name, text in found.items() if text}
+    return {name: storable(text)[:TAG_CHARS] for name, text in found.items() if text}
 
 
 def _commit(folder: Path) -> str:

@@ -25,7 +25,7 @@ from gangline.tracking.origin import origin_tags
 from gangline.tracking.run import Run, note, status_of
 from gangline.tracking.server import TrackingServer
 from gangline.tracking.spool import FOLDER, Header, Spool
-from gangline.tracking.values import params_of, tags_of
+from gangline.tracking.values import params_of, storable, tags_of
 from gangline.transport import Transport
 
 Mode = Literal["online", "offline", "disabled"]
@@ -82,9 +82,9 @@ def init(
     params_of(given)
     header = Header(
         client_id=uuid.uuid4().hex,
-        project=project or os.environ.get("GANGLINE_PROJECT") or "default",
+        project=storable(project or os.environ.get("GANGLINE_PROJECT") or "default"),
         team=team or os.environ.get("GANGLINE_TEAM"),
-        name=name,
+        name=None if name is None else storable(name),
         tags=tags_of(tags if isinstance(tags, Mapping) else dict.fromkeys(tags, "true")),
         started_ms=time.time_ns() // 1_000_000,
         run_id=run_id,

@@ -76,13 +76,18 @@ def tags_of(tags: Mapping[str, Any]) -> dict[str, str]:
 
 def text_of(name: str, value: Any, most: int) -> str:
     """A value as text. Raises ValueError if it is longer than `most` characters."""
-    text = str(value)
+    text = storable(str(value))
     if len(text) > most:
         raise ValueError(
             f"{_key(name)}: {len(text):,} characters, at most {most:,} can be kept; "
             "log a long text as an artifact"
         )
     return text
+
+
+def storable(text: str) -> str:
+    """A text that JSON and databases keep: a file's name may have other bytes than UTF-8's."""
+    return text.encode("utf-8", "replace").decode().replace("\0", "?")
 
 
 def check_name(name: object) -> None:
