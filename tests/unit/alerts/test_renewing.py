@@ -30,7 +30,13 @@ def test_a_wrong_or_missing_file_is_left_until_it_changes(tmp_path: Path) -> Non
     path = tmp_path / "alerts.yaml"
     path.write_text("rules: {}")
     watched = WatchedFile(path)
-    for change in (lambda: path.write_text("rules: {queue-wait: 5}"), path.unlink):
+    changes = (
+        lambda: path.write_text("rules: {queue-wait: 5}"),
+        lambda: path.write_text("rules: 2026-13-45"),
+        lambda: path.write_text("[" * 5000),
+        path.unlink,
+    )
+    for change in changes:
         change()
         assert [watched.renewed() for _ in range(3)] == [None] * 3
     new = tmp_path / "new.yaml"

@@ -22,6 +22,6 @@ def read_config_file(path: Path) -> object:
         raise ConfigFileError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigFileError(f"{path}: is not UTF-8 text") from None
-    except (tomllib.TOMLDecodeError, yaml.YAMLError) as error:
+    except (ValueError, RecursionError, yaml.YAMLError) as error:  # also a date that is none
         kind = "TOML" if is_toml else "YAML"
         raise ConfigFileError(f"{path}: is not {kind}: {error}") from None
