@@ -181,6 +181,29 @@ def test_resources_that_a_run_used(tracker: TrackerProcess, history: History) ->
     assert found.runs[1].values[2] is None
 
 
+def test_steps_that_only_mlflow_has(tracker: TrackerProcess, history: History) -> None:
+    cpu, at = "cpu_utilization_percentage", BASE_MS // 1000
+    points: list[tuple[str, int, float | None]] = [
+        ("warm up", -2500, 1.0), ("warm up", -1500, 2.0), ("warm up", 10, 3.0),
+        (f"system/{cpu}", 0, 80.0), (f"system/{cpu}", 2**62, 80.0),
+        (f"system/n1/{cpu}", at, 10.0), (f"system/n1/{cpu}", at + 100, 20.0),
+    ]  # fmt: skip
+    send_logged(tracker, logged("job-n", *points))
+    client, own = tracker.client("service"), {"job-n": "nlp"}
+    curves = CurveReader(client)
+    wait_until("points", lambda: curves.latest(own))
+    for axis, points_asked in (("step", 500), ("step", 3), ("time", 3)):
+        asked = CurveQuery(own, ["warm up"], points=points_asked, axis=axis)
+        (curve,) = curves.curves(asked)
+        assert {curve.points[0].low, curve.points[-1].high} == {1.0, 3.0}
+    found = curves.curves(CurveQuery(own, [f"system/{cpu}", f"system/n1/{cpu}"], points=50))
+    assert [len(curve.points) for curve in found] == [2, 2]
+    (run,) = (found.run for found in history.some_runs(["job-a"]))
+    run = run.model_copy(update={"run_id": "job-n"})
+    (curve,) = ResourceReader(client, GpuPrices()).over_time([run], 200)
+    assert [point.cpu for point in curve.points] == [10.0, 20.0]
+
+
 def test_runs_are_found_by_the_tags_that_users_set(
     tracker: TrackerProcess, history: History
 ) -> None:

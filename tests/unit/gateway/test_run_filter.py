@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gangline_gateway.curves import between, smoothed
 from gangline_gateway.filter_words import Comparison, FilterError, Key, read_filter
 from gangline_gateway.run_filter import RunQuery
-from gangline_gateway.sql_parts import CursorError
+from gangline_gateway.sql_parts import CursorError, json_cursor
 
 
 def test_the_words_of_a_filter() -> None:
@@ -82,6 +82,12 @@ def test_values_and_names_are_parameters(text: str) -> None:
 def test_a_cursor_of_another_query_is_refused(cursor: str) -> None:
     with pytest.raises(CursorError):
         RunQuery().after(cursor)
+
+
+@pytest.mark.parametrize(("at", "job"), [(1, "\ud800"), (10**400, "a"), (-(2**64), "a")])
+def test_a_value_that_no_column_holds_is_no_cursor(at: int, job: str) -> None:
+    with pytest.raises(CursorError):
+        RunQuery().after(json_cursor([at, job]))
 
 
 def test_smoothing_has_no_bias_to_zero() -> None:

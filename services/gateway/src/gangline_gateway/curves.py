@@ -99,10 +99,13 @@ class CurveReader:
 
         Raises CurveError.
         """
-        own = [name for name in asked.names if not is_system(name)]
-        timed = [name for name in asked.names if is_system(name)]  # their steps are seconds
-        parts = [replace(asked, names=names) for names in (own, timed) if names]
-        found = [curve for part in parts for curve in self._curves(part)]
+        # Steps of the system's metrics are seconds; those by MLflow, without a node, are counted.
+        kinds: dict[int, list[str]] = {}
+        for name in asked.names:
+            kinds.setdefault(is_system(name) * min(name.count("/"), 2), []).append(name)
+        found = [
+            curve for names in kinds.values() for curve in self._curves(replace(asked, names=names))
+        ]
         return sorted(found, key=lambda curve: (curve.run_id, curve.name))
 
     def _curves(self, asked: CurveQuery) -> list[Curve]:
@@ -221,8 +224,9 @@ def _of_steps(asked: CurveQuery, steps: Steps, width: int) -> Where:
     """Rows of these steps of each run, in whole parts of a roll-up."""
     where = _of({run: asked.runs[run] for run in steps}, asked.names)
     part, base = curve_sql.part_of(width)
-    lows = [low // base for low, _ in steps.values()]
-    highs = [high // base for _, high in steps.values()]
+    lows, highs = (
+        [_part(step, base) for step in ends] for ends in zip(*steps.values(), strict=True)
+    )
     where.add(f"{part} BETWEEN {{low:Int64}} AND {{high:Int64}}", low=min(lows), high=max(highs))
     if len({*lows}) > 1 or len({*highs}) > 1:
         where.add(
@@ -235,6 +239,11 @@ def _of_steps(asked: CurveQuery, steps: Steps, width: int) -> Where:
     return where
 
 
+def _part(step: int, base: int) -> int:
+    """As ClickHouse's intDiv, which rounds towards zero: MLflow's steps may be negative."""
+    return step // base if step >= 0 else -(-step // base)
+
+
 def _widen(steps: Steps, run: str, first: int, last: int) -> None:
     low, high = steps.get(run, (first, last))
     steps[run] = (min(low, first), max(high, last))
@@ -242,9 +251,9 @@ def _widen(steps: Steps, run: str, first: int, last: int) -> None:
 
 def _clipped(asked: CurveQuery, steps: Steps) -> Steps:
     """The steps that lie in the range."""
-    first, last = int(asked.first or 0), None if asked.last is None else int(asked.last)
+    first, last = (None if end is None else int(end) for end in (asked.first, asked.last))
     clipped = {
-        run: (max(low, first), high if last is None else min(high, last))
+        run: (low if first is None else max(low, first), high if last is None else min(high, last))
         for run, (low, high) in steps.items()
     }
     return {run: (low, high) for run, (low, high) in clipped.items() if low <= high}

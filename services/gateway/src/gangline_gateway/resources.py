@@ -13,6 +13,7 @@ from clickhouse_connect.driver.client import Client
 from gangline_gateway.prices import GpuPrices
 from gangline_gateway.sql_parts import Where, fetch, logged_id
 from gangline_schemas.api.runs import ResourceCurve, ResourcePoint, Resources, Run
+from gangline_schemas.limits import LATEST
 from gangline_schemas.system_metrics import PREFIX
 
 _MEANS = {
@@ -25,8 +26,8 @@ _MEANS = {
 }
 """Fields of the answers by the last part of a metric's name. They are means over nodes."""
 _ROLL_UP_S = 1000
-_LAST_STEP = 253_402_300_799
-"""Steps are Unix seconds: the end of the year 9999. Programs may log any step."""
+_EARLIEST_S, _LATEST_S = 1_000_000_000, int(LATEST.timestamp())
+"""The steps of a node agent's metrics are Unix times; MLflow's own client counts from 0."""
 _LAST = "splitByChar('/', toString(name))[-1]"
 
 
@@ -63,8 +64,8 @@ class ResourceReader:
         spans = self._rows(
             "SELECT run_id, min(first) AS first, max(last) AS last FROM ("
             "SELECT run_id, name, is_nan, team, min(step) AS first, max(step) AS last "
-            f"FROM gangline.metric_points {where.sql} GROUP BY run_id, name, is_nan, team) "
-            "GROUP BY run_id",
+            f"FROM gangline.metric_points {where.sql} GROUP BY run_id, name, is_nan, team "
+            f"HAVING first >= {_EARLIEST_S} AND last < {_LATEST_S}) GROUP BY run_id",
             where.parameters,
         )
         if not spans:
@@ -73,6 +74,11 @@ class ResourceReader:
         width = max(1, -(-longest // points))
         base = min(_ROLL_UP_S, width)
         width = -(-width // base) * base
+        where.add(
+            f"intDiv(step, {base}) BETWEEN {{from:Int64}} AND {{until:Int64}}",
+            **{"from": min(row["first"] for row in spans) // base},
+            until=max(row["last"] for row in spans) // base,
+        )
         rows = self._rows(
             f"SELECT run_id, intDiv(part, {width // base}) AS bucket, {_LAST} AS kind, "
             "sum(total) / sum(found) AS mean, max(last) AS until FROM ("
@@ -135,12 +141,6 @@ class ResourceReader:
         )
 
 
-def _seconds(attempt: dict[str, Any], until: datetime) -> float:
-    """The time that an attempt had its GPUs, before `until`."""
-    ended = min(until, attempt["released_at"])
-    return max(0.0, float((ended - attempt["allocated_at"]).total_seconds()))
-
-
 def _where(runs: Mapping[str, str]) -> Where:
     where = Where()
     where.add(
@@ -150,9 +150,8 @@ def _where(runs: Mapping[str, str]) -> Where:
         owners=list(runs.values()),
     )
     where.add(
-        "is_nan = 0 AND step BETWEEN 0 AND {until:Int64} AND startsWith(name, {system:String}) AND "
+        "is_nan = 0 AND startsWith(name, {system:String}) AND "
         f"{_LAST} IN {{kinds:Array(String)}}",
-        until=_LAST_STEP,
         system=PREFIX,
         kinds=list(_MEANS),
     )

@@ -115,6 +115,8 @@ def read_json_cursor(cursor: str) -> list[Any]:
         raise CursorError from None
     if not isinstance(values, list) or not values:
         raise CursorError
+    if any(isinstance(value, int) and abs(value) > 2**63 for value in values):
+        raise CursorError
     return values
 
 
