@@ -26,8 +26,9 @@ _MEANS = {
 }
 """Fields of the answers by the last part of a metric's name. They are means over nodes."""
 _ROLL_UP_S = 1000
-_EARLIEST_S, _LATEST_S = 1_000_000_000, int(LATEST.timestamp())
-"""The steps of a node agent's metrics are Unix times; MLflow's own client counts from 0."""
+_TIMES = f"first >= 1000000000 AND last < {int(LATEST.timestamp())}"
+"""Steps of a node agent's metrics are Unix times; MLflow's client counts, programs log anything.
+No condition on single steps: roll-ups have none."""
 _LAST = "splitByChar('/', toString(name))[-1]"
 
 
@@ -44,8 +45,9 @@ class ResourceReader:
         rows = self._rows(
             f"SELECT run_id, {_LAST} AS kind, sum(total) / sum(found) AS mean, max(high) AS most "
             "FROM (SELECT run_id, name, is_nan, team, sum(value) AS total, count() AS found, "
-            f"max(value) AS high FROM gangline.metric_points {where.sql} "
-            "GROUP BY run_id, name, is_nan, team) GROUP BY run_id, kind",
+            "max(value) AS high, min(step) AS first, max(step) AS last "
+            f"FROM gangline.metric_points {where.sql} GROUP BY run_id, name, is_nan, team "
+            f"HAVING {_TIMES}) GROUP BY run_id, kind",
             where.parameters,
         )
         jobs = {logged_id(run): run for run in runs}
@@ -65,7 +67,7 @@ class ResourceReader:
             "SELECT run_id, min(first) AS first, max(last) AS last FROM ("
             "SELECT run_id, name, is_nan, team, min(step) AS first, max(step) AS last "
             f"FROM gangline.metric_points {where.sql} GROUP BY run_id, name, is_nan, team "
-            f"HAVING first >= {_EARLIEST_S} AND last < {_LATEST_S}) GROUP BY run_id",
+            f"HAVING {_TIMES}) GROUP BY run_id",
             where.parameters,
         )
         if not spans:
