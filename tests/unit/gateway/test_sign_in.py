@@ -171,7 +171,10 @@ def test_pages_of_mlflow_lead_to_the_form(browser: Browser) -> None:
     led = browser("GET", "/mlflow/teams/nlp/?a=1", headers=html)
     assert led.status_code == 303
     assert led.headers["location"] == "/session?next=%2Fmlflow%2Fteams%2Fnlp%2F%3Fa%3D1"
-    assert browser("GET", "/mlflow/teams/nlp/").status_code == 401
+    refused = browser("GET", "/mlflow/teams/nlp/")
+    assert refused.status_code == 401
+    assert refused.json()["error_code"] == "UNAUTHENTICATED", "MLflow's client shows its message"
+    assert refused.json()["message"] == refused.json()["detail"]
     assert browser("GET", "/v1/x", headers=html).status_code == 401
     assert browser("POST", "/mlflow/", headers=html).status_code == 401
 

@@ -88,8 +88,13 @@ def trace_id() -> str:
     return trace.format_trace_id(trace.get_current_span().get_span_context().trace_id)
 
 
-def response(error: ProblemError, instance: str | None = None) -> JSONResponse:
-    """The problem document as a response."""
+_MLFLOW_CODES = {401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 429: "REQUEST_LIMIT_EXCEEDED"}
+
+
+def response(
+    error: ProblemError, instance: str | None = None, *, mlflow: bool = False
+) -> JSONResponse:
+    """The problem document as a response; with `mlflow` also the fields of MLflow's errors."""
     problem = Problem(
         type=f"urn:gangline:problem:{error.code}",
         title=HTTPStatus(error.status).phrase,
@@ -98,8 +103,12 @@ def response(error: ProblemError, instance: str | None = None) -> JSONResponse:
         instance=f"urn:gangline:request:{instance or trace_id()}",
         errors=error.errors[:_MAX_ERRORS],
     )
+    document = problem.model_dump(mode="json")
+    if mlflow:
+        code = _MLFLOW_CODES.get(error.status, "BAD_REQUEST")
+        document |= {"error_code": code, "message": problem.detail}
     return JSONResponse(
-        problem.model_dump(mode="json"),
+        document,
         status_code=error.status,
         headers=error.headers,
         media_type=MEDIA_TYPE,

@@ -166,7 +166,8 @@ class RequestChecks:
             _check_length(headers, limit)
             rates.begin(principal.name)
         except ProblemError as error:
-            await problems.response(error, scope["trace_id"])(scope, receive, send)
+            mlflow = is_mlflow(scope["path"])
+            await problems.response(error, scope["trace_id"], mlflow=mlflow)(scope, receive, send)
             return
         await self._share(scope, _limited(receive, limit), send, principal.name, rates)
 

@@ -25,7 +25,7 @@ from gangline_gateway.filter_words import MAX_CHARS, MAX_ORDER
 from gangline_gateway.history import HistoryRun, RunFilter
 from gangline_gateway.history_access import Queries
 from gangline_gateway.parallel import parallel
-from gangline_gateway.problems import invalid, not_found
+from gangline_gateway.problems import ProblemError, invalid, not_found
 from gangline_gateway.routes.jobs import team_of_job
 from gangline_gateway.sql_parts import MLFLOW_RUN
 from gangline_schemas.api.runs import (
@@ -224,7 +224,10 @@ def team_of_run(app: AppContext, caller: Principal, run_id: str) -> str:
         found = app.history.query(lambda q: q.curves.team_of(run_id, visible_teams(caller)))
         if found is not None:
             return found
-    return team_of_job(app, caller, run_id)
+    try:
+        return team_of_job(app, caller, run_id)
+    except ProblemError as error:
+        raise (not_found("run") if error.status == 404 else error) from None
 
 
 def _rows(app: AppContext, caller: Principal, run_ids: list[str]) -> list[HistoryRun]:
@@ -257,7 +260,10 @@ def _of_mlflow(app: AppContext, caller: Principal, run_id: str) -> HistoryRun | 
 )
 async def tag_run(run_id: RunId, body: TagsBody, app: App, caller: Caller) -> Tagged:
     """Also of a run that ended. null removes a tag; other tags stay."""
-    team = await asyncio.to_thread(team_of_job, app, caller, run_id)
+    try:
+        team = await asyncio.to_thread(team_of_job, app, caller, run_id)
+    except ProblemError as error:
+        raise (not_found("run of a job") if error.status == 404 else error) from None
     may_change(caller, team)
     event = RunTagged(job_id=run_id, team=team, tags=body.tags, user=caller.name)
     await app.publisher.publish(run_id, event)
