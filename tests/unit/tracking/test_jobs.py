@@ -83,7 +83,7 @@ def test_a_job_s_run_that_is_made_later(
 ) -> None:
     monkeypatch.setattr("gangline.tracking.live.FIRST_RETRY_S", 0.01)
     stored = server.runs.pop(mlflow_run_id(JOB))
-    with gangline.init(tags=["best"]) as run:
+    with gangline.init(tags="best") as run:
         asked = len(server.requests)
         until(lambda: len(server.requests) > asked + 1)
         server.runs[mlflow_run_id(JOB)] = stored

@@ -60,6 +60,7 @@ def test_nested_names() -> None:
         ({"list": [1.0]}, TypeError, "list: a list is not one number"),
         ({"z": 1j}, TypeError, "z: a complex is not one number"),
         ({"big": 10**400}, ValueError, "big: the number is too large"),
+        (0.5, TypeError, "metrics: a float has no names; give a mapping"),
         ({1: 0.5}, TypeError, "1: a name must be text"),
         ({"": 0.5}, ValueError, "'': "),
         ({"a//b": 0.5}, ValueError, "a//b: "),

@@ -52,7 +52,7 @@ def init(
     project: str | None = None,
     name: str | None = None,
     config: Any = None,
-    tags: Sequence[str] | Mapping[str, Any] = (),
+    tags: str | Sequence[str] | Mapping[str, Any] = (),
     mode: Mode | None = None,
     *,
     team: str | None = None,
@@ -85,7 +85,7 @@ def init(
         project=storable(project or os.environ.get("GANGLINE_PROJECT") or "default"),
         team=team or os.environ.get("GANGLINE_TEAM"),
         name=None if name is None else storable(name),
-        tags=tags_of(tags if isinstance(tags, Mapping) else dict.fromkeys(tags, "true")),
+        tags=tags_of(_named(tags)),
         started_ms=time.time_ns() // 1_000_000,
         run_id=run_id,
     )
@@ -185,6 +185,12 @@ def _job_sink(job: Job, header: Header, place: _Place) -> Sink:
     if header.tags:
         sink.record(["tags", header.tags])
     return sink
+
+
+def _named(tags: str | Sequence[str] | Mapping[str, Any]) -> Mapping[str, Any]:
+    if isinstance(tags, str):
+        tags = [tags]
+    return tags if isinstance(tags, Mapping) else dict.fromkeys(tags, "true")
 
 
 def _run_sink(job: Job | None, header: Header, place: _Place, *, named: bool) -> Sink:

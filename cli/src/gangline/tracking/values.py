@@ -32,6 +32,7 @@ def points_of(metrics: Mapping[str, Any], known: set[str]) -> list[Point]:
     Raises TypeError for a value that is not one number, ValueError for a name that no metric can
     have; both name the key.
     """
+    _check_names("metrics", metrics)
     found: list[Point] = []
     for name, value in metrics.items():
         if (type(value) is float or type(value) is int) and name in known:
@@ -39,6 +40,12 @@ def points_of(metrics: Mapping[str, Any], known: set[str]) -> list[Point]:
         else:
             found += _points(name, value, known)
     return found
+
+
+def _check_names(what: str, given: object) -> None:
+    if not isinstance(given, Mapping):
+        kind = type(given).__name__
+        raise TypeError(f"{what}: a {kind} has no names; give a mapping such as {{'name': 1}}")
 
 
 def _points(name: str, value: Any, known: set[str]) -> Iterator[Point]:
@@ -67,6 +74,7 @@ def params_of(values: Mapping[str, Any]) -> dict[str, str]:
 
 def tags_of(tags: Mapping[str, Any]) -> dict[str, str]:
     """Tags as texts. Raises TypeError or ValueError."""
+    _check_names("tags", tags)
     for name in tags:
         check_name(name)
         if name.startswith(PLATFORM):
