@@ -18,16 +18,17 @@ _PAGE = """<!doctype html>
 body {{ font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 64rem }}
 div {{ overflow-x: auto }}
 table {{ border-collapse: collapse; font-variant-numeric: tabular-nums }}
-th, td {{ border-bottom: 1px solid #8886; padding: .3rem .75rem; text-align: right }}
+th, td {{ border-bottom: 1px solid #8886; padding: .3rem .75rem; text-align: right;
+  max-width: 22rem; overflow-wrap: anywhere; vertical-align: top }}
 th:first-child, td:first-child, .texts th, .texts td {{ text-align: left; white-space: pre }}
 svg {{ max-width: 100%; height: auto }}
 </style>
 <h1>Comparison of runs</h1>
 <p>{made}</p>
 <h2>Runs</h2><div class="texts">{runs}</div>
+<h2>Curves</h2>{picture}
 <h2>Outcome</h2>{outcome}
 <h2>Configuration: what differs</h2>{differing}
-<h2>Curves</h2>{picture}
 </html>
 """
 
