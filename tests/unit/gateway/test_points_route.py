@@ -8,10 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
-from starlette.types import Receive, Scope, Send
+import pytest
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gangline_gateway.app import routes
-from gangline_gateway.app_context import AppContext
+from gangline_gateway.app_context import PAGES_PER_USER, AppContext
 from gangline_gateway.history_access import HistoryAccess, Queries
 from gangline_gateway.run_points import PointPage, PointQuery
 from gangline_service.tokens import Principal, Role
@@ -37,10 +38,13 @@ class Source:
 
     def page(self, wanted: PointQuery) -> PointPage:
         self.asked.append(wanted)
+        if wanted.cursor == "bad":
+            raise ZeroDivisionError
         return PointPage(b"bytes", "next=&" if wanted.cursor is None else None)
 
 
-def ask(source: Source, caller: Principal, path: str, **params: Any) -> httpx.Response:
+def served(source: Source, caller: Principal) -> ASGIApp:
+    """The route for this caller."""
     away: Any = None
     known: Any = source
     history = HistoryAccess(
@@ -52,8 +56,12 @@ def ask(source: Source, caller: Principal, path: str, **params: Any) -> httpx.Re
         scope.setdefault("state", {})["principal"] = caller
         await app(scope, receive, send)
 
+    return as_caller
+
+
+def ask(source: Source, caller: Principal, path: str, **params: Any) -> httpx.Response:
     async def get() -> httpx.Response:
-        transport = httpx.ASGITransport(as_caller)
+        transport = httpx.ASGITransport(served(source, caller))
         async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
             return await client.get(path, params=params or None)
 
@@ -83,6 +91,48 @@ def test_a_team_gets_its_own_points_only() -> None:
     ask(source, VISION, PATH, run="a" * 32, kind="mlflow")
     ask(source, ADMIN, PATH, run="a" * 32, kind="mlflow")
     assert [query.teams for query in source.asked[1:]] == [VISION.teams, None]
+
+
+def test_few_pages_wait_for_a_client_that_does_not_read() -> None:
+    source = Source()
+
+    async def check() -> None:
+        app, read = served(source, ADMIN), asyncio.Event()
+        statuses: asyncio.Queue[int] = asyncio.Queue()
+
+        async def page(cursor: str = "") -> None:
+            scope: Scope = {
+                "type": "http", "method": "GET", "path": PATH, "headers": [],
+                "query_string": f"run=job-a{cursor}".encode(), "server": ("gateway", 80),
+            }  # fmt: skip
+
+            async def send(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    statuses.put_nowait(message["status"])
+                else:
+                    await read.wait()
+
+            async def receive() -> Message:
+                return {"type": "http.request", "body": b"", "more_body": False}
+
+            await app(scope, receive, send)
+
+        read.set()
+        for _ in range(PAGES_PER_USER + 1):
+            with pytest.raises(ZeroDivisionError):
+                await page("&cursor=bad")
+            assert await statuses.get() == 500
+        read.clear()
+        waiting = [asyncio.create_task(page()) for _ in range(PAGES_PER_USER)]
+        assert [await statuses.get() for _ in waiting] == [200] * PAGES_PER_USER
+        waiting.append(asyncio.create_task(page()))
+        assert await statuses.get() == 429
+        read.set()
+        await asyncio.gather(*waiting)
+        await page()
+        assert await statuses.get() == 200
+
+    asyncio.run(check())
 
 
 def test_what_cannot_be_asked() -> None:

@@ -30,6 +30,8 @@ from gangline_storage.port import ObjectStore
 UPLOADS = 8
 UPLOADS_PER_USER = 2
 UPLOAD_WAIT_S = 10.0
+PAGES_PER_USER = 4
+"""Of points: each may take 200 MB until its client has read it."""
 ID_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 
 
@@ -72,6 +74,9 @@ class AppContext:
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     submitting: KeyLocks = field(default_factory=KeyLocks)
     uploads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(UPLOADS))
+    pages_of: UserSlots = field(
+        default_factory=lambda: UserSlots(PAGES_PER_USER, "pages of points")
+    )
     uploads_of: UserSlots = field(default_factory=lambda: UserSlots(UPLOADS_PER_USER, "uploads"))
 
     def details(self, job_id: str, caller: Principal) -> JobDetails | None:

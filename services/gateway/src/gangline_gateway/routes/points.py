@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated
 
 from fastapi import Query, Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from gangline_gateway.app_context import ID_PATTERN, App, Caller, answers, router, visible_teams
 from gangline_gateway.problems import not_found
@@ -20,6 +23,18 @@ MEDIA_TYPES: dict[Format, str] = {
     "jsonl": "application/x-ndjson",
 }
 _BYTES = {"schema": {"type": "string", "format": "binary"}}
+
+
+class _Page(Response):
+    """Calls `sent` when the client has read it, or has gone."""
+
+    sent: Callable[[], None]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self.sent()
 
 
 @points.get(
@@ -77,9 +92,16 @@ def get_points(
     asked = PointQuery(
         kind, wanted, tuple(name or ()), first, limit, format=form, cursor=cursor, teams=teams
     )
-    page = app.history.query(lambda q: q.points.page(asked))
-    headers = {"Cache-Control": "no-store"}
-    if page.cursor is not None:
-        url = request.url.include_query_params(cursor=page.cursor)
-        headers["Link"] = f'<{url.path}?{url.query}>; rel="next"'
-    return Response(page.body, headers=headers, media_type=MEDIA_TYPES[form])
+    app.pages_of.take(caller.name)
+    try:
+        page = app.history.query(lambda q: q.points.page(asked))
+        headers = {"Cache-Control": "no-store"}
+        if page.cursor is not None:
+            url = request.url.include_query_params(cursor=page.cursor)
+            headers["Link"] = f'<{url.path}?{url.query}>; rel="next"'
+        answer = _Page(page.body, headers=headers, media_type=MEDIA_TYPES[form])
+    except BaseException:
+        app.pages_of.free(caller.name)
+        raise
+    answer.sent = partial(app.pages_of.free, caller.name)
+    return answer
