@@ -268,7 +268,35 @@ def test_memory_is_bounded(
 def test_folders_are_private_and_ignored_by_git(server: TrackingStub, kept: Path) -> None:
     folder = offline()
     assert folder.stat().st_mode & 0o077 == 0
-    assert (kept / ".gitignore").read_text() == "*\n"
+    assert (folder / ".gitignore").read_text() == "*\n"
+
+
+def test_a_folder_that_the_user_named_stays_as_it_was(server: TrackingStub, kept: Path) -> None:
+    kept.mkdir()
+    (kept / ".gitignore").write_text("build/\n")
+    offline()
+    with gangline.init() as run:
+        run.log({"loss": 1.0})
+    assert (kept / ".gitignore").read_text() == "build/\n"
+
+
+def test_a_folder_from_elsewhere_uploads_none_but_its_own_files(
+    server: TrackingStub, tmp_path: Path
+) -> None:
+    (tmp_path / "key").write_text("private")
+    folder = offline()
+    (folder / "files").mkdir()
+    (folder / "files" / "00001").symlink_to(tmp_path / "key")
+    (log,) = folder.glob("log.*")
+    records = [["file", "../../../key", "a"], ["file", str(tmp_path / "key"), "b"],
+               ["file", "00001", "c"]]  # fmt: skip
+    log.write_text("".join(json.dumps(record) + "\n" for record in records))
+    said: list[str] = []
+    with connect() as client:
+        (synced,) = client.sync(folder, notice=said.append)
+    assert synced.state == "uploaded"
+    assert [line[:11] for line in said] == ["left out: a", "left out: b", "left out: c"]
+    assert not [request for request in server.requests if "artifacts" in request]
 
 
 def test_a_working_directory_that_cannot_be_written(

@@ -35,7 +35,6 @@ _READ_BYTES: Final = 256 << 10
 FOLDER: Final = "gangline-offline"
 """Where runs are kept, in the working directory, unless another place is named."""
 HEADER: Final = "run.json"
-_IGNORE: Final = ".gitignore"
 
 
 class Header(BaseModel):
@@ -102,7 +101,7 @@ class Spool:
     def make(cls, folder: Path, header: Header) -> Self:
         """A new folder. Raises OSError."""
         folder.mkdir(parents=True, mode=0o700)
-        (folder.parent / _IGNORE).write_text("*\n", encoding="utf-8")
+        (folder / ".gitignore").write_text("*\n", encoding="utf-8")
         lock = _lock(folder)
         if lock is None:
             raise OSError(f"{folder} is locked")
@@ -237,7 +236,8 @@ class Spool:
             self._file = -1
         if remove:
             shutil.rmtree(self.folder, ignore_errors=True)
-            _remove_if_empty(self.folder.parent)
+            with suppress(OSError):
+                self.folder.parent.rmdir()
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
@@ -280,10 +280,3 @@ def _lock(folder: Path) -> int | None:
         return None
     _held.add(place)
     return opened
-
-
-def _remove_if_empty(folder: Path) -> None:
-    with suppress(OSError):
-        if [path.name for path in folder.iterdir()] == [_IGNORE]:
-            (folder / _IGNORE).unlink()
-            folder.rmdir()

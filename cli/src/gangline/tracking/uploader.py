@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from gangline.tracking.server import CLIENT_TAG, Away, Refused, TrackingServer
@@ -132,7 +133,9 @@ class Uploader:
     def _put_file(self, run_id: str, files: Sequence[tuple[str, str]]) -> None:
         for kept, name in files:
             file = self._spool.folder / "files" / kept
-            if file.exists():  # or it was uploaded, and the place was not noted any more
+            if Path(kept).name != kept or file.is_symlink():
+                self._note(f"left out: {name}: its file is not in the run's folder")
+            elif file.exists():  # or it was uploaded, and the place was not noted any more
                 self._server.put_file(run_id, file, name, self._sent)
                 if not self._keep:
                     file.unlink()
