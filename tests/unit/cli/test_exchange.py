@@ -21,7 +21,7 @@ from pyarrow import parquet
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from gangline.errors import CliError, ExitCode
-from gangline.exchange.export import ExportedRun, Exporter
+from gangline.exchange.export import ExportedRun, Exporter, of_mlflow
 from gangline.exchange.importer import DIGEST_TAG, SOURCE_TAG, Importer
 from gangline.exchange.names import Names, fitting
 from gangline.exchange.records import PARENT, Point, SourceError, SourceRun
@@ -214,6 +214,24 @@ def test_points_out_of_range_are_left_out() -> None:
     run = SourceRun("x", "x", lambda _: iter(points))
     assert [*run.points()] == points[2:]
     assert sum(run.left.values()) == 2
+
+
+def test_texts_and_times_that_no_server_takes() -> None:
+    torn, mlflow = "a\ud800", FakeMlflow()
+    points = [Point(torn, 1, 1, 1.0)]
+    run = SourceRun(torn, torn, lambda _: iter(points), started_ms=10**300, ended_ms=-(10**300))
+    run.project, run.params, run.tags = torn, {torn: torn}, {torn: torn}
+    Importer(cast("Mlflow", mlflow)).run(FakeSource(run))
+    (made,) = mlflow.runs.values()
+    assert (made.name, made.experiment, made.started_ms) == ("a?", "id of a?", 0)
+    assert (made.params, made.tags["a_"]) == ({"a_": "a?"}, "a?")
+    assert mlflow.points == {"run-0": {Point("a_", 1, 1, 1.0)}}
+
+
+def test_a_time_beyond_all_dates_is_exported_as_the_last_one() -> None:
+    made = MlflowRun("a" * 32, "sft", "a", "ada", "RUNNING", -(10**18), 10**18, {}, {}, [])
+    row = of_mlflow(made, "nlp").row
+    assert (row["started_at"].year, row["ended_at"].year) == (1970, 2200)
 
 
 def test_names_that_mlflow_takes() -> None:

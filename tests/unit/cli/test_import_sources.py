@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 import sqlite3
 import struct
 import zlib
@@ -26,7 +27,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tensorboard.util import tensor_util
 
 from gangline.errors import CliError
-from gangline.exchange.records import Point, SourceError, SourceRun
+from gangline.exchange.records import Point, SourceError, SourceRun, files_below
 from gangline.exchange.sources import source_of
 
 RECORDED = Path(__file__).parent / "data" / "offline.wandb"
@@ -351,6 +352,23 @@ def test_numbers_that_are_too_large(tmp_path: Path) -> None:
     (tmp_path / "history.jsonl").write_text(row)
     (run,) = runs(tmp_path)
     assert (run.started_ms, values(run)) == (None, {("loss", 1): math.inf})
+
+
+def test_a_link_from_an_export_of_wandb_is_not_read(tmp_path: Path) -> None:
+    folder = tmp_path / "abc"
+    folder.mkdir()
+    (tmp_path / "auths.json").write_text('{"token": "private"}')
+    (folder / "config.json").symlink_to(tmp_path / "auths.json")
+    (folder / "history.jsonl").write_text('{"_step": 1, "loss": 2.0}')
+    (error,) = source_of(folder).runs()
+    assert "config.json: is a link to a file elsewhere" in str(error)
+
+
+@pytest.mark.parametrize("pipe", ["z.tfevents.1", "z.wandb", "history.jsonl"])
+def test_a_pipe_is_not_read(tmp_path: Path, pipe: str) -> None:
+    os.mkfifo(tmp_path / pipe)
+    for pattern in ("*tfevents.*", "*.wandb", "*history.*"):
+        assert files_below(tmp_path, pattern) == []
 
 
 def test_what_holds_no_runs(tmp_path: Path) -> None:

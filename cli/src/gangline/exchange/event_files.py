@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gangline.exchange import protobuf
 from gangline.exchange.protobuf import NotProtobufError
-from gangline.exchange.records import Point, SourceError, SourceRun, as_text
+from gangline.exchange.records import Point, SourceError, SourceRun, as_text, files_below
 from gangline.exchange.tfrecord import CutError, DamagedError, records
 
 PATTERN = "*tfevents.*"
@@ -26,7 +26,7 @@ class EventFiles:
 
     def __init__(self, path: Path) -> None:
         self._root = path if path.is_dir() else path.parent
-        self._files = sorted(path.rglob(PATTERN)) if path.is_dir() else [path]
+        self._files = files_below(path, PATTERN)
 
     def runs(self) -> Iterator[SourceRun | SourceError]:
         """A run for each directory, named as TensorBoard names it."""

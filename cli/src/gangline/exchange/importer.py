@@ -21,6 +21,8 @@ from gangline.errors import CliError, ExitCode
 from gangline.exchange.names import LONGEST_PARAM, LONGEST_TAG, Names, fitting
 from gangline.exchange.records import PARENT, Source, SourceError, SourceRun
 from gangline.sdk.mlflow import PER_BATCH, Mlflow
+from gangline.tracking.values import storable
+from gangline_schemas.limits import LATEST
 
 SOURCE_TAG, DIGEST_TAG = "gangline.import.source", "gangline.import.digest"
 PROJECT = "imported"
@@ -84,10 +86,12 @@ class Importer:
         return done
 
     def _import(self, run: SourceRun, done: Imported) -> ImportedRun:
-        project = self.project or run.project or PROJECT
+        project = storable(self.project or run.project or PROJECT)
         outcome = ImportedRun(run.name, project, "failed")
         digest, points = self._digest(run)
         outcome.points = points
+        run.name, run.started_ms = storable(run.name), _time(run.started_ms)
+        run.ended_ms = _time(run.ended_ms)
         params = fitting(run.params, LONGEST_PARAM, "parameters", run.left)
         tags = fitting(run.tags, LONGEST_TAG, "tags", run.left)
         for name in (PARENT, SOURCE_TAG, DIGEST_TAG):
@@ -115,7 +119,7 @@ class Importer:
     ) -> dict[str, str]:
         """Gives the names that were changed."""
         experiment = self._experiment(outcome.project)
-        origin = hashlib.sha256(run.source_id.encode()).hexdigest()
+        origin = hashlib.sha256(run.source_id.encode(errors="surrogatepass")).hexdigest()
         where = f"tags.`{SOURCE_TAG}` = '{origin}'"
         known = next(self.mlflow.search([experiment], where), None)
         if known is not None and known.tags.get(DIGEST_TAG) == digest:
@@ -147,7 +151,7 @@ class Importer:
         """Of all content, and the number of points. Afterwards the run is complete."""
         digest, count = hashlib.sha256(), 0
         for point in run.points():
-            name = point.name.encode()
+            name = point.name.encode(errors="surrogatepass")
             digest.update(struct.pack("<Iqqd", len(name), point.step, point.time_ms, point.value))
             digest.update(name)
             count += 1
@@ -161,3 +165,8 @@ class Importer:
         if name not in self._experiments:
             self._experiments[name] = self.mlflow.experiment(name)
         return self._experiments[name]
+
+
+def _time(ms: int | None) -> int | None:
+    """A damaged file may say any time; one that is no date is left out."""
+    return ms if ms is not None and 0 <= ms < LATEST.timestamp() * 1000 else None

@@ -7,6 +7,8 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 
+from gangline.tracking.values import storable
+
 LONGEST_NAME, LONGEST_PARAM, LONGEST_TAG = 250, 6000, 8000
 _OTHER = re.compile(r"[^\w .:/-]")
 
@@ -51,5 +53,5 @@ def fitting(
     found = {}
     for name, text in texts.items():
         left[f"{what} of more than {longest:,} characters (cut)"] += len(text) > longest
-        found[names.of(name)] = text[:longest]
+        found[names.of(name)] = storable(text[:longest])
     return found

@@ -69,6 +69,13 @@ class SourceRun:
                 self.left["points with a step or a time out of range"] += 1
 
 
+def files_below(path: Path, pattern: str) -> list[Path]:
+    """The files below a directory with such a name, or the file itself. A pipe is no file."""
+    if not path.is_dir():
+        return [path]
+    return sorted(file for file in path.rglob(pattern) if file.is_file())
+
+
 class Source(Protocol):
     """A directory or a file with runs."""
 

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 from gangline.exchange import protobuf
 from gangline.exchange.protobuf import NotProtobufError, Value
-from gangline.exchange.records import Point, SourceError, SourceRun, flat
+from gangline.exchange.records import Point, SourceError, SourceRun, files_below, flat
 from gangline.exchange.tfrecord import CutError, DamagedError
 from gangline.exchange.wandb_values import points_of, run_texts, time_ms
 
@@ -35,7 +35,7 @@ class WandbLogs:
     kind = "W&B run directory"
 
     def __init__(self, path: Path) -> None:
-        self._files = sorted(path.rglob(PATTERN)) if path.is_dir() else [path]
+        self._files = files_below(path, PATTERN)
 
     def runs(self) -> Iterator[SourceRun | SourceError]:
         """A run for each file."""

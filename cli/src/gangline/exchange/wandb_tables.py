@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gangline.exchange.parquet import pyarrow
-from gangline.exchange.records import Point, SourceError, SourceRun, flat
+from gangline.exchange.records import Point, SourceError, SourceRun, files_below, flat
 from gangline.exchange.wandb_values import points_of, run_texts, time_ms
 
 SUFFIXES = (".csv", ".jsonl", ".ndjson", ".json", ".parquet")
@@ -25,7 +25,7 @@ def histories(path: Path) -> list[Path]:
     """The history files below a directory, or the file itself."""
     if path.is_file():
         return [path] if path.suffix in SUFFIXES else []
-    return sorted(f for f in path.rglob(f"*{NAME}.*") if f.suffix in SUFFIXES)
+    return [file for file in files_below(path, f"*{NAME}.*") if file.suffix in SUFFIXES]
 
 
 class WandbTables:
@@ -88,6 +88,8 @@ def _checked_rows(file: Path, run: SourceRun) -> Iterator[dict[str, Any]]:
 def _object(file: Path) -> dict[str, Any]:
     if not file.is_file():
         return {}
+    if not file.resolve().is_relative_to(file.parent.resolve()):
+        raise SourceError(file, "is a link to a file elsewhere")
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
