@@ -66,6 +66,7 @@ def test_notifications_fit(stub: Stub, gangline: Runner) -> None:
     lines = gangline("notifications").out.splitlines()
     assert max(map(len, lines)) <= 80
     assert "deferred" in lines[1]
+    assert lines[-1] == "  n42: the receiver answered HTTP 503", "the table has no room for it"
 
 
 def alert(number: int, **fields: Any) -> dict[str, Any]:

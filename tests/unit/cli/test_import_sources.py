@@ -385,3 +385,10 @@ def test_a_file_of_an_export_is_not_a_history(tmp_path: Path) -> None:
         with pytest.raises(CliError, match="part of an export") as refused:
             source_of(tmp_path / name)
         assert str(tmp_path) in refused.value.hint
+
+
+def test_a_damaged_run_file_is_named_once(tmp_path: Path) -> None:
+    file = tmp_path / "x.wandb"
+    file.write_bytes(b"none of its records")
+    (error,) = source_of(file).runs()
+    assert str(error).count(str(file)) == 1

@@ -81,6 +81,9 @@ def notifications(
     """Notifications of alerts and of jobs, and the state of each delivery."""
     found = session.client.notifications(limit=limit)
     session.out.listing(found, _notifications(datetime.now(UTC)), "no notifications")
+    failed = [one for one in found if one.text and one.state != "delivered"]
+    if failed and not session.out.json:
+        print("\n".join(["", *(_why(one) for one in failed[:IN_WORDS])]))
 
 
 def _alerts(now: datetime) -> tuple[Column[Alert], ...]:
@@ -123,6 +126,10 @@ def _notifications(now: datetime) -> tuple[Column[SentNotification], ...]:
         Column("TRIES", lambda one: str(one.tries), right=True),
         Column("ANSWER", lambda one: one.text or NONE, flexible=True),
     )
+
+
+def _why(one: SentNotification) -> str:
+    return render.wrap(f"{one.notification}: {one.text}", "  ")
 
 
 def _scope(one: Silence) -> str:

@@ -26,7 +26,7 @@ Row = tuple[str, list[str]]
 
 def compare(
     session: Session,
-    run_ids: Annotated[list[str], typer.Argument(metavar="RUN RUN...", help="Two or more runs.")],
+    run_ids: Annotated[list[str], typer.Argument(metavar="RUN", help="Two or more runs.")],
     png: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw the curves: .png, .svg or .pdf.")
     ] = None,

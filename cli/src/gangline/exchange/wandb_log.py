@@ -57,7 +57,8 @@ def _run(file: Path) -> SourceRun:
             run.troubles.append(f"{file}: no record of W&B: {error}")
             break
     if not found.run_id:
-        raise SourceError(file, "; ".join(run.troubles) or "holds no run of W&B")
+        reasons = [trouble.removeprefix(f"{file}: ") for trouble in run.troubles]
+        raise SourceError(file, "; ".join(reasons) or "holds no run of W&B")
     run.source_id = f"wandb/{found.project}/{found.run_id}"
     run.name, run.project = found.name or found.run_id, found.project
     run.started_ms = found.started_ms

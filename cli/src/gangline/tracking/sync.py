@@ -11,6 +11,7 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict
 
 from gangline.errors import CliError, ExitCode
+from gangline.render import size
 from gangline.tracking.server import Away, Refused, TrackingServer
 from gangline.tracking.spool import Spool, runs_below
 from gangline.tracking.uploader import Uploader
@@ -126,4 +127,4 @@ class _Progress:
         self._due = time.monotonic() + PROGRESS_S
         left = self._spool.left
         share = 1 - left / self._all if self._all else 1.0
-        self._notice(f"{self._spool.folder.name}: {share:.0%} of {self._all / 1e6:.1f} MB")
+        self._notice(f"{self._spool.folder.name}: {share:.0%} of {size(self._all)}")
