@@ -234,6 +234,25 @@ def test_a_time_beyond_all_dates_is_exported_as_the_last_one() -> None:
     assert (row["started_at"].year, row["ended_at"].year) == (1970, 2200)
 
 
+@pytest.mark.parametrize("name", ["runs", "metrics", "params"])
+def test_an_export_without_a_column_is_an_error(tmp_path: Path, name: str) -> None:
+    Exporter(client(FakePoints(losses(0, 3))), tmp_path / "out").write([exported("a")])
+    file = tmp_path / "out" / f"{name}.parquet"
+    last = {"runs": "ended_at", "metrics": "value", "params": "name"}[name]
+    parquet.write_table(parquet.read_table(file).drop_columns([last]), file)
+    (error,) = source_of(tmp_path / "out").runs()
+    assert "no readable export" in str(error)
+
+
+def test_points_without_statistics_are_found(tmp_path: Path) -> None:
+    Exporter(client(FakePoints(losses(0, 3))), tmp_path / "out").write([exported("a", team="nlp")])
+    file = tmp_path / "out" / "metrics.parquet"
+    parquet.write_table(parquet.read_table(file), file, write_statistics=False)
+    (run,) = source_of(tmp_path / "out").runs()
+    assert isinstance(run, SourceRun)
+    assert [*run.points()] == losses(0, 3)
+
+
 def test_names_that_mlflow_takes() -> None:
     names = Names()
     wanted = ["loss", "acc@5", "acc_5", "../x", "/a//b", "", "é", "n" * 300, "n" * 301, "acc@5"]

@@ -13,6 +13,8 @@ from gangline.exchange.export import METRICS, PARAMS, RUNS, TAGS
 from gangline.exchange.parquet import pyarrow
 from gangline.exchange.records import Point, SourceError, SourceRun
 
+_TIMES = ("submitted_at", "started_at", "ended_at")
+_POINTS = ("run_id", "name", "step", "time", "value")
 _STATES = {"succeeded": "FINISHED", "failed": "FAILED", "cancelled": "KILLED"}
 _MLFLOW = frozenset({"FINISHED", "FAILED", "KILLED", "RUNNING", "SCHEDULED"})
 
@@ -29,9 +31,12 @@ class OwnExport:
     def runs(self) -> Iterator[SourceRun | SourceError]:
         """The runs in the order of the file."""
         try:
-            rows = self._table(RUNS).to_pylist()
+            columns = ["run_id", "team", "name", "project", "state", *_TIMES]
+            rows = self._table(RUNS).select(columns).to_pylist()
             params, tags = (self._texts(name) for name in (PARAMS, TAGS))
             points = _Points(self._parquet.ParquetFile(self._path / METRICS))
+            if absent := {*_POINTS} - {*points.file.schema_arrow.names}:
+                raise KeyError(f"{METRICS} has no column {min(absent)}")
         except (OSError, self._arrow.ArrowException, KeyError) as error:
             yield SourceError(self._path, f"no readable export: {error}")
             return
@@ -80,7 +85,8 @@ class _Points:
 
         for group in range(self.file.num_row_groups):
             bounds = self.file.metadata.row_group(group).column(0).statistics
-            if bounds is not None and not bounds.min <= run_id <= bounds.max:
+            known = bounds is not None and bounds.has_min_max
+            if known and not bounds.min <= run_id <= bounds.max:
                 continue
             if group != self._group:
                 self._group, self._rows = group, self.file.read_row_group(group)
