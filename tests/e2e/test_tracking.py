@@ -51,6 +51,10 @@ class Server:
     def run(self, run_id: str) -> Any:
         return self._get("mlflow/runs/get", run_id=run_id)["run"]
 
+    def newest(self, run_id: str, name: str) -> float | None:
+        metrics = self.run(run_id)["data"].get("metrics", [])
+        return next((one["value"] for one in metrics if one["key"] == name), None)
+
     def points(self, run_id: str, name: str) -> list[tuple[int, float]]:
         found: list[tuple[int, float]] = []
         token = ""
@@ -181,6 +185,9 @@ def test_a_job_s_own_run_and_its_child(server: Server) -> None:
         wait_until("the curve", lambda: _last(client, job.job_id, "nested/a") == (30, 30.0))
         assert _last(client, job.job_id, "loss") == (30, 0.5 / 30)
     own_id = mlflow_run_id(job.job_id)
+    assert server.points(own_id, "loss") == [(step, 0.5 / step) for step in range(1, 31)]
+    newest = wait_until("the newest values in MLflow", lambda: server.newest(own_id, "loss"))
+    assert newest == 0.5 / 30
     own = server.run(own_id)
     params = {one["key"]: one["value"] for one in own["data"]["params"]}
     assert (params["lr"], params["depth"]) == ("0.5", "2")

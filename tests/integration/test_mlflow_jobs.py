@@ -10,11 +10,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from gangline.local.kafka import EmbeddedKafka
 from gangline_schemas.base import Event
 from gangline_schemas.events.faults import FailureCause, GangFailed
+from gangline_schemas.events.progress import RunProgress
 from gangline_schemas.events.scheduling import (
     GangAllocated,
     GangReleased,
@@ -24,6 +26,7 @@ from gangline_schemas.events.scheduling import (
     ReleaseReason,
     Rendezvous,
 )
+from gangline_schemas.events.steps import WorkerStep
 from gangline_schemas.job import JobSpec, JobState
 from gangline_schemas.mlflow_workspace import family_of, mlflow_run_id
 from support.harnesses.mlflow_process import MlflowProcess, mlflow_server
@@ -176,6 +179,59 @@ def test_a_killed_server_loses_no_job_and_counts_none_twice(
     points = client.get_metric_history(mlflow_run_id(longest.job_id), "gangline/gpu_seconds")
     sums = [sum(longest.gpu_seconds[: at + 1]) for at in range(len(longest.gpu_seconds))]
     assert sorted((point.step, point.value) for point in points) == list(enumerate(sums, start=1))
+
+
+def reported(attempt: int, steps: range, loss: float, team: str = "nlp") -> WorkerStep:
+    times = tuple(1_700_000_000_000 + 1000 * step for step in steps)
+    columns = {"loss": tuple(loss / step for step in steps)}
+    return WorkerStep(
+        run_id="reporter", team=team, attempt=attempt, rank=0, step=tuple(steps), time_ms=times,
+        metrics=columns,
+    )  # fmt: skip
+
+
+def progress(attempt: int, step: int, loss: float, team: str = "nlp") -> RunProgress:
+    return RunProgress(
+        run_id="reporter", team=team, attempt=attempt, rank=0, step=step,
+        time_ms=1_700_000_000_000 + 1000 * step, metrics={"loss": loss},
+    )  # fmt: skip
+
+
+def test_metrics_that_a_job_reports_are_metrics_of_its_run(
+    server: MlflowProcess, client: Any
+) -> None:
+    send, run_id = server.tracker.send, mlflow_run_id("reporter")
+    queued = next(Story("reporter", [1.0], JobState.SUCCEEDED).events())
+    send(queued, "reporter")
+    send(reported(1, range(1, 21), 1.0), "reporter")
+    send(reported(2, range(11, 31), 2.0), "reporter")
+    send(reported(3, range(1, 41), 9.0, team="other"), "reporter")  # a program may say so
+    send(progress(3, 40, 9.0, team="other"), "other/reporter")
+    send(progress(2, 30, 2.0 / 30), "nlp/reporter")
+    server.tracker.settled()
+    wait_until("the job's run", lambda: "reporter" in all_runs(client))
+    wait_until("the newest value", lambda: client.get_run(run_id).data.metrics.get("loss"))
+    assert client.get_run(run_id).data.metrics == {"loss": 2.0 / 30}
+    expected = {step: (1.0 if step < 11 else 2.0) / step for step in range(1, 31)}
+    history = client.get_metric_history(run_id, "loss")
+    assert {(point.step, point.value) for point in history} == set(expected.items())
+    client.log_metric(run_id, "loss", 0.5, step=31)
+    assert [point.step for point in client.get_metric_history(run_id, "loss")][-1] == 31
+    chart = httpx.get(
+        f"{server.url}/ajax-api/2.0/mlflow/metrics/get-history-bulk-interval",
+        params={"run_ids": [run_id], "metric_key": "loss", "max_results": 10},
+        headers={"Authorization": f"Bearer {server.token}", "X-MLFLOW-WORKSPACE": "nlp"},
+        timeout=60,
+    ).json()["metrics"]
+    assert 10 <= len(chart) <= 12
+    assert {(int(point["step"]), point["value"]) for point in chart} <= {
+        *expected.items(),
+        (31, 0.5),
+    }
+    server.end(signal.SIGKILL)
+    server.start()
+    (found,) = client.search_runs([client.get_run(run_id).info.experiment_id], "metrics.loss = 0.5")
+    assert found.info.run_id == run_id
 
 
 def test_runs_that_a_job_makes_show_it_and_end_with_its_attempt(

@@ -100,7 +100,8 @@ def test_progress_is_written_by_the_live_view_alone() -> None:
 
 def test_metrics_are_written_by_the_mlflow_server_and_by_agents() -> None:
     rights = table()
-    assert rights["mlflow"].read == {Topic.METRICS, Topic.SCHEDULING, Topic.FAULTS}
+    read = {Topic.METRICS, Topic.SCHEDULING, Topic.FAULTS, Topic.PROGRESS}
+    assert rights["mlflow"].read == read
     assert rights["mlflow"].write == {Topic.METRICS}
     writers = {name for name, right in rights.items() if Topic.METRICS in right.write}
     assert writers == {"mlflow", "agent"}

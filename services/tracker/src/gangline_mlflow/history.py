@@ -1,6 +1,7 @@
 """Histories of metrics: reads of the table `metric_points`, in the rows and orders of MLflow.
 
-Points that a client repeated are rows that are repeated; MLflow shows each once.
+Points that a client repeated are rows that are repeated; MLflow shows each once. To a job's own run
+belongs what the job reported too, which is in `steps`: at each step the newest attempt's value.
 """
 
 from __future__ import annotations
@@ -8,10 +9,10 @@ from __future__ import annotations
 import json
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import clickhouse_connect
 from clickhouse_connect.driver.client import Client
@@ -25,10 +26,20 @@ _COLUMNS = "run_id, step, time_ms, number, is_nan"
 _JSON = "step, time_ms AS timestamp, if(is_nan, NULL, number) AS value, {name:String} AS key"
 # `value` is renamed, since an ORDER BY would take the answer's `value`, which NaNs lack.
 # In the order of the table, equal rows are neighbours: that takes a third less than DISTINCT.
+_LOGGED = (
+    "SELECT run_id, step, time_ms, value AS number, is_nan FROM gangline.metric_points "
+    "WHERE run_id IN {runs:Array(String)} AND name = {name:String}%s"
+)
+_REPORTED = (
+    "SELECT {job_runs:Array(String)}[indexOf({jobs:Array(String)}, job)] AS run_id, step, "
+    "argMax(ms, place) AS time_ms, argMax(value, place) AS number, false AS is_nan "
+    "FROM (SELECT run_id AS job, toInt64(s.step) AS step, toUnixTimestamp64Milli(time) AS ms, "
+    "value, (attempt, -toInt64(rank)) AS place FROM gangline.steps AS s "
+    "WHERE run_id IN {jobs:Array(String)} AND team = {team:String} AND name = {name:String}%s) "
+    "GROUP BY job, step"
+)
 _ROWS = (
-    "(SELECT * FROM (SELECT run_id, step, time_ms, value AS number, is_nan "
-    "FROM gangline.metric_points WHERE run_id IN {runs:Array(String)} AND name = {name:String}%s "
-    "ORDER BY run_id, step, time_ms, number, is_nan) "
+    "(SELECT * FROM (%s ORDER BY run_id, step, time_ms, number, is_nan) "
     "LIMIT 1 BY run_id, step, time_ms, number, is_nan)"
 )
 _BETWEEN = " AND step BETWEEN {low:Int64} AND {high:Int64}"
@@ -41,7 +52,7 @@ SELECT %s FROM (
     SELECT *, toInt64(row_number() OVER (
         PARTITION BY run_id ORDER BY step, time_ms, number, is_nan)) - 1 AS place,
       toInt64(count() OVER (PARTITION BY run_id)) AS total
-    FROM %s))
+    FROM {rows}))
 WHERE total <= {size:Int64} OR place = total - 1 OR (place < total - each AND
   if(place < longer, place %% (each + 1), (place - longer) %% each) = 0)
 ORDER BY indexOf({runs:Array(String)}, run_id), place
@@ -52,16 +63,25 @@ class Unreadable(Exception):
     """ClickHouse does not answer."""
 
 
+class JobOfRun(NamedTuple):
+    """The job whose own run it is."""
+
+    job_id: str
+    team: str
+
+
 @dataclass
 class Histories:
     """Queries of one ClickHouse. May be used from any thread; a client serves one at a time.
 
-    Each raises Unreadable while ClickHouse is away.
+    Each raises Unreadable while ClickHouse is away. The runs of a query are of one team.
     """
 
     url: str
     user: str
     password: str = field(repr=False)
+    jobs_of: Callable[[Sequence[str]], Mapping[str, JobOfRun]] = lambda _: {}
+    """Which of these runs are the own runs of jobs."""
 
     def __post_init__(self) -> None:
         self._idle: queue.LifoQueue[Client] = queue.LifoQueue()
@@ -69,79 +89,98 @@ class Histories:
 
     def positions(self) -> dict[int, int]:
         """The next offset of each partition that is not in the table yet."""
-        rows = self._rows(
-            "SELECT partition, max(offset) + 1 FROM gangline.metric_points GROUP BY partition"
+        lines = self._lines(
+            "SELECT partition, max(offset) + 1 FROM gangline.metric_points GROUP BY partition",
+            "TabSeparated",
+            {},
         )
-        return {int(partition): int(offset) for partition, offset in rows}
+        return {int(partition): int(offset) for partition, offset in map(bytes.split, lines)}
 
     def of_run(
         self, run_id: str, name: str, offset: int = 0, limit: int | None = None
     ) -> list[Row]:
         """A run's points by time."""
-        return self._points(_of_run(_COLUMNS, offset, limit), runs=[run_id], name=name)
+        return self._points(_of_run(_COLUMNS, offset, limit), [run_id], name)
 
     def of_run_json(
         self, run_id: str, name: str, offset: int = 0, limit: int | None = None
     ) -> list[bytes]:
         """The same as JSON objects."""
-        return self._objects(_of_run(_JSON, offset, limit), runs=[run_id], name=name)
+        return self._objects(_of_run(_JSON, offset, limit), [run_id], name)
 
     def of_runs(self, run_ids: Sequence[str], name: str, limit: int) -> list[Row]:
         """Points of several runs, by run and time."""
         return self._points(
-            f"SELECT {_COLUMNS} FROM {_ROWS % ''} "  # noqa: S608
+            f"SELECT {_COLUMNS} FROM {{rows}} "  # noqa: S608
             f"ORDER BY run_id, time_ms, step, number LIMIT {int(limit)}",
-            runs=run_ids,
-            name=name,
+            run_ids,
+            name,
         )
 
     def at_steps(self, run_id: str, name: str, steps: Sequence[int], limit: int) -> list[Row]:
         """A run's points at these steps, by step."""
-        rows = _ROWS % " AND step IN {steps:Array(Int64)}"
         return self._points(
-            f"SELECT {_COLUMNS} FROM {rows} "  # noqa: S608
+            f"SELECT {_COLUMNS} FROM {{rows}} "  # noqa: S608
             f"ORDER BY step, time_ms, number LIMIT {int(limit)}",
-            runs=[run_id],
-            name=name,
+            [run_id],
+            name,
+            " AND step IN {steps:Array(Int64)}",
             steps=list(steps),
         )
 
     def last_step(self, run_id: str, name: str) -> int:
         """The largest step; 0 without points."""
-        (row,) = self._rows(
-            "SELECT max(step) FROM gangline.metric_points "
-            "WHERE run_id = {run:String} AND name = {name:String}",
-            run=run_id,
-            name=name,
-        )
-        return int(row[0])
+        lines = self._read("SELECT max(step) FROM {rows}", "TabSeparated", [run_id], name)
+        return int(lines[0])
 
     def sample(
         self, run_ids: Sequence[str], name: str, size: int, steps: tuple[int, int] | None
     ) -> list[Row]:
         """About `size` points of each run by step, the runs in the order given."""
-        return self._points(*_sampled(_COLUMNS, steps), runs=run_ids, name=name, size=size)
+        within, bounds = _within(steps)
+        return self._points(_SAMPLE % _COLUMNS, run_ids, name, within, size=size, **bounds)
 
     def sample_json(
         self, run_ids: Sequence[str], name: str, size: int, steps: tuple[int, int] | None
     ) -> list[bytes]:
         """The same as JSON objects."""
-        columns = f"run_id, {_JSON}"
-        return self._objects(*_sampled(columns, steps), runs=run_ids, name=name, size=size)
+        within, bounds = _within(steps)
+        sql = _SAMPLE % f"run_id, {_JSON}"
+        return self._objects(sql, run_ids, name, within, size=size, **bounds)
 
-    def _points(self, sql: str, more: dict[str, Any] | None = None, **given: Any) -> list[Row]:
-        rows = self._rows(sql, **(more or {}), **given)
-        return [(str(r), int(s), int(t), float(v), bool(n)) for r, s, t, v, n in rows]
+    def _points(self, *asked: Any, **given: Any) -> list[Row]:
+        sql, *rest = asked
+        lines = map(json.loads, self._read(sql, "JSONCompactEachRow", *rest, **given))
+        return [(str(r), int(s), int(t), float(v), bool(n)) for r, s, t, v, n in lines]
 
-    def _rows(self, sql: str, **given: Any) -> list[list[Any]]:
-        lines = self._read(sql, "JSONCompactEachRow", given)
-        return [json.loads(line) for line in lines]
-
-    def _objects(self, sql: str, more: dict[str, Any] | None = None, **given: Any) -> list[bytes]:
-        lines = self._read(sql, "JSONEachRow", {**(more or {}), **given})
+    def _objects(self, *asked: Any, **given: Any) -> list[bytes]:
+        sql, *rest = asked
+        lines = self._read(sql, "JSONEachRow", *rest, **given)
         return [line.replace(b'"value":null', b'"value":"NaN"', 1) for line in lines]
 
-    def _read(self, sql: str, shape: str, given: dict[str, Any]) -> list[bytes]:
+    def _read(
+        self,
+        sql: str,
+        shape: str,
+        run_ids: Sequence[str],
+        name: str,
+        within: str = "",
+        **given: Any,
+    ) -> list[bytes]:
+        """Lines of the answer to `sql`, in which {rows} stands for the points of the metric."""
+        source = _LOGGED % within
+        given |= {"runs": list(run_ids), "name": name}
+        jobs = self.jobs_of(run_ids)
+        if jobs:
+            source = f"SELECT * FROM ({source} UNION ALL {_REPORTED % within})"  # noqa: S608
+            given |= {
+                "jobs": [of.job_id for of in jobs.values()],
+                "job_runs": list(jobs),
+                "team": next(iter(jobs.values())).team,
+            }
+        return self._lines(sql.replace("{rows}", _ROWS % source), shape, given)
+
+    def _lines(self, sql: str, shape: str, given: dict[str, Any]) -> list[bytes]:
         try:
             with self._client() as client:
                 answer: bytes = client.raw_query(sql, parameters=given, fmt=shape)
@@ -180,10 +219,10 @@ def _of_run(columns: str, offset: int, limit: int | None) -> str:
     paging = "" if limit is None else f" LIMIT {int(limit)}"
     if offset:
         paging += f" OFFSET {int(offset)}"
-    return f"SELECT {columns} FROM {_ROWS % ''} ORDER BY time_ms, step, number{paging}"  # noqa: S608
+    return f"SELECT {columns} FROM {{rows}} ORDER BY time_ms, step, number{paging}"  # noqa: S608
 
 
-def _sampled(columns: str, steps: tuple[int, int] | None) -> tuple[str, dict[str, Any]]:
-    rows = _ROWS % ("" if steps is None else _BETWEEN)
-    bounds = {} if steps is None else dict(zip(("low", "high"), steps, strict=True))
-    return _SAMPLE % (columns, rows), bounds
+def _within(steps: tuple[int, int] | None) -> tuple[str, dict[str, int]]:
+    if steps is None:
+        return "", {}
+    return _BETWEEN, dict(zip(("low", "high"), steps, strict=True))

@@ -52,8 +52,8 @@ class JobRuns:
     def __init__(self, parts: Parts, store: Any, points: Points) -> None:
         self._bus, self._names, self._beat = parts.bus, parts.names, parts.beat
         self._store, self._points = store, points
-        self._table = JobTable(store.engine)
-        self._gpu_models = self._table.gpu_models()
+        self.table = JobTable(store.engine)
+        self._gpu_models = self.table.gpu_models()
         self._experiments: dict[tuple[str, str], Experiment] = {}
         self._changed = threading.Condition()
         self._known: set[str] = set()
@@ -62,7 +62,7 @@ class JobRuns:
 
     def start(self) -> None:
         """Read what happened up to now, then follow. Raises BusError, RuntimeError."""
-        positions = self._table.positions()
+        positions = self.table.positions()
         ends = self._assign(self._scheduling, Topic.SCHEDULING, positions)
         ends |= self._assign(self._faults, Topic.FAULTS, positions)
         while self._is_behind(ends):
@@ -75,7 +75,7 @@ class JobRuns:
         return job_id in self._known or await asyncio.to_thread(self._wait, job_id)
 
     def _wait(self, job_id: str) -> bool:
-        if self._table.known([job_id]):
+        if self.table.known([job_id]):
             self._remember([job_id])
             return True
         with self._changed:
@@ -132,7 +132,7 @@ class JobRuns:
         sums = self._sums(changes)
         self._publish(changes)
         new = {node: text for node, text in models.items() if self._gpu_models.get(node) != text}
-        self._table.write(changes, sums, new, positions)
+        self.table.write(changes, sums, new, positions)
         self._gpu_models = models
         self._remember([job_id for job_id, change in changes.items() if change.new is not None])
 
@@ -146,7 +146,7 @@ class JobRuns:
             except ValueError as error:  # no workspace can have the team's name
                 log.warning("job without a run", job=job_id, reason=str(error))
                 del changes[job_id]
-        self._table.add(made)
+        self.table.add(made)
 
     def _experiment(self, run: NewRun) -> Experiment:
         name = experiment_of(run.team, run.project)
@@ -169,7 +169,7 @@ class JobRuns:
     def _sums(self, changes: Changes) -> dict[str, float]:
         """The new sums of GPU seconds; the points of a change get them in place of their parts."""
         charged = [job for job, change in changes.items() if _charges(change)]
-        sums = dict.fromkeys(charged, 0.0) | self._table.gpu_seconds(charged)
+        sums = dict.fromkeys(charged, 0.0) | self.table.gpu_seconds(charged)
         for job_id in charged:
             points = changes[job_id].points
             for index, point in enumerate(points):
@@ -179,9 +179,9 @@ class JobRuns:
         return sums
 
     def _publish(self, changes: Changes) -> None:
-        known = self._table.known(job for job, change in changes.items() if change.points)
+        known = self.table.known(job for job, change in changes.items() if change.points)
         waiting = [(job_id, changes[job_id]) for job_id in sorted(known)]
-        teams = self._table.workspaces(known)
+        teams = self.table.workspaces(known)
         _retried(lambda: self._send([(teams[job], job, change) for job, change in waiting]))
 
     def _send(self, items: list[tuple[str, str, Change]]) -> None:

@@ -15,7 +15,13 @@ import sqlalchemy as sa
 
 from gangline_bus.ports import TopicPartition
 from gangline_mlflow.job_changes import Changes, EndedAttempt, NewRun
-from gangline_schemas.mlflow_workspace import ATTEMPT_TAG, FAMILY_CHARS, family_of, mlflow_run_id
+from gangline_schemas.mlflow_workspace import (
+    ATTEMPT_TAG,
+    FAMILY_CHARS,
+    JOB_TAG,
+    family_of,
+    mlflow_run_id,
+)
 
 _CHUNK = 500
 _NAME_CHARS, _SOURCE_CHARS = 250, 500
@@ -68,6 +74,10 @@ INSERT INTO tags (key, value, run_uuid) VALUES (:key, :value, :run)
 ON CONFLICT (key, run_uuid) DO UPDATE SET value = excluded.value
 """
 _SET_STATUS = "UPDATE runs SET status = :status, end_time = :end WHERE run_uuid = :run"
+_OWN_RUNS = f"""
+SELECT runs.run_uuid, value, workspace FROM runs JOIN experiments USING (experiment_id)
+JOIN tags ON tags.run_uuid = runs.run_uuid AND tags.key = '{JOB_TAG}'
+"""  # noqa: S608
 _END_CHILDREN = """
 UPDATE runs SET status = :status, end_time = :end
 WHERE run_uuid >= :first AND run_uuid <= :last AND run_uuid <> :run AND status = 'RUNNING'
@@ -118,6 +128,11 @@ class JobTable:
         by_run = {mlflow_run_id(job_id): job_id for job_id in job_ids}
         select = "SELECT run_uuid, workspace FROM runs JOIN experiments USING (experiment_id)"
         return {by_run[run]: name for run, name in self._by_id(select, "run_uuid", by_run)}
+
+    def own_runs(self, run_ids: Iterable[str]) -> list[tuple[str, str, str]]:
+        """(run, job, workspace) of those runs that are the own runs of jobs."""
+        found = self._by_id(_OWN_RUNS, "runs.run_uuid", run_ids)
+        return [(run, job, name) for run, job, name in found if mlflow_run_id(job) == run]
 
     def add(self, new: Mapping[str, tuple[NewRun, Experiment]]) -> None:
         """Make runs that do not exist, by job."""

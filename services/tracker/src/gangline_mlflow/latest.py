@@ -61,7 +61,9 @@ class LatestTable:
             return {int(place): int(offset) for place, offset in rows}
 
     def write(self, latest: Latest, positions: dict[int, int]) -> None:
-        """Write both in one transaction. Values of runs that were removed are left out.
+        """Write both in one transaction; both may be empty.
+
+        Values of runs that were removed are left out.
 
         Raises DatabaseAway. The transaction may be there all the same; writing it again is safe.
         """
@@ -100,7 +102,8 @@ class LatestTable:
         if rows:
             connection.execute(sa.text(_SET_LATEST), rows)
         places = [{"place": place, "next": offset} for place, offset in sorted(positions.items())]
-        connection.execute(sa.text(_SET_POSITION), places)
+        if places:
+            connection.execute(sa.text(_SET_POSITION), places)
 
 
 def _known_runs(connection: sa.Connection, runs: list[str]) -> set[str]:

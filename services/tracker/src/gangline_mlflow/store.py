@@ -31,6 +31,7 @@ from gangline_mlflow.latest import LatestTable
 from gangline_mlflow.parts import Parts
 from gangline_mlflow.plain import RunsAsked
 from gangline_mlflow.points import NotSettledError, Points
+from gangline_mlflow.reported import ReportedMetrics
 from gangline_mlflow.run_ids import ids_of_job, ids_of_run
 from gangline_mlflow.search import found_runs
 
@@ -214,10 +215,14 @@ def open_store(database: str, artifact_root: str | None, parts: Parts) -> Gangli
         engine.dispose()
     store = GanglineStore(database, artifact_root)
     store.histories = parts.histories
-    store.points = Points(parts, LatestTable(store.engine))
+    latest = LatestTable(store.engine)
+    store.points = Points(parts, latest)
     store.jobs = JobRuns(parts, store, store.points)
     store.jobs.start()  # first: points of a run that is not there are left out
     store.points.start()
+    reported = ReportedMetrics(parts, latest, store.jobs.table)
+    parts.histories.jobs_of = reported.jobs_of
+    reported.start()
     return store
 
 
