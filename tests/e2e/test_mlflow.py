@@ -33,7 +33,9 @@ def http(platform: RunningPlatform) -> Iterator[httpx.Client]:
 
 def test_the_guide_s_example(platform: RunningPlatform, http: httpx.Client, tmp_path: Path) -> None:
     script = tmp_path / "example.py"
-    script.write_text(f"{example()}\nprint(len(best), best['metrics.loss'].min())\n")
+    script.write_text(
+        f"{example()}\nprint(run.info.run_id in {{*best.run_id}}, best['metrics.loss'].min())\n"
+    )
     environment = {
         "PATH": "/usr/bin:/bin",
         "HOME": str(tmp_path),
@@ -45,7 +47,7 @@ def test_the_guide_s_example(platform: RunningPlatform, http: httpx.Client, tmp_
         [sys.executable, str(script)], env=environment, capture_output=True, text=True, check=False
     )
     assert ended.returncode == 0, ended.stderr[-3000:]
-    assert ended.stdout.splitlines()[-1] == "1 0.02"
+    assert ended.stdout.splitlines()[-1] == "True 0.02"
 
 
 def test_a_browser_signs_in_and_sees_the_ui(

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 
 PREFIX = "system/"
+PLATFORM = "gangline/"
+"""Metrics that the platform keeps of a job's MLflow run; their step is the attempt."""
 _OF_ONE_GPU = re.compile(r"/gpu_\d+_")
 
 

@@ -18,7 +18,7 @@ from clickhouse_connect.driver.client import Client
 from gangline_gateway import curve_sql
 from gangline_gateway.sql_parts import Where, fetch
 from gangline_schemas.api.runs import Axis, Curve, Final, Point, Sampling
-from gangline_schemas.system_metrics import PREFIX, is_system
+from gangline_schemas.system_metrics import PLATFORM, PREFIX, is_system
 
 MAX_POINTS = 5000
 ALL_POINTS = 500_000
@@ -209,12 +209,18 @@ class _Origin:
 def _of(
     runs: Mapping[str, str], names: Sequence[str] | None = None, *, system: bool | None = None
 ) -> Where:
-    """Rows of these runs, and of these names; `system`: of the system's metrics, or of others."""
+    """Rows of these runs and names; `system`: metrics of the system alone, or of programs alone."""
     where = Where()
     where.runs(runs)
     where.logged(runs)
-    if system is not None:
-        where.add(f"{'' if system else 'NOT '}startsWith(name, {{system:String}})", system=PREFIX)
+    if system:
+        where.add("startsWith(name, {system:String})", system=PREFIX)
+    elif system is not None:
+        where.add(
+            "NOT startsWith(name, {system:String}) AND NOT startsWith(name, {platform:String})",
+            system=PREFIX,
+            platform=PLATFORM,
+        )
     if names is not None:
         where.add("name IN {names:Array(String)}", names=list(names))
     return where

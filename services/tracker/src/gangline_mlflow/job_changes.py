@@ -25,11 +25,14 @@ from gangline_schemas.events.scheduling import (
 )
 from gangline_schemas.job import JobSpec, JobState
 from gangline_schemas.mlflow_workspace import ATTEMPT_TAG, JOB_TAG
+from gangline_schemas.system_metrics import PLATFORM
 
 _OfJob = JobQueued | JobReprioritized | JobStateChanged | GangAllocated | GangReleased | GangFailed
 TAKEN: tuple[type[Event], ...] = (*get_args(_OfJob), NodeAdmitted)
 """The events that change something."""
-GPU_SECONDS, RESTARTS, INCIDENTS = "gangline/gpu_seconds", "gangline/restarts", "gangline/incidents"
+GPU_SECONDS, RESTARTS, INCIDENTS = (
+    PLATFORM + name for name in ("gpu_seconds", "restarts", "incidents")
+)
 _STATUS = {
     JobState.RUNNING: "RUNNING",
     JobState.CHECKPOINTING: "RUNNING",
