@@ -115,6 +115,15 @@ def checkpoint_to_resume() -> str | None:
     return str(folder)
 
 
+class Arguments(TrainingArguments):
+    """Training arguments whose CPU is `cpu`: `torch.load` does not know accelerate's `cpu:0`."""
+
+    @property
+    def device(self) -> torch.device:
+        found = super().device
+        return torch.device("cpu") if found.type == "cpu" else found
+
+
 class Countings(torch.utils.data.Dataset):
     """Sequences that count up in steps of 1 to 7: what comes next can be learned."""
 
@@ -133,7 +142,7 @@ def main() -> None:
     model = GPT2LMHeadModel(GPT2Config(n_head=2, bos_token_id=0, eos_token_id=0, **shape))
     trainer = Trainer(
         model=model,
-        args=TrainingArguments(
+        args=Arguments(
             output_dir="trainer",
             max_steps=settings["steps"],
             per_device_train_batch_size=8,
