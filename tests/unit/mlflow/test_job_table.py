@@ -12,6 +12,7 @@ sa = pytest.importorskip("sqlalchemy")
 from gangline_bus.ports import TopicPartition  # noqa: E402 - it needs sqlalchemy
 from gangline_mlflow.job_changes import Change, EndedAttempt, NewRun  # noqa: E402
 from gangline_mlflow.job_table import Experiment, JobTable  # noqa: E402
+from gangline_mlflow.latest import DatabaseAway  # noqa: E402
 from gangline_schemas.mlflow_workspace import family_of, mlflow_run_id  # noqa: E402
 
 TABLES = (
@@ -91,7 +92,7 @@ def test_a_batch_that_fails_leaves_no_position(engine: Any, table: JobTable) -> 
     change = Change(status=("RUNNING", None), tags={"a": "b"})
     with engine.begin() as connection:
         connection.execute(sa.text("DROP TABLE gangline_node_gpus"))
-    with pytest.raises(sa.exc.OperationalError):
+    with pytest.raises(DatabaseAway, match="no such table"):
         table.write({"j": change}, {}, {"n1": "cpu"}, {LOG: 7})
     assert table.positions() == {}
     assert rows(engine, "SELECT status FROM runs") == [("SCHEDULED",)]

@@ -60,7 +60,7 @@ ORDER BY indexOf({runs:Array(String)}, run_id), place
 
 
 class Unreadable(Exception):
-    """ClickHouse does not answer."""
+    """ClickHouse or the database does not answer."""
 
 
 class JobOfRun(NamedTuple):
@@ -74,14 +74,15 @@ class JobOfRun(NamedTuple):
 class Histories:
     """Queries of one ClickHouse. May be used from any thread; a client serves one at a time.
 
-    Each raises Unreadable while ClickHouse is away. The runs of a query are of one team.
+    Each raises Unreadable while ClickHouse or the database is away. The runs of a query are of one
+    team.
     """
 
     url: str
     user: str
     password: str = field(repr=False)
     jobs_of: Callable[[Sequence[str]], Mapping[str, JobOfRun]] = lambda _: {}
-    """Which of these runs are the own runs of jobs."""
+    """Which of these runs are the own runs of jobs. Raises Unreadable."""
 
     def __post_init__(self) -> None:
         self._idle: queue.LifoQueue[Client] = queue.LifoQueue()

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 
 from gangline_bus.ports import TopicPartition
 from gangline_mlflow.job_changes import Changes, EndedAttempt, NewRun
+from gangline_mlflow.latest import transaction
 from gangline_schemas.mlflow_workspace import (
     ATTEMPT_TAG,
     FAMILY_CHARS,
@@ -95,7 +96,7 @@ class Experiment:
 
 
 class JobTable:
-    """Those tables of an MLflow database: SQLite or PostgreSQL."""
+    """Those tables of an MLflow database: SQLite or PostgreSQL. Each method raises DatabaseAway."""
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
@@ -143,7 +144,7 @@ class JobTable:
             run_id = mlflow_run_id(job_id)
             runs.append(_run_row(job_id, run, experiment))
             params += [{"run": run_id, **param} for param in _params(run.params)]
-        with self._engine.begin() as connection:
+        with transaction(self._engine) as connection:
             _execute(connection, _ADD_RUN, runs)
             _execute(connection, _ADD_PARAM, params)
 
@@ -173,7 +174,7 @@ class JobTable:
             {"topic": place.topic, "place": place.partition, "next": offset}
             for place, offset in sorted(positions.items())
         ]
-        with self._engine.begin() as connection:
+        with transaction(self._engine) as connection:
             for statement, rows in (
                 (_SET_STATUS, statuses), (_SET_TAG, tags), (_END_CHILDREN, ended),
                 (_SET_SECONDS, sums), (_SET_GPUS, models), (_SET_POSITION, places),
@@ -181,14 +182,14 @@ class JobTable:
                 _execute(connection, statement, rows)
 
     def _rows(self, statement: str) -> list[Any]:
-        with self._engine.begin() as connection:
+        with transaction(self._engine) as connection:
             return list(connection.execute(sa.text(statement)).all())
 
     def _by_id(self, select: str, column: str, ids: Iterable[str]) -> list[Any]:
         statement = sa.text(f"{select} WHERE {column} IN :ids")
         statement = statement.bindparams(sa.bindparam("ids", expanding=True))
         wanted, found = sorted(ids), []
-        with self._engine.begin() as connection:
+        with transaction(self._engine) as connection:
             for start in range(0, len(wanted), _CHUNK):
                 part = {"ids": wanted[start : start + _CHUNK]}
                 found += connection.execute(statement, part).all()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError, InterfaceError, OperationalError
 
@@ -37,6 +40,16 @@ class DatabaseAway(Exception):
     """The database does not answer, or cannot write now."""
 
 
+@contextmanager
+def transaction(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """A connection whose changes are committed at the end. Raises DatabaseAway."""
+    try:
+        with engine.begin() as connection:
+            yield connection
+    except (OperationalError, InterfaceError) as error:
+        raise DatabaseAway(str(error.orig)) from error
+
+
 def keep_newer(latest: Latest, key: tuple[str, str], row: LatestRow) -> None:
     """Put a value in, unless a newer one is there."""
     known = latest.get(key)
@@ -69,13 +82,11 @@ class LatestTable:
         """
         for attempt in range(1, _TRIES + 1):
             try:
-                with self._engine.begin() as connection:
+                with transaction(self._engine) as connection:
                     self._write(connection, latest, positions)
             except IntegrityError:  # a run was removed meanwhile
                 if attempt == _TRIES:
                     raise
-            except (OperationalError, InterfaceError) as error:
-                raise DatabaseAway(str(error.orig)) from error
             else:
                 return
 

@@ -2,7 +2,8 @@
 
 Their histories are read from the table `steps` (`history.py`). Their newest values come from
 gangline.progress, and are written to `latest_metrics` every few seconds: so MLflow's pages know
-which curves a run has, and searches find it. A value that is written twice changes nothing.
+which curves a run has, and searches find it. A value that is written twice changes nothing. Its
+step is the run's, which may be later than the step at which a job reported it last.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import structlog
 
 from gangline_bus.codec import UndecodableError, receive
 from gangline_bus.ports import Record, TopicPartition
-from gangline_mlflow.history import JobOfRun
+from gangline_mlflow.history import JobOfRun, Unreadable
 from gangline_mlflow.job_table import JobTable
 from gangline_mlflow.latest import DatabaseAway, Latest, LatestTable, keep_newer
 from gangline_mlflow.parts import Parts
@@ -29,6 +30,7 @@ _RECORDS = 2_000
 _POLL_S = 1.0
 _WRITE_EVERY_S = 5.0
 """A run's progress comes once a second; each write costs a row for each of its metrics."""
+_RETRY_S = 1.0
 _JOBS = 1_000
 """More jobs than that are written at once."""
 _NAME_CHARS = 250
@@ -55,11 +57,12 @@ class ReportedMetrics:
         threading.Thread(target=self._follow, name="reported", daemon=True).start()
 
     def jobs_of(self, run_ids: Iterable[str]) -> dict[str, JobOfRun]:
-        """The jobs whose own runs these are; other runs are left out."""
-        return {
-            run_id: JobOfRun(job_id, team_of(workspace))
-            for run_id, job_id, workspace in self._jobs.own_runs(run_ids)
-        }
+        """The jobs whose own runs these are; other runs are left out. Raises Unreadable."""
+        try:
+            found = self._jobs.own_runs(run_ids)
+        except DatabaseAway as error:
+            raise Unreadable("the database does not answer") from error
+        return {run_id: JobOfRun(job, team_of(workspace)) for run_id, job, workspace in found}
 
     def _follow(self) -> None:
         written = time.monotonic()
@@ -67,11 +70,17 @@ class ReportedMetrics:
             self._take(self._reader.poll(_RECORDS, _POLL_S))
             now = time.monotonic()
             if self._latest and (now - written >= _WRITE_EVERY_S or len(self._latest) > _JOBS):
-                written = now
-                try:
-                    self._write(self._reader.positions())
-                except DatabaseAway as error:
-                    log.warning("the database does not answer", error=str(error))
+                self._write_when_possible()
+                written = time.monotonic()
+
+    def _write_when_possible(self) -> None:
+        """While the database is away, try again. Nothing is read from the bus meanwhile."""
+        while True:
+            try:
+                return self._write(self._reader.positions())
+            except DatabaseAway as error:
+                log.warning("the database does not answer", error=str(error))
+                time.sleep(_RETRY_S)
 
     def _take(self, records: Sequence[Record]) -> None:
         for record in records:
@@ -87,17 +96,13 @@ class ReportedMetrics:
         run_id = mlflow_run_id(event.run_id)
         kept = self._latest.setdefault((event.team, event.run_id), {})
         for name, value in event.metrics.items():
-            if value is not None and len(name) <= _NAME_CHARS:
-                keep_newer(kept, (run_id, name), (event.step, event.time_ms, float(value), False))
+            if len(name) <= _NAME_CHARS:
+                keep_newer(kept, (run_id, name), (event.step, event.time_ms, value, False))
 
     def _write(self, positions: dict[TopicPartition, int]) -> None:
         """Raises DatabaseAway; then the values are kept for the next time."""
-        teams = {
-            job_id: team_of(workspace)
-            for job_id, workspace in self._jobs.workspaces(
-                {job_id for _, job_id in self._latest}
-            ).items()
-        }
+        found = self._jobs.workspaces({job_id for _, job_id in self._latest})
+        teams = {job_id: team_of(workspace) for job_id, workspace in found.items()}
         merged: Latest = {}
         for (team, job_id), kept in self._latest.items():
             if teams.get(job_id) == team:  # a program may report as a job of another team
