@@ -36,11 +36,11 @@ def run(context: Context) -> list[Result]:
 
 
 def _figures(context: Context, scale: int) -> dict[str, tuple[float, str]]:
-    rounds = context.repeats(5, 1)
+    rounds, share = context.repeats(5, 1), 10 if context.quick else 1
     with scratch() as folder, servers(folder, alone=True) as sides:
         side = sides[OURS]
-        add_runs(side, RUNS * scale)
-        count = POINTS * scale
+        add_runs(side, RUNS * scale // share)
+        count = POINTS * scale // share
         fill(side, count)
 
         def median(measure: Callable[[Side], float]) -> float:
@@ -55,7 +55,7 @@ def _figures(context: Context, scale: int) -> dict[str, tuple[float, str]]:
         with clients() as eight:
             found["log_batch_8_clients"] = (median(eight.log_batch), "points/s")
         found["memory_mb"] = (side.memory_mb(), "MB (PSS)")
-    steps = (STEPS // 10 if context.quick else STEPS) * scale
+    steps = STEPS * scale // share
     curves = in_own_process(
         "bench_compare", "--steps", str(steps), "--repeats", "5", timeout_s=COMPARE_TIMEOUT_S
     )
