@@ -57,6 +57,11 @@ def connect(settings: ServiceSettings, service: str) -> KafkaBus:
     )
 
 
+def group_of(names: TopicNames, service: str) -> str:
+    """The group on Kafka whose members are the processes of a deciding service."""
+    return f"{names.prefix}gangline.{service}"
+
+
 def begin_on_bus(part: str, bus: Bus, names: TopicNames, context: Context[ServiceSettings]) -> None:
     """Wait for the topics, then announce this process's release. Raises BusError."""
     wait_for_topics(bus, names, context)
@@ -233,7 +238,7 @@ def run_decider(
             )
 
         shards = _Shards(make, context.meter)
-        member = bus.join(f"{names.prefix}gangline.{name}", names.name(decider.log))
+        member = bus.join(group_of(names, name), names.name(decider.log))
         while not context.stopping.is_set():
             context.health.beat()
             shards.serve(member, context)

@@ -12,8 +12,9 @@ from gangline_alerts.service.measuring import MeasuredDecider
 from gangline_alerts.service.scheduler_watch import SchedulerWatch
 from gangline_alerts.service.targets import Secrets
 from gangline_bus.ports import Bus
+from gangline_bus.topics import TopicNames
 from gangline_service.config_file import ConfigFileError
-from gangline_service.deciding import connect, run_decider
+from gangline_service.deciding import connect, group_of, run_decider
 from gangline_service.lifecycle import Context
 from gangline_service.settings import EXIT_USAGE, ServiceSettings
 
@@ -43,7 +44,8 @@ def main() -> None:
     def on_start(_bus: Bus, context: Context[ServiceSettings]) -> None:
         decider.export(context.meter)
         bus = connect(settings, "alerts.watch")
-        watch = SchedulerWatch(lambda: bus.members(f"{settings.topic_prefix}gangline.scheduler"))
+        group = group_of(TopicNames(settings.topic_prefix), "scheduler")
+        watch = SchedulerWatch(lambda: bus.members(group))
         decider.scheduler_away = watch.away_since
         watch.start(context.stopping)
 
