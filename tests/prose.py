@@ -35,6 +35,7 @@ MOST_COLUMNS = 100
 
 FOLDERS = (
     "cli/src",
+    "deploy/grafana",
     "libs",
     "schemas/src",
     "services",

@@ -219,6 +219,31 @@ def test_cost_is_gpu_hours_by_the_price_of_their_model(tracker: TrackerProcess) 
         assert (row["team"], row["cost"]) == (TEAM, cost), "4 GPUs for an hour"
 
 
+def test_of_steps_that_were_trained_again_the_later_attempt_is_drawn(
+    tracker: TrackerProcess,
+) -> None:
+    for attempt, count in ((2, 30), (1, 40)):
+        steps = tuple(range(1, count + 1))
+        again = WorkerStep(
+            run_id="again",
+            team=TEAM,
+            attempt=attempt,
+            rank=0,
+            step=steps,
+            time_ms=(time.time_ns() // 1_000_000,) * count,
+            metrics={"loss": (float(attempt),) * count},
+        )
+        tracker.send(again, "again")
+    tracker.settled()
+    sql = QUERIES["tracking: $metric by step"].sql
+
+    def drawn() -> dict[int, float]:
+        return {row["step"]: row["value"] for row in ask(tracker, sql, run="again")["data"]}
+
+    wait_until("all steps", lambda: len(drawn()) == 40)
+    assert drawn() == {step: 2.0 if step <= 30 else 1.0 for step in range(1, 41)}
+
+
 def test_variables_offer_what_there_is(tracker: TrackerProcess) -> None:
     wanted = {"team": TEAM, "run": RUN, "metric": "loss"}
     seen = set()
@@ -232,7 +257,7 @@ def test_variables_offer_what_there_is(tracker: TrackerProcess) -> None:
 
 
 def test_a_viewer_of_another_team_sees_no_rows(tracker: TrackerProcess) -> None:
-    open_to_all = {"cluster: Nodes", "cluster: What happened to nodes"}
+    open_to_all = {"cluster: Nodes", "cluster: Events of nodes"}
     for name, asked in QUERIES.items():
         if asked.kind in {"table", "logs", "timeseries", "bargauge"} and name not in open_to_all:
             rows = ask(tracker, asked.sql, who="vision", team=ALL)["data"]

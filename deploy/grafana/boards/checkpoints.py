@@ -4,19 +4,8 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from boards.panels import (
-    JOB_LINK,
-    OF_TEAMS,
-    Panel,
-    bars,
-    board,
-    graph,
-    number,
-    prom,
-    row,
-    rows,
-    team_variable,
-)
+from boards.panels import Panel, bars, board, graph, number, row, rows, team_variable
+from boards.queries import JOB_LINK, OF_TEAMS, prom
 
 _JOBS = f"(SELECT job_id FROM runs WHERE {OF_TEAMS})"
 _NOTED = f"FROM checkpoints FINAL WHERE $__timeFilter(time) AND job_id IN {_JOBS}"
@@ -105,7 +94,7 @@ def _checkpoints() -> list[Panel]:
             f"""SELECT $__timeInterval(time) AS time, quantile(0.95)(write_s) AS write,
             quantile(0.95)(verify_s) AS verify, quantile(0.95)(blocked_s) AS blocked
             {_SAVED} GROUP BY time ORDER BY time""",
-            "P95. Training stands still while it is blocked; writing goes on beside it.",
+            "P95. Training stands still while it is blocked, but not while files are written.",
             unit="s",
             logarithmic=True,
         ),

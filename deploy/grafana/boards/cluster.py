@@ -4,21 +4,8 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from boards.panels import (
-    JOB_LINK,
-    OF_TEAMS,
-    RUNNING,
-    SAMPLED,
-    Panel,
-    board,
-    graph,
-    marks,
-    number,
-    prom,
-    row,
-    rows,
-    team_variable,
-)
+from boards.panels import Panel, board, graph, marks, number, row, rows, team_variable
+from boards.queries import JOB_LINK, OF_TEAMS, RUNNING, SAMPLED, prom
 
 
 def dashboard() -> Dashboard:
@@ -122,7 +109,7 @@ def _gpus() -> list[Panel]:
             FROM (SELECT time, arrayJoin(gpu_utilization) AS utilization FROM heartbeats
                 WHERE {SAMPLED})
             WHERE isNotNull(utilization) GROUP BY time ORDER BY time""",
-            "Activity that NVML reports, over all GPUs. A low p10 means GPUs that nobody uses.",
+            "Activity that NVML reports, over all GPUs. A low p10 means GPUs that no job uses.",
             unit="percent",
             most=100,
         ),
@@ -190,7 +177,6 @@ def _alerts() -> Panel:
             GROUP BY number HAVING countIf(type = 'alert.resolved') = 0
         ) WHERE {OF_TEAMS} ORDER BY since DESC LIMIT 200""",
         "Alerts that were raised in 30 days and are not resolved.",
-        colours={"severity": ((None, "text"),)},
         height=6,
     )
 
@@ -224,7 +210,7 @@ def _nodes() -> list[Panel]:
             height=10,
         ),
         rows(
-            "What happened to nodes",
+            "Events of nodes",
             """SELECT time, type, JSONExtractString(data, 'node_id') AS node_id,
             JSONExtractString(data, 'reason') AS reason FROM events
             WHERE type IN ('node.failed', 'node.suspected', 'node.left', 'node.cordoned',

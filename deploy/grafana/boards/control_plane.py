@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from boards.panels import Panel, board, graph, number, prom, row, rows
+from boards.panels import Panel, board, graph, number, row, rows
+from boards.queries import prom
 
 _OURS = 'job=~"gangline-.+"'
 _DURATION = "gangline_gateway_request_duration_seconds"

@@ -5,9 +5,6 @@ from __future__ import annotations
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from boards.panels import (
-    MEASURED,
-    OF_TEAMS,
-    SAMPLED,
     Panel,
     board,
     chosen,
@@ -20,6 +17,7 @@ from boards.panels import (
     states,
     team_variable,
 )
+from boards.queries import MEASURED, OF_TEAMS, SAMPLED
 
 RUN = "${run:singlequote}"
 _STATES = {
@@ -103,7 +101,7 @@ def _state() -> list[Panel]:
     until = "ifNull(ended_at, now64(3))"
     return [
         _fact("State", "toString(state)", "Where the job is in its life."),
-        _fact("GPUs", "gpus", "What the job asks for."),
+        _fact("GPUs", "gpus", "GPUs that the job asks for."),
         _fact("Attempt", "attempt", "The number of its newest gang."),
         _fact("Restarts", "restarts", "After failures; preemptions do not count."),
         _fact(
@@ -132,7 +130,7 @@ def _state() -> list[Panel]:
             f"""SELECT time, JSONExtractString(data, 'state') AS state FROM events
             WHERE type = 'job.state.changed' AND subject = {RUN} AND $__timeFilter(time)
             ORDER BY time LIMIT 2000""",
-            "What the job did with its time.",
+            "States of the job over time.",
             _STATES,
         ),
     ]
@@ -279,7 +277,7 @@ def _incidents() -> list[Panel]:
             span=14,
         ),
         rows(
-            "What was noted",
+            "Observations",
             f"""SELECT time, type, JSONExtractString(data, 'message') AS message FROM events
             WHERE subject = {RUN} AND type IN ('gang.troubled', 'worker.straggling', 'job.flagged',
             'gang.stopping', 'job.waiting', 'job.rejected') AND $__timeFilter(time)

@@ -4,20 +4,8 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from boards.panels import (
-    JOB_LINK,
-    OF_TEAMS,
-    RUNNING,
-    Panel,
-    bars,
-    board,
-    graph,
-    number,
-    row,
-    rows,
-    team_variable,
-    written,
-)
+from boards.panels import Panel, bars, board, graph, number, row, rows, team_variable, written
+from boards.queries import JOB_LINK, OF_TEAMS, RUNNING
 
 _USED = f"FROM usage FINAL WHERE $__timeFilter(released_at) AND {OF_TEAMS}"
 _PRICE = """toFloat64OrZero(arrayFirst(x -> x[1] = model, arrayMap(x -> splitByChar('=', x),

@@ -4,18 +4,8 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from boards.panels import (
-    JOB_LINK,
-    OF_TEAMS,
-    Panel,
-    board,
-    by_step,
-    chosen,
-    graph,
-    row,
-    rows,
-    team_variable,
-)
+from boards.panels import Panel, board, by_step, chosen, graph, row, rows, team_variable
+from boards.queries import JOB_LINK, OF_TEAMS
 
 _RUNS = "${run:singlequote}"
 _METRIC = "${metric:singlequote}"
@@ -66,7 +56,7 @@ def _curves() -> list[Panel]:
     return [
         by_step(
             "$metric by step",
-            f"""SELECT run, toFloat64(max(last)) AS step, argMax(newest, last) AS value FROM (
+            f"""SELECT run, toFloat64(max(last)) AS step, argMax(newest, attempt) AS value FROM (
                 SELECT run_id AS run, attempt, intDiv(step, greatest(1, intDiv(most, 400)))
                     AS bucket, max(step) AS last, avg(value) AS newest
                 FROM steps INNER JOIN (SELECT run_id AS of, max(step) AS most FROM steps
@@ -111,7 +101,7 @@ def _runs() -> list[Panel]:
             f"""SELECT job_id AS run, name, team, state, gpus, attempt, restarts,
             gpu_seconds / 3600 AS gpu_hours, submitted_at, started_at, ended_at, code_ref,
             data_snapshot FROM run_list WHERE job_id IN ({_RUNS}) ORDER BY submitted_at""",
-            "What each run had and used, and the code and data that it ran with.",
+            "GPUs and GPU-hours of each run, and the code and data that it ran with.",
             units={"gpu_hours": "h"},
             links={"run": JOB_LINK},
             span=12,
