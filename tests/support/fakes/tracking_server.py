@@ -51,6 +51,8 @@ class TrackingStub:
     """So many answers are lost from now on."""
     bad_name: str = ""
     """A batch with this metric is refused."""
+    faulty_name: str = ""
+    """The server fails on each batch that has this text."""
     page: str = ""
     """Answer everything with this instead, as a proxy may."""
     answers: threading.Event = field(default_factory=threading.Event)
@@ -131,6 +133,8 @@ class TrackingStub:
         run = self.runs.get(asked["run_id"])
         if run is None:
             return _missing()
+        if self.faulty_name and self.faulty_name in json.dumps(asked):
+            return 500, {"error_code": "INTERNAL_ERROR", "message": "a fault"}
         metrics = asked.get("metrics", [])
         assert len(metrics) <= 1000
         if any(one["key"] == self.bad_name for one in metrics):

@@ -14,6 +14,7 @@ import pytest
 
 import gangline
 from gangline.errors import CliError
+from gangline.sdk import connect
 from gangline.tracking import live, writer
 from support.fakes.tracking_server import TrackingStub
 
@@ -120,6 +121,39 @@ def test_a_run_that_was_made_when_the_answer_was_lost_is_made_once(server: Track
     finally:
         TrackingStub.runs_create = real  # type: ignore[method-assign]
     assert server.run.steps("loss") == [(0, 1.0)]
+
+
+def test_what_the_server_always_fails_on_does_not_hold_up_the_rest(
+    server: TrackingStub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.faulty_name = "odd"
+    with gangline.init(config={"odd": 1, "lr": 2}) as run:
+        for step in range(20):
+            run.log({"loss": 1.0} if step != 7 else {"loss": 1.0, "odd": 2.0}, step=step)
+    assert [step for step, _ in server.run.steps("loss")] == [*range(20)]
+    assert (server.run.params, server.run.info["status"]) == ({"lr": "2"}, "FINISHED")
+    said = capsys.readouterr().err
+    assert said.count("left out: odd: ") == 2
+    assert run.folder is not None
+    assert not run.folder.exists()
+
+
+def test_nothing_is_lost_while_the_server_fails_on_everything(
+    server: TrackingStub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("gangline.tracking.sync.FIRST_RETRY_S", 0.001)
+    server.faulty_name = "loss"
+    with gangline.init() as run:
+        for step in range(50):
+            run.log({"loss": 1.0}, step=step)
+    assert "fails on too much of the run" in capsys.readouterr().err
+    assert run.folder is not None
+    with connect() as client:
+        with pytest.raises(CliError, match="fails on too much"):
+            list(client.sync(run.folder))
+        server.faulty_name = ""
+        list(client.sync(run.folder))
+    assert [step for step, _ in server.run.steps("loss")] == [*range(50)]
 
 
 def test_what_is_left_when_the_server_stays_away_is_uploaded_by_sync(

@@ -20,14 +20,15 @@ from typing import Final, Protocol
 
 from gangline.tracking.server import Away, Refused, TrackingServer
 from gangline.tracking.spool import Spool
-from gangline.tracking.uploader import Uploader
+from gangline.tracking.uploader import FIRST_RETRY_S, LONGEST_RETRY_S, Uploader
 from gangline.tracking.values import Point
 from gangline.tracking.writer import Writer
 
 UPLOAD_PERIOD_S: Final = 1.0
 PAUSE_S: Final = 0.02
 """Between batches, so that catching up does not slow down the script."""
-FIRST_RETRY_S, LONGEST_RETRY_S = 0.5, 10.0
+BATCH_TRIES: Final = 12
+"""With these pauses more than a minute, in which a server may restart."""
 SAID_AFTER: Final = 2
 """Failures in a row; the server may only have closed a connection."""
 DISK_S: Final = 10.0
@@ -142,7 +143,7 @@ class Live(Kept):
     ) -> None:
         super().__init__(spool, note, limit_bytes=limit_bytes)
         self._server = server
-        self.uploader = Uploader(spool, server, note, keep=False, fresh=True)
+        self.uploader = Uploader(spool, server, note, keep=False, tries=BATCH_TRIES, fresh=True)
         self._wake, self._closing = threading.Event(), threading.Event()
         self._asked, self._over = threading.Event(), threading.Event()
         self.refused: Refused | None = None

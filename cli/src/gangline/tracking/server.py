@@ -25,6 +25,7 @@ STORED_TIMEOUT_S: Final = 600.0
 DEFAULT_TEAM: Final = "default"
 _CHUNK_BYTES: Final = 1 << 20
 _LATER: Final = frozenset({408, 425, 429})
+_AWAY: Final = frozenset({502, 503, 504})
 
 
 class Away(Exception):
@@ -33,6 +34,10 @@ class Away(Exception):
     def __init__(self, message: str, wait_s: float = 0.0) -> None:
         super().__init__(message)
         self.wait_s = wait_s
+
+
+class Faulty(Away):
+    """The server failed on this request (500 and such), which it may do each time."""
 
 
 class Refused(Exception):
@@ -185,9 +190,12 @@ class TrackingServer:
             except ValueError:  # a proxy on the way speaks, not the server
                 raise Away(f"the answer of {self.url} is not JSON") from None
         message, code = _problem(answer)
-        if answer.status_code >= 500 or answer.status_code < 400 or answer.status_code in _LATER:
+        status = answer.status_code
+        if status >= 500 and status not in _AWAY:
+            raise Faulty(f"{self.url}: {message}", retry_after_s(answer))
+        if status >= 500 or status < 400 or status in _LATER:
             raise Away(f"{self.url}: {message}", retry_after_s(answer))
-        raise Refused(answer.status_code, code, message)
+        raise Refused(status, code, message)
 
 
 def team_of(teams: Sequence[str]) -> str:

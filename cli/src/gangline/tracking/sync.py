@@ -14,11 +14,10 @@ from gangline.errors import CliError, ExitCode
 from gangline.render import size
 from gangline.tracking.server import Away, Refused, TrackingServer
 from gangline.tracking.spool import Spool, runs_below
-from gangline.tracking.uploader import Uploader
+from gangline.tracking.uploader import FIRST_RETRY_S, LONGEST_RETRY_S, Uploader
 from gangline.transport import Transport
 
 TRIES: Final = 7
-FIRST_RETRY_S, LONGEST_RETRY_S = 0.5, 10.0
 PROGRESS_S: Final = 2.0
 IN_USE, UPLOADED, THERE = "in use", "uploaded", "uploaded before"
 
@@ -64,7 +63,9 @@ def sync_folder(
             continue
         try:
             server = TrackingServer(transport, team=spool.header.team or team)
-            synced = _sync(Uploader(spool, server, notice, keep=True), spool, notice, sleep)
+            synced = _sync(
+                Uploader(spool, server, notice, keep=True, tries=TRIES), spool, notice, sleep
+            )
         finally:
             spool.close()
         if remove:

@@ -3,6 +3,9 @@
 A batch that was not acknowledged is sent again. That changes nothing on the server: rows of
 metrics are the same rows, parameters and tags have the same values, and the run itself is found by
 a tag with the client's id.
+
+If the server fails on a batch each time (500), the batch is divided. An item on which it still
+fails is left out, so that it does not hold up the rest; after `MOST_FAULTY` of them uploads end.
 """
 
 from __future__ import annotations
@@ -13,11 +16,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from gangline.tracking.server import CLIENT_TAG, Away, Refused, TrackingServer
+from gangline.tracking.server import CLIENT_TAG, Away, Faulty, Refused, TrackingServer
 from gangline.tracking.spool import Batch, Spool
 
 ItemT = TypeVar("ItemT")
+FIRST_RETRY_S, LONGEST_RETRY_S = 0.5, 10.0
+"""Pauses while the server is away."""
 _REASON_CHARS: Final = 300
+MOST_FAULTY: Final = 10
+"""If the server fails on more items than this, the items are not the cause."""
 
 _GONE = frozenset({"RESOURCE_DOES_NOT_EXIST", "INVALID_STATE"})
 _NO_RIGHTS = frozenset({401, 403})
@@ -33,11 +40,16 @@ class Uploader:
         note: Callable[[str], None],
         *,
         keep: bool,
+        tries: int,
         fresh: bool = False,
     ) -> None:
-        """`keep`: uploaded parts stay on disk. `fresh`: no server can know this run yet."""
+        """`keep`: uploaded parts stay on disk. `fresh`: no server can know this run yet.
+
+        `tries`: so often a batch is sent whole on which the server fails.
+        """
         self._spool, self._server, self._note = spool, server, note
-        self._keep, self._fresh = keep, fresh
+        self._keep, self._fresh, self._tries = keep, fresh, tries
+        self._failed_tries = self._faulty_items = 0
         self.points = 0
         self.bytes = 0
         self.url: str | None = None
@@ -94,7 +106,12 @@ class Uploader:
         batch = self._spool.next_batch()
         if batch is None:
             return False
-        done = self._send(run_id, batch)
+        try:
+            done = self._send(run_id, batch)
+        except Faulty:
+            self._failed_tries += 1
+            raise
+        self._failed_tries = 0
         self.bytes += batch.size
         self.points += len(batch.metrics)
         self._note_place(segment=batch.segment, offset=batch.offset, done=done or self.done)
@@ -152,16 +169,28 @@ class Uploader:
         """Send items; if they are refused, all except those that are at fault, which it names."""
         try:
             send(items)
-        except Refused as refused:
-            if refused.status in _NO_RIGHTS or refused.code in _GONE:
+        except (Faulty, Refused) as error:
+            if not self._may_divide(error):
                 raise
             if len(items) == 1:
-                reason = str(refused).splitlines()[0][:_REASON_CHARS]
+                self._count_faulty(error)
+                reason = str(error).splitlines()[0][:_REASON_CHARS]
                 self._note(f"left out: {key(items[0])}: {reason}")
                 return
             half = len(items) // 2
             self._divide(items[:half], send, key)
             self._divide(items[half:], send, key)
+
+    def _may_divide(self, error: Faulty | Refused) -> bool:
+        if isinstance(error, Faulty):
+            return self._failed_tries >= self._tries - 1
+        return error.status not in _NO_RIGHTS and error.code not in _GONE
+
+    def _count_faulty(self, error: Faulty | Refused) -> None:
+        """Raises Refused if too many items were left out since the server failed on them."""
+        self._faulty_items += isinstance(error, Faulty)
+        if self._faulty_items > MOST_FAULTY:
+            raise Refused(500, "", f"the server fails on too much of the run: {error}")
 
 
 def _first(pair: tuple[str, str]) -> str:
