@@ -175,7 +175,10 @@ def _job_sink(job: Job, header: Header, place: _Place) -> Sink:
         try:
             server = _job_server(job)
         except CliError as error:
-            note(f"{error.message}: parameters, tags and artifacts are kept on disk")
+            note(
+                f"{error.message}: parameters, tags and artifacts are kept on this node only, "
+                "and are deleted with its working directory; name a folder that stays: dir=..."
+            )
             server = None
         return _spooled(own, place, server)
 
