@@ -27,6 +27,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tensorboard.util import tensor_util
 
 from gangline.errors import CliError
+from gangline.exchange import records
 from gangline.exchange.records import Point, SourceError, SourceRun, files_below
 from gangline.exchange.sources import source_of
 
@@ -347,6 +348,29 @@ def test_a_line_that_json_cannot_read(tmp_path: Path, line: str) -> None:
     assert len(run.troubles) == 1
 
 
+def test_a_line_without_an_end_is_not_read_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "LONGEST_LINE", 100)
+    for suffix, first in (("jsonl", '{"_step": 1, "loss": 2.0}'), ("csv", "_step,loss\n1,2.0")):
+        file = tmp_path / f"history.{suffix}"
+        file.write_text(f"{first}\n{'9' * 200}")
+        (run,) = runs(file)
+        assert values(run) == {("loss", 1): 2.0}
+        assert "a line is longer than" in run.troubles[0]
+
+
+def test_a_file_that_is_too_large_to_be_read_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "LARGEST_TEXT", 100)
+    file = tmp_path / "history.json"
+    file.write_text(json.dumps(ROWS))
+    (run,) = runs(file)
+    assert (values(run), len(run.troubles)) == ({}, 1)
+    assert "larger than" in run.troubles[0]
+
+
 def test_numbers_that_are_too_large(tmp_path: Path) -> None:
     row = f'{{"_step": 1, "_timestamp": 1e308, "loss": {10**400}}}'
     (tmp_path / "history.jsonl").write_text(row)
@@ -369,6 +393,25 @@ def test_a_pipe_is_not_read(tmp_path: Path, pipe: str) -> None:
     os.mkfifo(tmp_path / pipe)
     for pattern in ("*tfevents.*", "*.wandb", "*history.*"):
         assert files_below(tmp_path, pattern) == []
+
+
+def test_a_directory_with_several_sources_says_what_is_not_read(tmp_path: Path) -> None:
+    run = tmp_path / "mlruns" / "1" / ("a" * 32)
+    run.mkdir(parents=True)
+    (run / "meta.yaml").write_text(f"run_id: {run.name}\nrun_name: first\n")
+    (run.parent / "meta.yaml").write_text("name: sft\n")
+    (tmp_path / "wandb").mkdir()
+    (tmp_path / "wandb" / "run-x.wandb").write_bytes(RECORDED.read_bytes())
+    said: list[str] = []
+    (found,) = source_of(tmp_path, said.append).runs()
+    assert isinstance(found, SourceRun)
+    assert found.name == "first"
+    (line,) = said
+    assert "W&B run directory" in line
+    with closing(sqlite3.connect(tmp_path / "mlflow.db")) as database:
+        database.execute("CREATE TABLE x (y)")
+    assert source_of(tmp_path, said.append).kind == "MLflow database"
+    assert len(said) == 3
 
 
 def test_what_holds_no_runs(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import typer
 from gangline import render
 from gangline.errors import CliError, ExitCode
 from gangline.render import NONE, Column
+from gangline.sdk.answers import path_id
 from gangline.sdk.mlflow import Mlflow
 from gangline.session import Session
 
@@ -98,7 +99,7 @@ def import_runs(
     from gangline.exchange.importer import Importer
     from gangline.exchange.sources import source_of
 
-    source = source_of(path)
+    source = source_of(path, session.out.note)
     session.out.note(f"{path}: {source.kind}")
     progress = _Progress(session)
     importer = Importer(session.client.mlflow(team), project, progress.say)
@@ -159,7 +160,7 @@ def named_runs(session: Session, run_ids: Sequence[str], team: str | None) -> li
 
     found: dict[str, ExportedRun] = {}
     for first in range(0, len(run_ids), _IDS_AT_ONCE):
-        some = ", ".join(f"'{_checked(run)}'" for run in run_ids[first : first + _IDS_AT_ONCE])
+        some = ", ".join(f"'{path_id(run)}'" for run in run_ids[first : first + _IDS_AT_ONCE])
         for run in session.client.runs(where=f"run_id IN ({some})"):
             found[run.run_id] = of_job(run)
     others = [run_id for run_id in run_ids if run_id not in found]
@@ -181,12 +182,6 @@ def _mlflow_if_known(session: Session, team: str | None, run_id: str) -> Mlflow:
         raise CliError(
             f"no job has the run {run_id}", f"MLflow: {error.message}; {error.hint}", error.code
         ) from None
-
-
-def _checked(run_id: str) -> str:
-    from gangline.sdk.answers import path_id
-
-    return path_id(run_id)
 
 
 class _Progress:

@@ -18,10 +18,10 @@ from itertools import islice
 from typing import Literal
 
 from gangline.errors import CliError, ExitCode
-from gangline.exchange.names import LONGEST_PARAM, LONGEST_TAG, Names, fitting
+from gangline.exchange.names import Names, fitting
 from gangline.exchange.records import PARENT, Source, SourceError, SourceRun
 from gangline.sdk.mlflow import PER_BATCH, Mlflow
-from gangline.tracking.values import storable
+from gangline.tracking.values import PARAM_CHARS, TAG_CHARS, storable
 from gangline_schemas.limits import LATEST
 
 SOURCE_TAG, DIGEST_TAG = "gangline.import.source", "gangline.import.digest"
@@ -92,8 +92,8 @@ class Importer:
         outcome.points = points
         run.name, run.started_ms = storable(run.name), _time(run.started_ms)
         run.ended_ms = _time(run.ended_ms)
-        params = fitting(run.params, LONGEST_PARAM, "parameters", run.left)
-        tags = fitting(run.tags, LONGEST_TAG, "tags", run.left)
+        params = fitting(run.params, PARAM_CHARS, "parameters", run.left)
+        tags = fitting(run.tags, TAG_CHARS, "tags", run.left)
         for name in (PARENT, SOURCE_TAG, DIGEST_TAG):
             tags.pop(name, None)
         done.left += run.left

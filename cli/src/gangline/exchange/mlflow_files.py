@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from gangline.exchange.records import Point, SourceError, SourceRun
+from gangline.exchange.records import Point, SourceError, SourceRun, lines_of, whole_text
 
 META = "meta.yaml"
 _STATES = ("", "RUNNING", "SCHEDULED", "FINISHED", "FAILED", "KILLED")
@@ -98,7 +98,7 @@ def _experiment(folder: Path) -> _Experiment:
 
 def _yaml(file: Path) -> dict[str, Any]:
     try:
-        found = yaml.load(file.read_text(encoding="utf-8"), _LOADER)  # noqa: S506 - a safe loader
+        found = yaml.load(whole_text(file), _LOADER)  # noqa: S506 - a safe loader
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:  # also a wrong date
         raise SourceError(file, f"no readable YAML: {str(error).splitlines()[0]}") from None
     if not isinstance(found, dict):
@@ -127,8 +127,8 @@ def _texts(folder: Path) -> dict[str, str]:
     found = {}
     for name, file in _files(folder):
         try:
-            found[name] = file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+            found[name] = whole_text(file)
+        except (OSError, ValueError) as error:
             raise SourceError(file, f"no readable text: {error}") from None
     return found
 
@@ -138,8 +138,8 @@ def _points(folder: Path, models: int, run: SourceRun) -> Iterator[Point]:
     for name, file in _files(folder / "metrics"):
         wrong = 0
         try:
-            with file.open(encoding="utf-8") as lines:
-                for number, line in enumerate(lines, 1):
+            with file.open(encoding="utf-8") as opened:
+                for number, line in enumerate(lines_of(opened), 1):
                     try:
                         yield _point(name, line)
                     except (ValueError, IndexError):
@@ -148,7 +148,7 @@ def _points(folder: Path, models: int, run: SourceRun) -> Iterator[Point]:
                             run.left["more wrong lines"] += 1
                         else:
                             run.troubles.append(f"{file}:{number}: no line 'time value step'")
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, ValueError) as error:
             run.troubles.append(f"{file}: {error}")
 
 

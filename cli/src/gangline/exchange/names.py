@@ -7,9 +7,8 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 
-from gangline.tracking.values import storable
+from gangline.tracking.values import NAME_CHARS, storable
 
-LONGEST_NAME, LONGEST_PARAM, LONGEST_TAG = 250, 6000, 8000
 _OTHER = re.compile(r"[^\w .:/-]")
 
 
@@ -26,7 +25,7 @@ class Names:
             free = wanted = allowed(name)
             number = 2
             while free in self._taken:
-                free, number = f"{wanted[: LONGEST_NAME - 6]}_{number}", number + 1
+                free, number = f"{wanted[: NAME_CHARS - 6]}_{number}", number + 1
             self._taken.add(free)
             self._given[name] = free
         return self._given[name]
@@ -39,7 +38,7 @@ class Names:
 
 def allowed(name: str) -> str:
     """A name like this one that MLflow takes."""
-    plain = posixpath.normpath(_OTHER.sub("_", name[:LONGEST_NAME]))
+    plain = posixpath.normpath(_OTHER.sub("_", name[:NAME_CHARS]))
     while plain.startswith(("/", "../")):
         plain = plain.removeprefix("/").removeprefix("../")
     return "_" if plain in {"", ".", ".."} else plain

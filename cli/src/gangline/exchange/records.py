@@ -7,12 +7,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TextIO
 
 PARENT = "mlflow.parentRunId"
 """The tag of a nested run."""
 
 _LARGEST = 1 << 63
+LARGEST_TEXT: Final = 128 << 20
+LONGEST_LINE: Final = 16 << 20
+"""Characters of a file that is read whole, and of one line of others."""
 
 
 class Point(NamedTuple):
@@ -74,6 +77,23 @@ def files_below(path: Path, pattern: str) -> list[Path]:
     if not path.is_dir():
         return [path]
     return sorted(file for file in path.rglob(pattern) if file.is_file())
+
+
+def whole_text(file: Path) -> str:
+    """The text of a file. Raises OSError; ValueError if it is too large or not UTF-8."""
+    with file.open(encoding="utf-8") as opened:
+        text = opened.read(LARGEST_TEXT + 1)
+    if len(text) > LARGEST_TEXT:
+        raise ValueError(f"larger than {LARGEST_TEXT >> 20} MiB")
+    return text
+
+
+def lines_of(opened: TextIO) -> Iterator[str]:
+    """Lines of text. Raises OSError; ValueError if one is too long or not UTF-8."""
+    while line := opened.readline(LONGEST_LINE + 1):
+        if len(line) > LONGEST_LINE:
+            raise ValueError(f"a line is longer than {LONGEST_LINE >> 20} MiB")
+        yield line
 
 
 class Source(Protocol):

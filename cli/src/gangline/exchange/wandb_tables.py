@@ -13,7 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from gangline.exchange.parquet import pyarrow
-from gangline.exchange.records import Point, SourceError, SourceRun, files_below, flat
+from gangline.exchange.records import (
+    Point,
+    SourceError,
+    SourceRun,
+    files_below,
+    flat,
+    lines_of,
+    whole_text,
+)
 from gangline.exchange.wandb_values import points_of, run_texts, time_ms
 
 SUFFIXES = (".csv", ".jsonl", ".ndjson", ".json", ".parquet")
@@ -60,13 +68,11 @@ def _run(file: Path) -> SourceRun:
         state=_STATES.get(str(facts.get("state", "")), "FINISHED"),
     )
     logged: set[str] = set()
-    times: list[int] = []
     for row in _checked_rows(file, run):
         logged |= flat(row).keys()
         if (at_ms := time_ms(row)) is not None:
-            times = [min([at_ms, *times]), max([at_ms, *times])]
-    if times:
-        run.started_ms, run.ended_ms = times[0], times[-1]
+            run.started_ms = min(run.started_ms or at_ms, at_ms)
+            run.ended_ms = max(run.ended_ms or at_ms, at_ms)
     own = {name: str(facts[name]) for name in ("notes", "group", "tags") if facts.get(name)}
     run.params, run.tags = run_texts(config, summary, own, logged)
     return run
@@ -91,7 +97,7 @@ def _object(file: Path) -> dict[str, Any]:
     if not file.resolve().is_relative_to(file.parent.resolve()):
         raise SourceError(file, "is a link to a file elsewhere")
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found = json.loads(whole_text(file))
     except (OSError, ValueError, RecursionError) as error:
         raise SourceError(file, f"no readable JSON: {error}") from None
     if not isinstance(found, dict):
@@ -101,7 +107,7 @@ def _object(file: Path) -> dict[str, Any]:
 
 def _csv(file: Path) -> Iterator[dict[str, Any]]:
     with file.open(encoding="utf-8", newline="") as opened:
-        for row in csv.DictReader(opened, strict=True):
+        for row in csv.DictReader(lines_of(opened), strict=True):
             if None in row:
                 raise ValueError("a row has more cells than the header")
             yield {name: _cell(text) for name, text in row.items() if name}
@@ -119,7 +125,7 @@ def _cell(text: str | None) -> object:
 
 def _lines(file: Path) -> Iterator[dict[str, Any]]:
     with file.open(encoding="utf-8") as opened:
-        for number, line in enumerate(opened, 1):
+        for number, line in enumerate(lines_of(opened), 1):
             if line.strip():
                 try:
                     yield _row(json.loads(line))
@@ -128,7 +134,7 @@ def _lines(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def _json(file: Path) -> Iterator[dict[str, Any]]:
-    found = json.loads(file.read_text(encoding="utf-8"))
+    found = json.loads(whole_text(file))
     if not isinstance(found, list):
         raise ValueError("no JSON list of rows")  # noqa: TRY004 - the content is wrong
     for row in found:

@@ -10,6 +10,7 @@ from gangline.errors import CliError, ExitCode
 from gangline.sdk.answers import parse, path_id, steps_of
 from gangline.sdk.calls import Calls
 from gangline.sdk.mlflow import Mlflow
+from gangline.tracking.server import Refused, team_of
 from gangline.transport import Params
 from gangline_schemas.api.cluster import Whoami
 from gangline_schemas.api.incidents import IncidentDetail, IncidentPage
@@ -129,8 +130,6 @@ class Runs(Calls):
 
     def mlflow(self, team: str | None = None) -> Mlflow:
         """The MLflow runs of a team; without one of the token's only team, or of `default`."""
-        from gangline.tracking.server import Refused, team_of
-
         try:
             team = team or team_of(self._read(Whoami, "GET", "/v1/whoami").teams)
         except Refused as refused:
