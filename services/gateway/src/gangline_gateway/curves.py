@@ -128,9 +128,10 @@ class CurveReader:
     def _steps(self, asked: CurveQuery) -> tuple[Steps, bool]:
         """All steps of each run that has one of the metrics; whether some are MLflow's."""
         found: Steps = {}
-        rows = self._latest(_of(asked.runs, asked.names))
+        where = _of(asked.runs, asked.names)
+        rows = self._rows(curve_sql.spans(where.sql), where.parameters)
         for row in rows:
-            _widen(found, row["run_id"], row["first_step"], row["step"])
+            _widen(found, row["run"], row["first_step"], row["last_step"])
         return found, any(row["logged"] for row in rows)
 
     def _read(self, asked: CurveQuery, steps: Steps) -> list[Curve]:
@@ -165,7 +166,7 @@ class CurveReader:
         runs = {run: asked.runs[run] for run in steps}
         if asked.axis == "tokens":
             counted = CurveQuery(runs, (TOKENS,), points=MAX_POINTS)
-            known, _ = self._steps(counted)
+            known, logged = self._steps(counted)
             if not known:
                 raise CurveError("axis", f"none of the runs reports the metric {TOKENS}")
             return {
@@ -173,7 +174,7 @@ class CurveReader:
                     steps=[point.step for point in curve.points],
                     tokens=[point.value for point in curve.points],
                 )
-                for curve in self._read(counted, known)
+                for curve in self._read(replace(counted, logged=logged), known)
             }
         if asked.axis == "time":
             starts = self._starts(runs)

@@ -71,14 +71,10 @@ def logged_id(run_id: str) -> str:
 
 def fetch(client: Client, sql: str, parameters: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The rows of an answer, by column, with times in UTC."""
-    answer = client.query(sql, parameters={name: _written(v) for name, v in parameters.items()})
-    names, kinds = answer.column_names, answer.column_types
-    times = [n for n, kind in zip(names, kinds, strict=True) if "DateTime" in kind.name]
-    rows = [dict(zip(names, row, strict=True)) for row in answer.result_rows]
-    for row in rows:
-        for name in times:
-            row[name] = _aware(row[name])
-    return rows
+    given = {name: _written(value) for name, value in parameters.items()}
+    answer = client.query(sql, parameters=given, tz_mode="aware")
+    names = answer.column_names
+    return [dict(zip(names, row, strict=True)) for row in answer.result_rows]
 
 
 def ms(value: datetime) -> int:
@@ -131,11 +127,4 @@ def _written(value: Any) -> Any:
     """A time as ClickHouse reads it in a parameter; other values as they are."""
     if isinstance(value, datetime):
         return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
-    return value
-
-
-def _aware(value: Any) -> Any:
-    """A time from ClickHouse in UTC; other values as they are."""
-    if isinstance(value, datetime) and value.tzinfo is None:
-        return value.replace(tzinfo=UTC)
     return value

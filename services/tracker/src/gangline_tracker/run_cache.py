@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
-from datetime import UTC, datetime
-from typing import Any
 
 from clickhouse_connect.driver.client import Client
 
@@ -58,15 +56,6 @@ class RunCache:
         answer = self._client.query(
             f"SELECT {_COLUMNS} FROM gangline.runs FINAL WHERE job_id IN {{jobs:Array(String)}}",  # noqa: S608
             parameters={"jobs": jobs},
+            tz_mode="aware",
         )
-        return {row["job_id"]: _run(row) for row in answer.named_results()}
-
-
-def _run(row: dict[str, Any]) -> Run:
-    return Run(**{name: _aware(value) for name, value in row.items()})
-
-
-def _aware(value: Any) -> Any:
-    if isinstance(value, datetime) and value.tzinfo is None:
-        return value.replace(tzinfo=UTC)
-    return value
+        return {row["job_id"]: Run(**row) for row in answer.named_results()}
