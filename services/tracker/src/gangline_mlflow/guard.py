@@ -10,6 +10,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gangline_mlflow.asgi import refuse
 from gangline_mlflow.job_runs import JobRuns
+from gangline_mlflow.latest import DatabaseAway
 from gangline_mlflow.workspaces import make_workspace
 from gangline_schemas.mlflow_workspace import JOB_HEADER
 
@@ -47,23 +48,22 @@ class Guard:
         if not hmac.compare_digest(headers.get(b"authorization", b""), self._wanted):
             return 401, "UNAUTHENTICATED", "requests come through the gateway"
         team, job = headers.get(WORKSPACE, b""), headers.get(_JOB)
-        if team not in self._teams:
-            problem = await self._make(team)
-            if problem is not None:
-                return 400, "INVALID_PARAMETER_VALUE", problem
-        if job is not None and not await self._jobs.has(job.decode("latin1")):
-            return 503, "TEMPORARILY_UNAVAILABLE", "the job has no run yet"
+        if team in {b"", b"default"}:
+            problem = "the gateway names the workspace of a team, and that is never the default one"
+            return 400, "INVALID_PARAMETER_VALUE", problem
+        try:
+            if team not in self._teams:
+                await self._make(team)
+            if job is not None and not await self._jobs.has(job.decode("latin1")):
+                return 503, "TEMPORARILY_UNAVAILABLE", "the job has no run yet"
+        except MlflowException as error:
+            return error.get_http_status_code(), error.error_code, str(error.message)
+        except DatabaseAway as error:
+            return 503, "TEMPORARILY_UNAVAILABLE", f"the database does not answer: {error}"
         return None
 
-    async def _make(self, team: bytes) -> str | None:
-        """Make a workspace; why there can be none."""
-        name = team.decode("latin1")
-        if name in {"", "default"}:
-            return "the gateway names the workspace of a team, and that is never the default one"
+    async def _make(self, team: bytes) -> None:
+        """Make a workspace. Raises MlflowException."""
         async with self._making:
-            try:
-                await asyncio.to_thread(make_workspace, name)
-            except MlflowException as error:
-                return str(error.message)
+            await asyncio.to_thread(make_workspace, team.decode("latin1"))
         self._teams.add(team)
-        return None
