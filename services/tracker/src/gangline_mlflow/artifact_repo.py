@@ -58,19 +58,15 @@ class TeamArtifacts(ArtifactRepository):  # type: ignore[misc]  # MLflow has no 
 
     def log_artifact(self, local_file: str, artifact_path: str | None = None) -> None:
         """Store a file below a folder."""
-        name = "/".join(part for part in (artifact_path, Path(local_file).name) if part)
-        size_bytes = Path(local_file).stat().st_size
-        with refusals(), Path(local_file).open("rb") as file:
-            self.artifacts.put(self.key(name), file, size_bytes)
+        file = Path(local_file)
+        self._put(file, file.name, artifact_path)
 
     def log_artifacts(self, local_dir: str, artifact_path: str | None = None) -> None:
         """Store all files of a folder."""
         top = Path(local_dir)
         for file in sorted(top.rglob("*")):
             if file.is_file():
-                folder = file.relative_to(top).parent.as_posix().strip(".")
-                parts = [part for part in (artifact_path, folder) if part]
-                self.log_artifact(str(file), "/".join(parts) or None)
+                self._put(file, file.relative_to(top).as_posix(), artifact_path)
 
     def list_artifacts(self, path: str | None = None) -> list[FileInfo]:
         """The files and folders right below a folder."""
@@ -86,6 +82,11 @@ class TeamArtifacts(ArtifactRepository):  # type: ignore[misc]  # MLflow has no 
         """Remove a file or a folder."""
         with refusals():
             self.artifacts.delete(owned(_team(), self.key(artifact_path)))
+
+    def _put(self, path: Path, name: str, folder: str | None) -> None:
+        key = f"{folder}/{name}" if folder else name
+        with refusals(), path.open("rb") as file:
+            self.artifacts.put(self.key(key), file, path.stat().st_size)
 
     def _download_file(self, remote_file_path: str, local_path: str) -> None:
         with refusals():

@@ -24,8 +24,6 @@ class RequestBody:
         self._receive, self._loop = receive, loop
         self._rest = memoryview(b"")
         self._ended = False
-        self.size_bytes = 0
-        """The bytes that were read so far."""
 
     def read(self, size: int) -> bytes:
         """Up to `size` bytes; none at the end. Raises Disconnected."""
@@ -37,7 +35,6 @@ class RequestBody:
                 asked.cancel()
                 raise Disconnected from None
         piece, self._rest = bytes(self._rest[:size]), self._rest[size:]
-        self.size_bytes += len(piece)
         return piece
 
     async def drain(self) -> None:
