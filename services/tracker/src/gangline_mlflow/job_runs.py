@@ -71,7 +71,7 @@ class JobRuns:
         threading.Thread(target=self._follow, name="job-runs", daemon=True).start()
 
     async def has(self, job_id: str) -> bool:
-        """Whether a job has its run; waits for it up to `WAIT_S`."""
+        """Whether a job has its run; waits for it up to `WAIT_S`. Raises DatabaseAway."""
         return job_id in self._known or await asyncio.to_thread(self._wait, job_id)
 
     def _wait(self, job_id: str) -> bool:
@@ -179,10 +179,8 @@ class JobRuns:
         return sums
 
     def _publish(self, changes: Changes) -> None:
-        known = self.table.known(job for job, change in changes.items() if change.points)
-        waiting = [(job_id, changes[job_id]) for job_id in sorted(known)]
-        teams = self.table.workspaces(known)
-        _retried(lambda: self._send([(teams[job], job, change) for job, change in waiting]))
+        teams = self.table.workspaces(job for job, change in changes.items() if change.points)
+        _retried(lambda: self._send([(teams[job], job, changes[job]) for job in sorted(teams)]))
 
     def _send(self, items: list[tuple[str, str, Change]]) -> None:
         futures = []
