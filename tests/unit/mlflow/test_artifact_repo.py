@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("mlflow")
 
 import sqlalchemy as sa
+from mlflow.exceptions import MlflowException
 from mlflow.utils.workspace_context import ServerWorkspaceContext
 
 from gangline_bus.ports import Bus
@@ -22,17 +23,27 @@ from gangline_mlflow.history import Histories
 from gangline_storage import LocalStore
 
 
-@pytest.mark.parametrize("below", [None, "model"])
-def test_a_folder_is_stored_with_all_names_as_they_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, below: str | None
-) -> None:
-    artifacts = Artifacts(LocalStore(tmp_path / "store"))
-    engine = sa.create_engine(f"sqlite:///{tmp_path / 'test.db'}")
-    artifacts.count_in(ArtifactBytes(engine, None, {}, artifacts.bytes_of))
+@pytest.fixture
+def artifacts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Artifacts:
+    """Of this process, counted in a database that is locked at once or not at all."""
+    found = Artifacts(LocalStore(tmp_path / "store"))
+    engine = sa.create_engine(database(tmp_path), connect_args={"timeout": 0})
+    found.count_in(ArtifactBytes(engine, None, {}, found.bytes_of))
     nothing = parts.Parts(
-        cast("Bus", None), TopicNames(""), cast("Histories", None), artifacts, lambda: None
+        cast("Bus", None), TopicNames(""), cast("Histories", None), found, lambda: None
     )
     monkeypatch.setattr(parts, "_current", [nothing])
+    return found
+
+
+def database(folder: Path) -> str:
+    return f"sqlite:///{folder / 'test.db'}"
+
+
+@pytest.mark.parametrize("below", [None, "model"])
+def test_a_folder_is_stored_with_all_names_as_they_are(
+    tmp_path: Path, artifacts: Artifacts, below: str | None
+) -> None:
     names = {"a", ".hidden/b", "data./c", "x/y/d"}
     for name in names:
         file = tmp_path / "made" / name
@@ -42,8 +53,19 @@ def test_a_folder_is_stored_with_all_names_as_they_are(
         repository = TeamArtifacts("gangline-artifacts:/workspaces/nlp/1")
         repository.log_artifacts(str(tmp_path / "made"), below)
     top = f"workspaces/nlp/1/{below}/" if below else "workspaces/nlp/1/"
-    found = {
-        info.key.removeprefix(top): artifacts.store.get(info.key).decode()
-        for info in artifacts.store.list("workspaces/nlp/")
-    }
+    listed = [info.key for info in artifacts.store.list("workspaces/nlp/")]
+    found = {key.removeprefix(top): artifacts.store.get(key).decode() for key in listed}
     assert found == {name: name for name in names}
+
+
+@pytest.mark.usefixtures("artifacts")
+def test_a_database_that_does_not_answer_is_told_as_503(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("a")
+    repository = TeamArtifacts("gangline-artifacts:/workspaces/nlp/1")
+    with sa.create_engine(database(tmp_path)).connect() as other, ServerWorkspaceContext("nlp"):
+        other.exec_driver_sql("BEGIN EXCLUSIVE")
+        with pytest.raises(MlflowException, match="database") as refused:
+            repository.log_artifact(str(tmp_path / "a"))
+        assert refused.value.get_http_status_code() == 503
+        other.exec_driver_sql("ROLLBACK")
+        repository.log_artifact(str(tmp_path / "a"))

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 
 import sqlalchemy as sa
 
+from gangline_mlflow.latest import transaction
 from gangline_schemas.mlflow_workspace import team_of
 
 _CREATE = """
@@ -63,7 +64,10 @@ class Change:
 
 
 class ArtifactBytes:
-    """The counts of all teams. One process has them; may be used from any thread."""
+    """The counts of all teams. One process has them; may be used from any thread.
+
+    Each method raises DatabaseAway.
+    """
 
     def __init__(
         self,
@@ -96,7 +100,7 @@ class ArtifactBytes:
     def recount(self, team: str) -> int:
         """Count by a listing; call it while nothing changes. Returns the bytes."""
         stored = self._listed(team)
-        with self._engine.begin() as connection:
+        with transaction(self._engine) as connection:
             connection.execute(sa.text(_COUNTED), {"team": team, "stored": stored})
         return stored
 
@@ -111,7 +115,7 @@ class ArtifactBytes:
     def _announce(self, team: str, size: int, *, limited: bool) -> None:
         stored, changing = self._known(team)
         limit = self.limit(team) if limited else NO_LIMIT
-        with self._engine.begin() as connection:
+        with transaction(self._engine) as connection:
             wanted = {"team": team, "size": size, "limit": limit}
             done = connection.execute(sa.text(_BEGIN), wanted).rowcount
         if not done:
@@ -123,12 +127,12 @@ class ArtifactBytes:
 
     def _known(self, team: str) -> tuple[int, int]:
         with self._counting[team]:
-            with self._engine.begin() as connection:
+            with transaction(self._engine) as connection:
                 row = connection.execute(sa.text(_READ), {"team": team}).first()
             return (self.recount(team), 0) if row is None else (int(row[0]), int(row[1]))
 
     def _count(self, team: str, announced: int, added: int) -> None:
-        with self._engine.begin() as connection:
+        with transaction(self._engine) as connection:
             wanted = {"team": team, "size": announced, "added": added}
             connection.execute(sa.text(_END), wanted)
 

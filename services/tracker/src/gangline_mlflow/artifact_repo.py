@@ -31,6 +31,7 @@ from mlflow.utils.workspace_context import get_request_workspace
 from gangline_mlflow.artifact_bytes import OverLimit
 from gangline_mlflow.artifacts import Artifacts, Busy, owned
 from gangline_mlflow.bodies import Span, span_of
+from gangline_mlflow.latest import DatabaseAway
 from gangline_mlflow.parts import ARTIFACTS, current
 from gangline_storage.errors import InvalidKey, NotFound, StoreError, StoreUnavailable
 
@@ -99,7 +100,7 @@ def _team() -> str:
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """Turn the store's errors into MLflow's."""
+    """Turn errors of the store and of the database into MLflow's."""
     try:
         yield
     except InvalidKey as error:
@@ -113,6 +114,10 @@ def refusals() -> Iterator[None]:
     except StoreUnavailable as error:
         raise MlflowException(
             f"the object store does not answer: {error}", error_code=TEMPORARILY_UNAVAILABLE
+        ) from error
+    except DatabaseAway as error:
+        raise MlflowException(
+            f"the database does not answer: {error}", error_code=TEMPORARILY_UNAVAILABLE
         ) from error
     except StoreError as error:
         raise MlflowException(str(error), error_code=INTERNAL_ERROR) from error
