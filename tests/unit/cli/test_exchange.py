@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -242,6 +243,26 @@ def test_an_export_without_a_column_is_an_error(tmp_path: Path, name: str) -> No
     parquet.write_table(parquet.read_table(file).drop_columns([last]), file)
     (error,) = source_of(tmp_path / "out").runs()
     assert "no readable export" in str(error)
+
+
+def test_an_export_that_pandas_saved_again_has_the_same_points(tmp_path: Path) -> None:
+    points = [*losses(1, 3), Point("loss", 4, 4_000, float("nan"))]
+    Exporter(client(FakePoints(points)), tmp_path / "out").write([exported("a", team="nlp")])
+    (before,) = source_of(tmp_path / "out").runs()
+    for file in (tmp_path / "out").iterdir():
+        table = pd.read_parquet(file).assign(extra=1.5)
+        if file.name == "metrics.parquet":
+            table["time"] = table["time"].astype("datetime64[ns, UTC]")
+            table["step"] = table["step"].astype(float)
+            table.loc[len(table)] = table.loc[0]
+            table.loc[len(table) - 1, "step"] = float("nan")
+        table[table.columns[::-1]].to_parquet(file)
+    (after,) = source_of(tmp_path / "out").runs()
+    assert isinstance(before, SourceRun)
+    assert isinstance(after, SourceRun)
+    assert repr([*after.points()]) == repr(points)
+    assert (after.params, after.started_ms) == (before.params, before.started_ms)
+    assert sum(after.left.values()) == 1
 
 
 def test_points_without_statistics_are_found(tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ class _Files:
 
     def __init__(self, folder: Path) -> None:
         self._arrow, self._parquet = pyarrow()
-        self._schemas = _schemas(self._arrow)
+        self._schemas = schemas(self._arrow)
         self._writers = {
             name: self._parquet.ParquetWriter(folder / name, schema, compression="zstd")
             for name, schema in self._schemas.items()
@@ -177,7 +177,8 @@ class _Files:
         return int(table.num_rows)
 
 
-def _schemas(arrow: Any) -> dict[str, Any]:
+def schemas(arrow: Any) -> dict[str, Any]:
+    """The columns of each file."""
     text, time = arrow.string(), arrow.timestamp("ms", tz="UTC")
     texts = arrow.schema([("run_id", text), ("name", text), ("value", text)])
     runs = {

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gangline.exchange.export import METRICS, PARAMS, RUNS, TAGS
+from gangline.exchange.export import METRICS, PARAMS, RUNS, TAGS, schemas
 from gangline.exchange.parquet import pyarrow
 from gangline.exchange.records import Point, SourceError, SourceRun
 
 _TIMES = ("submitted_at", "started_at", "ended_at")
+_RUN = ("run_id", "team", "name", "project", "state", *_TIMES)
+_TEXT = ("run_id", "name", "value")
 _POINTS = ("run_id", "name", "step", "time", "value")
 _STATES = {"succeeded": "FINISHED", "failed": "FAILED", "cancelled": "KILLED"}
 _MLFLOW = frozenset({"FINISHED", "FAILED", "KILLED", "RUNNING", "SCHEDULED"})
@@ -31,12 +33,12 @@ class OwnExport:
     def runs(self) -> Iterator[SourceRun | SourceError]:
         """The runs in the order of the file."""
         try:
-            columns = ["run_id", "team", "name", "project", "state", *_TIMES]
-            rows = self._table(RUNS).select(columns).to_pylist()
+            rows = [row for row in self._table(RUNS, _RUN).to_pylist() if row["run_id"]]
             params, tags = (self._texts(name) for name in (PARAMS, TAGS))
-            points = _Points(self._parquet.ParquetFile(self._path / METRICS))
-            if absent := {*_POINTS} - {*points.file.schema_arrow.names}:
+            file = self._parquet.ParquetFile(self._path / METRICS)
+            if absent := {*_POINTS} - {*file.schema_arrow.names}:
                 raise KeyError(f"{METRICS} has no column {min(absent)}")
+            points = _Points(file, self._schema(METRICS, _POINTS))
         except (OSError, self._arrow.ArrowException, KeyError) as error:
             yield SourceError(self._path, f"no readable export: {error}")
             return
@@ -56,18 +58,24 @@ class OwnExport:
                 tags=tags.get(run_id, {}),
             )
 
-    def _table(self, name: str) -> Any:
-        return self._parquet.read_table(self._path / name)
+    def _table(self, name: str, columns: Sequence[str]) -> Any:
+        """These columns, with the types of an export: other programs may save it with others."""
+        table = self._parquet.read_table(self._path / name).select(columns)
+        return table.cast(self._schema(name, columns))
+
+    def _schema(self, name: str, columns: Sequence[str]) -> Any:
+        whole = schemas(self._arrow)[name]
+        return self._arrow.schema([whole.field(column) for column in columns])
 
     def _texts(self, name: str) -> dict[str, dict[str, str]]:
         found: dict[str, dict[str, str]] = {}
-        for row in self._table(name).to_pylist():
+        for row in self._table(name, _TEXT).drop_null().to_pylist():
             found.setdefault(row["run_id"], {})[row["name"]] = row["value"]
         return found
 
     def _points(self, run_id: str, points: _Points, run: SourceRun) -> Iterator[Point]:
         try:
-            yield from points.of(run_id)
+            yield from points.of(run_id, run)
         except (OSError, self._arrow.ArrowException) as error:
             run.troubles.append(f"{self._path / METRICS}: {error}")
 
@@ -77,21 +85,26 @@ class _Points:
     """Points by run. One row group is kept, as small runs share one."""
 
     file: Any
+    schema: Any
     _group: int = -1
     _rows: Any = None
 
-    def of(self, run_id: str) -> Iterator[Point]:
+    def of(self, run_id: str, run: SourceRun) -> Iterator[Point]:
         from pyarrow import compute
 
+        place = self.file.schema_arrow.names.index("run_id")
         for group in range(self.file.num_row_groups):
-            bounds = self.file.metadata.row_group(group).column(0).statistics
-            known = bounds is not None and bounds.has_min_max
+            bounds = self.file.metadata.row_group(group).column(place).statistics
+            known = bounds is not None and bounds.has_min_max and isinstance(bounds.min, str)
             if known and not bounds.min <= run_id <= bounds.max:
                 continue
             if group != self._group:
-                self._group, self._rows = group, self.file.read_row_group(group)
+                self._group, self._rows = group, self._read(group)
             rows = self._rows.filter(compute.equal(self._rows["run_id"], run_id))
-            for batch in rows.to_batches(max_chunksize=10_000):
+            whole = rows.drop_null()
+            if incomplete := rows.num_rows - whole.num_rows:
+                run.left["points without a name, step or time"] += incomplete
+            for batch in whole.to_batches(max_chunksize=10_000):
                 names, steps, times, values = (
                     batch.column(name) for name in ("name", "step", "time", "value")
                 )
@@ -102,6 +115,15 @@ class _Points:
                     times.cast("int64").to_pylist(),
                     values.to_pylist(),
                 )
+
+    def _read(self, group: int) -> Any:
+        """Rows with the types of an export; pandas saves NaN as null."""
+        from pyarrow import compute
+
+        rows = self.file.read_row_group(group, columns=[*_POINTS]).select(_POINTS)
+        rows = rows.cast(self.schema)
+        values = compute.fill_null(rows["value"], float("nan"))
+        return rows.set_column(rows.schema.get_field_index("value"), "value", values)
 
 
 def _ms(value: datetime | None) -> int | None:
