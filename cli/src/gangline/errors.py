@@ -20,10 +20,19 @@ class ExitCode(IntEnum):
 class CliError(Exception):
     """One line of what is wrong and, in `hint`, the way out."""
 
-    def __init__(self, message: str, hint: str = "", code: ExitCode = ExitCode.TOOL_ERROR) -> None:
+    def __init__(
+        self,
+        message: str,
+        hint: str = "",
+        code: ExitCode = ExitCode.TOOL_ERROR,
+        *,
+        status: int = 0,
+    ) -> None:
+        """`status`: of the gateway's answer, if one was refused."""
         super().__init__(message)
         self.message = message
         self.hint = hint
         self.code = code
+        self.status = status
         if hint:
             self.add_note(hint)  # for a traceback of a script

@@ -210,7 +210,8 @@ def problem_of(answer: httpx.Response) -> CliError:
             f"{answer.url.path}: {text}", "check --url; is the gateway older than this?"
         )
     hint = _where_to_look(answer.url.path) if answer.status_code == _GONE else ""
-    return CliError(text, hint or _hint(answer.status_code), _code(answer.status_code))
+    status = answer.status_code
+    return CliError(text, hint or _hint(status), _code(status), status=status)
 
 
 def _option(text: object) -> str:

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
+import httpx
 import pandas as pd
 import pyarrow as pa
 import pytest
@@ -31,6 +32,7 @@ from gangline.exchange.tensorboard import RunFiles
 from gangline.exchange.tfrecord import record
 from gangline.sdk import Gangline
 from gangline.sdk.mlflow import Mlflow, MlflowRun
+from gangline.transport import problem_of
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 
@@ -133,6 +135,8 @@ class FakeMlflow:
         self.runs: dict[str, MlflowRun] = {}
         self.points: dict[str, set[tuple[Any, ...]]] = {}
         self.fail_after: int | None = None
+        self.faulty = ""
+        """The server fails on this metric."""
 
     def experiment(self, name: str) -> str:
         return f"id of {name}"
@@ -155,6 +159,8 @@ class FakeMlflow:
             self.fail_after -= 1
             if self.fail_after < 0:
                 raise CliError("nothing answers")
+        if any(point.name == self.faulty for point in points):
+            raise problem_of(httpx.Response(500, request=httpx.Request("POST", "http://x/")))
         self.points.setdefault(run_id, set()).update(points)
 
     def log_texts(self, run_id: str, params: Mapping[str, str], tags: Mapping[str, str]) -> None:
@@ -197,6 +203,15 @@ def test_an_interrupted_import_goes_on_in_the_same_run() -> None:
     grown = Importer(cast("Mlflow", mlflow)).run(FakeSource(run_of("a", 5_001)))
     assert [run.outcome for run in grown.runs] == ["updated"]
     assert len(mlflow.runs) == 1
+
+
+def test_a_run_on_which_the_server_fails_does_not_hold_up_the_others() -> None:
+    mlflow = FakeMlflow()
+    mlflow.faulty = "odd"
+    odd = SourceRun("mlflow/odd", "odd", lambda _: iter([Point("odd", 1, 1, 1.0)]))
+    done = Importer(cast("Mlflow", mlflow)).run(FakeSource(odd, run_of("a", 2)))
+    assert [(run.name, run.outcome) for run in done.runs] == [("odd", "failed"), ("a", "imported")]
+    assert done.troubles == ["odd: status 500"]
 
 
 def test_children_are_linked_to_their_imported_parents() -> None:

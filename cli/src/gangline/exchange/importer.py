@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Literal
 
+import httpx
+
 from gangline.errors import CliError, ExitCode
 from gangline.exchange.names import Names, fitting
 from gangline.exchange.records import PARENT, Source, SourceError, SourceRun
@@ -64,7 +66,10 @@ class Importer:
     """MLflow's run by the source's."""
 
     def run(self, source: Source) -> Imported:
-        """Import what can be. Raises CliError only if the platform is away or refuses all."""
+        """Import what can be; a run that the server refuses or fails on (500) is a trouble.
+
+        Raises CliError if the platform is away, or if it refuses the token.
+        """
         done = Imported()
         children: list[tuple[str, str]] = []
         for found in source.runs():
@@ -101,7 +106,10 @@ class Importer:
         try:
             done.renamed |= self._send(run, digest, params, tags, outcome)
         except CliError as error:
-            if error.code is not ExitCode.USAGE:
+            if (
+                error.code is not ExitCode.USAGE
+                and error.status != httpx.codes.INTERNAL_SERVER_ERROR
+            ):
                 raise
             done.troubles.append(f"{run.name}: {error.message}")
             outcome.outcome = "failed"

@@ -17,10 +17,9 @@ FLUSH_S: Final = 10.0
 
 @dataclass(frozen=True)
 class Job:
-    """One rank of a job."""
+    """What the agent says about the job."""
 
     job_id: str
-    rank: int
     hyperparameters: Mapping[str, Any]
     tracking_uri: str | None
     """Of the job's team on the gateway; None: the job has no access to it."""
@@ -40,10 +39,8 @@ def job_of(environment: Mapping[str, str]) -> Job | None:
     job_id = environment.get("GANGLINE_JOB_ID")
     if not job_id:
         return None
-    rank = environment.get("RANK", "0")
     return Job(
         job_id=job_id,
-        rank=int(rank) if rank.isdecimal() else 0,
         hyperparameters=_mapping(environment.get("GANGLINE_HYPERPARAMETERS")),
         tracking_uri=environment.get("MLFLOW_TRACKING_URI") or None,
         token=environment.get("MLFLOW_TRACKING_TOKEN", ""),

@@ -176,8 +176,8 @@ def _job_sink(job: Job, header: Header, place: _Place) -> Sink:
             server = _job_server(job)
         except CliError as error:
             note(
-                f"{error.message}: parameters, tags and artifacts are kept on this node only, "
-                "and are deleted with its working directory; name a folder that stays: dir=..."
+                f"{error.message}: parameters, tags and artifacts are kept on this node only"
+                + ("" if place.parent else "; name a folder that outlives the job: dir=...")
             )
             server = None
         return _spooled(own, place, server)
