@@ -232,6 +232,16 @@ def test_points_out_of_range_are_left_out() -> None:
     assert sum(run.left.values()) == 2
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [Point(b"a", 1, 1, 1.0), Point("a", None, 1, 1.0), Point("a", 1, 1, "x")],  # type: ignore[arg-type]
+)
+def test_points_of_other_types_are_left_out(odd: Point) -> None:
+    run = SourceRun("x", "x", lambda _: iter([odd, Point("a", 1, 1, 1.0)]))
+    assert [*run.points()] == [Point("a", 1, 1, 1.0)]
+    assert sum(run.left.values()) == 1
+
+
 def test_texts_and_times_that_no_server_takes() -> None:
     torn, mlflow = "a\ud800", FakeMlflow()
     points = [Point(torn, 1, 1, 1.0)]

@@ -149,7 +149,7 @@ def test_many_wrong_lines_are_counted(hostile: Path) -> None:
     assert (len(run.troubles), run.left) == (10, {"more wrong lines": 990})
 
 
-def test_a_tag_without_a_value_in_a_database(
+def test_a_database_with_values_of_other_types(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -157,7 +157,9 @@ def test_a_tag_without_a_value_in_a_database(
     run_id = log(MlflowClient(f"sqlite:///{path}"))
     with closing(sqlite3.connect(path)) as database, database:
         database.execute("UPDATE tags SET value = NULL WHERE key = 'who'")
-    assert [run.tags["who"] for run in runs(path) if run.source_id.endswith(run_id)] == [""]
+        database.execute("UPDATE runs SET name = x'61', start_time = 'once'")
+    (run,) = (run for run in runs(path) if run.source_id.endswith(run_id))
+    assert (run.tags["who"], run.name, run.started_ms) == ("", "a", 0)
 
 
 def tensor(tag: str, value: float) -> Any:

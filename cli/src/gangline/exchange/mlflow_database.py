@@ -13,7 +13,9 @@ from gangline.exchange.records import Point, SourceError, SourceRun
 
 MAGIC = b"SQLite format 3\0"
 _RUNS = (
-    "SELECT r.run_uuid, r.name, r.status, r.start_time, r.end_time, e.name, r.artifact_uri "
+    "SELECT r.run_uuid, CAST(r.name AS TEXT), CAST(r.status AS TEXT), "
+    "CAST(r.start_time AS INTEGER), CAST(r.end_time AS INTEGER), "
+    "CAST(e.name AS TEXT), CAST(r.artifact_uri AS TEXT) "
     "FROM runs r JOIN experiments e ON e.experiment_id = r.experiment_id "
     "WHERE r.lifecycle_stage = 'active' AND e.lifecycle_stage = 'active' "
     "ORDER BY r.start_time, r.run_uuid"
@@ -65,7 +67,9 @@ class MlflowDatabase:
             params, tags = (
                 dict(
                     database.execute(
-                        f"SELECT key, coalesce(value, '') FROM {table} WHERE run_uuid = ?", [run_id]
+                        "SELECT CAST(key AS TEXT), CAST(coalesce(value, '') AS TEXT) "
+                        f"FROM {table} WHERE run_uuid = ?",
+                        [run_id],
                     )
                 )
                 for table in ("params", "tags")

@@ -75,7 +75,7 @@ class OwnExport:
 
     def _points(self, run_id: str, points: _Points, run: SourceRun) -> Iterator[Point]:
         try:
-            yield from points.of(run_id, run)
+            yield from points.of(run_id)
         except (OSError, self._arrow.ArrowException) as error:
             run.troubles.append(f"{self._path / METRICS}: {error}")
 
@@ -89,7 +89,7 @@ class _Points:
     _group: int = -1
     _rows: Any = None
 
-    def of(self, run_id: str, run: SourceRun) -> Iterator[Point]:
+    def of(self, run_id: str) -> Iterator[Point]:
         from pyarrow import compute
 
         place = self.file.schema_arrow.names.index("run_id")
@@ -101,10 +101,7 @@ class _Points:
             if group != self._group:
                 self._group, self._rows = group, self._read(group)
             rows = self._rows.filter(compute.equal(self._rows["run_id"], run_id))
-            whole = rows.drop_null()
-            if incomplete := rows.num_rows - whole.num_rows:
-                run.left["points without a name, step or time"] += incomplete
-            for batch in whole.to_batches(max_chunksize=10_000):
+            for batch in rows.to_batches(max_chunksize=10_000):
                 names, steps, times, values = (
                     batch.column(name) for name in ("name", "step", "time", "value")
                 )

@@ -61,12 +61,12 @@ class SourceRun:
         self.left.clear()
         self.troubles.clear()
         for point in self.read(self):
-            if (
-                -_LARGEST
-                <= min(point.step, point.time_ms)
-                <= max(point.step, point.time_ms)
-                < _LARGEST
-            ):
+            name, step, time_ms, value = point
+            if (type(name), type(step), type(time_ms)) != (str, int, int):
+                self.left["points whose name, step or time is none"] += 1
+            elif type(value) not in {int, float}:
+                self.left["points whose value is no number"] += 1
+            elif -_LARGEST <= min(step, time_ms) <= max(step, time_ms) < _LARGEST:
                 yield point
             else:
                 self.left["points with a step or a time out of range"] += 1
