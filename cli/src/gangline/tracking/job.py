@@ -17,7 +17,7 @@ FLUSH_S: Final = 10.0
 
 @dataclass(frozen=True)
 class Job:
-    """What the agent says about the job."""
+    """The job, as the agent describes it to a rank."""
 
     job_id: str
     hyperparameters: Mapping[str, Any]
