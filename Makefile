@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Caches and virtual environment may lie on different file systems.
 export UV_LINK_MODE ?= $(if $(CI),copy,hardlink)
 
-.PHONY: help setup lock up demo test all-tests test-unit test-gpu test-limits lint format soak load chaos bench bench-scheduler bench-worker bench-tracker clean
+.PHONY: help setup lock up demo test all-tests lint-log test-unit test-gpu test-limits lint format soak load chaos bench bench-scheduler bench-worker bench-tracker clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -52,7 +52,12 @@ demo: $(STAMP) ## one job's whole life through a failure, on this machine
 	@$(BIN)/gangline demo
 
 test: $(STAMP) ## everything that CI runs
-	@$(MAKE) --no-print-directory --jobs 2 --keep-going lint all-tests
+	@$(MAKE) --no-print-directory --jobs 2 --keep-going lint-log all-tests; code=$$?; \
+	  cat build/lint.log; exit $$code
+
+lint-log: $(STAMP)
+	@mkdir -p build
+	@$(MAKE) --no-print-directory lint > build/lint.log 2>&1
 
 # Files come in the order of tests/order.py: some compute while others wait for real processes.
 WORKERS ?= 3

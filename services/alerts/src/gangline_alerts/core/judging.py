@@ -39,8 +39,7 @@ def judge(plan: AlertPlan, rules: Rules, timing: Timing, receivers: Receivers) -
     if not _is_caught_up(plan.soft, timing, plan.now):
         return
     found = {one.key: one for one in counted.findings(plan.state, rules, plan.now)}
-    measured = of_runs.findings(plan.state, plan.soft, rules, timing, plan.now)
-    found |= {one.key: one for one in measured}
+    found |= {one.key: one for one in plan.soft.findings}
     away = plan.soft.scheduler_away is not None
     for key, finding in found.items():
         if away and finding.rule in _BY_THE_SCHEDULER:
