@@ -13,16 +13,12 @@ import json
 import os
 import socket
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from multiprocessing import get_context
 from pathlib import Path
 
-FOLDER = Path(__file__).parent
-sys.path[:0] = [str(FOLDER), str(FOLDER.parent)]  # as a program, too
-
-from harness import Context, Result, in_own_process  # noqa: E402
+from harness import Context, Result, in_own_process
 
 RANKS = (2, 8, 64)
 MANY, FEWER = 1024, 256

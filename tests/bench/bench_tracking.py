@@ -23,8 +23,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
 from bench_step_overhead import block_s, pairs_of_blocks
 from harness import Context, Result, in_own_process
 

@@ -23,13 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).parent
-sys.path[:0] = [str(FOLDER), str(FOLDER.parent)]  # as a program: `--service NAME`
-
-from harness import Context, Result, in_own_process, scratch  # noqa: E402
-from scheduler_harness import quantile  # noqa: E402
-from year_services import SERVICES  # noqa: E402
-from year_work import (  # noqa: E402
+from harness import Context, Result, in_own_process, scratch
+from scheduler_harness import quantile
+from year_services import SERVICES
+from year_work import (
     MONTH_DAYS,
     REPORTS,
     RUNS_A_DAY,
@@ -42,11 +39,11 @@ from year_work import (  # noqa: E402
     spec_of,
 )
 
-from gangline_bus.codec import decode  # noqa: E402
-from gangline_bus.fold import event_name  # noqa: E402
-from gangline_bus.ports import Record, TopicPartition  # noqa: E402
-from gangline_bus.snapshot import EVERY, FORMAT, SnapshotHeader, Snapshots, pack  # noqa: E402
-from gangline_service.deciding import settle_collector  # noqa: E402
+from gangline_bus.codec import decode
+from gangline_bus.fold import event_name
+from gangline_bus.ports import Record, TopicPartition
+from gangline_bus.snapshot import EVERY, FORMAT, SnapshotHeader, Snapshots, pack
+from gangline_service.deciding import settle_collector
 
 BUILD_TIMEOUT_S = 3600.0
 FIRST = 1_000_000

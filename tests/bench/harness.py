@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parent
+sys.path.insert(0, str(FOLDER.parent))  # for `support`, also where a benchmark is the program
 SUBPROCESS_TIMEOUT_S = 600.0
 
 

@@ -25,12 +25,9 @@ from pathlib import Path
 from typing import Any
 
 import structlog
+from harness import Context, Result, number, read_budgets
 
 FOLDER = Path(__file__).parent
-sys.path.insert(0, str(FOLDER.parent))
-
-from harness import Context, Result, number, read_budgets  # noqa: E402 - tests/ is on the path now
-
 DEFAULT_JSON = FOLDER.parent.parent / "build" / "bench.json"
 
 
