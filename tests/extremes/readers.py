@@ -54,7 +54,7 @@ def codecs() -> dict[str, DataclassCodec[Any]]:
     return {name: known.codec() for name, known in DECIDERS.items()}
 
 
-_READ_EVERY_S = CPU_S / 4
+_READ_EVERY_S = CPU_S / 100
 _last_read = [0.0, 0.0]
 
 
@@ -64,7 +64,7 @@ class Cost(AssertionError):
 
 @contextmanager
 def bounded() -> Any:
-    """What is done within costs less than `CPU_S` of this thread, or a quarter more.
+    """What is done within costs less than `CPU_S` of this thread, or a hundredth more.
 
     A thread's CPU time takes a system call. It is read for blocks that are long by the clock, and
     before a block at most each `_READ_EVERY_S`: an earlier reading is less.
