@@ -8,12 +8,8 @@ its content, so the requests are such that a leak would show.
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import sqlite3
-import subprocess
-import sys
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -25,6 +21,7 @@ import httpx
 import pytest
 
 from gangline.local.kafka import EmbeddedKafka
+from support.harnesses.genuine_mlflow import genuine_routes
 from support.harnesses.mlflow_gateway import MlflowGateway, mlflow_gateway
 
 pytest.importorskip("mlflow")
@@ -34,18 +31,6 @@ MARK = f"seekret{uuid.uuid4().hex[:8]}"
 ATTACHMENT = str(uuid.uuid4())
 P2, P3 = "/api/2.0/mlflow", "/api/3.0/mlflow"
 FILES = "/api/2.0/mlflow-artifacts/artifacts"
-ROUTES = """
-import json
-from mlflow.server import app
-from mlflow.server.fastapi_app import app as outer
-found = {(method, rule.rule) for rule in app.url_map.iter_rules() for method in rule.methods}
-for part in outer.routes:
-    router = getattr(part, "original_router", None)
-    prefix = part.include_context.prefix if router is not None else ""
-    for route in getattr(router, "routes", []):
-        found |= {(method, prefix + route.path) for method in getattr(route, "methods", ())}
-print("ROUTES" + json.dumps(sorted(found)))
-"""
 NAMES_ONLY = {"model_versions"}
 """A version of vision's may name a run of nlp's: reading it finds nothing."""
 
@@ -149,24 +134,6 @@ def sink(ids: Mapping[str, str]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def routes(folder: Path) -> list[tuple[str, str]]:
-    """Method and path of each route of the genuine application."""
-    environment = {
-        **os.environ,
-        "MLFLOW_ENABLE_WORKSPACES": "true",
-        "_MLFLOW_SERVER_FILE_STORE": f"sqlite:///{folder / 'routes.db'}",
-        "_MLFLOW_SERVER_ARTIFACT_ROOT": "mlflow-artifacts:/",
-        "_MLFLOW_SERVER_ARTIFACT_DESTINATION": str(folder),
-        "_MLFLOW_SERVER_SERVE_ARTIFACTS": "true",
-    }
-    ended = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", ROUTES],
-        env=environment, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    (line,) = [line for line in ended.stdout.splitlines() if line.startswith("ROUTES")]
-    return [(method, path) for method, path in json.loads(line.removeprefix("ROUTES"))]
-
-
 def filled(path: str, ids: Mapping[str, str]) -> str:
     """A route's path with nlp's ids in its places."""
     values = {
@@ -198,7 +165,7 @@ def asked(ids: Mapping[str, str], folder: Path, *, both: bool) -> Iterator[tuple
     """Requests as method, path with query, and body."""
     body = sink(ids)
     query = httpx.QueryParams({k: v for k, v in body.items() if not isinstance(v, dict)})
-    known = routes(folder)
+    known = genuine_routes(folder)
     for method, path in known:
         twin = (method, path.replace("/ajax-api/", "/api/")) if "/ajax-api/" in path else None
         if method not in {"HEAD", "OPTIONS"} and (both or twin not in known):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -22,6 +23,38 @@ OFF = {
     "MLFLOW_ENABLE_AI_GATEWAY": "false",
     "PYTHONHASHSEED": "0",  # some of MLflow's messages list a set
 }
+
+
+_ROUTES = """
+import json
+from mlflow.server import app
+from mlflow.server.fastapi_app import app as outer
+found = {(method, rule.rule) for rule in app.url_map.iter_rules() for method in rule.methods}
+for part in outer.routes:
+    router = getattr(part, "original_router", None)
+    prefix = part.include_context.prefix if router is not None else ""
+    for route in getattr(router, "routes", []):
+        found |= {(method, prefix + route.path) for method in getattr(route, "methods", ())}
+print("ROUTES" + json.dumps(sorted(found)))
+"""
+
+
+def genuine_routes(folder: Path) -> list[tuple[str, str]]:
+    """Method and path of each route of the genuine application; the folder gets its database."""
+    environment = {
+        **os.environ,
+        "MLFLOW_ENABLE_WORKSPACES": "true",
+        "_MLFLOW_SERVER_FILE_STORE": f"sqlite:///{folder / 'routes.db'}",
+        "_MLFLOW_SERVER_ARTIFACT_ROOT": "mlflow-artifacts:/",
+        "_MLFLOW_SERVER_ARTIFACT_DESTINATION": str(folder),
+        "_MLFLOW_SERVER_SERVE_ARTIFACTS": "true",
+    }
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _ROUTES],
+        env=environment, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    (line,) = [line for line in ended.stdout.splitlines() if line.startswith("ROUTES")]
+    return [(method, path) for method, path in json.loads(line.removeprefix("ROUTES"))]
 
 
 @contextmanager
