@@ -9,16 +9,13 @@ steps of one metric, and 1,000 runs of 100 metrics. No broker and no HTTP: engin
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 from clickhouse_connect.driver.client import Client
-from harness import Context, Result, in_own_process, scratch
+from harness import Context, Result, as_program, in_own_process, scratch
 
 from gangline_gateway import curve_sql
 from gangline_gateway.curves import CurveQuery, CurveReader
@@ -117,19 +114,5 @@ def run(context: Context) -> list[Result]:
     return results
 
 
-def main() -> int:
-    """Print the figures as JSON."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=1_000_000)
-    parser.add_argument("--repeats", type=int, default=15)
-    parser.add_argument("--json", type=Path, help="write the figures there")
-    options = parser.parse_args()
-    figures = measure(options.steps, options.repeats)
-    print(json.dumps(figures, indent=2))
-    if options.json:
-        options.json.write_text(json.dumps(figures), encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    as_program(measure, steps=1_000_000, repeats=15)

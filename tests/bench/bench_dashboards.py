@@ -10,16 +10,13 @@ for an admin and all teams, over the time range with which its dashboard opens; 
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 from clickhouse_connect.driver.client import Client
-from harness import Context, Result, in_own_process, scratch
+from harness import Context, Result, as_program, in_own_process, scratch
 
 from gangline_tracker.engine import Engine
 from gangline_tracker.migrate import migrate
@@ -162,19 +159,5 @@ def run(context: Context) -> list[Result]:
     return results
 
 
-def main() -> int:
-    """Print the figures as JSON."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--runs", type=int, default=RUNS)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--json", type=Path, help="write the figures there")
-    options = parser.parse_args()
-    figures = measure(options.runs, options.repeats)
-    print(json.dumps(figures, indent=1))
-    if options.json:
-        options.json.write_text(json.dumps(figures), encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    as_program(measure, runs=RUNS, repeats=5)

@@ -9,13 +9,10 @@ large as the tracker's, and are merged by the engine as usual.
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
-from pathlib import Path
 
 from clickhouse_connect.driver.client import Client
-from harness import Context, Result, in_own_process, scratch
+from harness import Context, Result, as_program, in_own_process, scratch
 
 from gangline_tracker.engine import Engine
 from gangline_tracker.migrate import migrate
@@ -103,18 +100,5 @@ def run(context: Context) -> list[Result]:
     ]
 
 
-def main() -> int:
-    """Print the figures as JSON."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--points", type=int, default=20_000_000)
-    parser.add_argument("--json", type=Path, help="write the figures there")
-    options = parser.parse_args()
-    figures = measure(options.points)
-    print(json.dumps(figures, indent=2))
-    if options.json:
-        options.json.write_text(json.dumps(figures), encoding="utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    as_program(measure, points=20_000_000)

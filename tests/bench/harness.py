@@ -6,6 +6,7 @@ Figures are medians with their spread, because machines are shared. What a figur
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
 import statistics
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,3 +139,20 @@ def in_own_process(
             raise RuntimeError(f"{module} failed ({ended.returncode}):\n{ended.stderr[-2000:]}")
         figures: dict[str, Any] = json.loads(report.read_text(encoding="utf-8"))
         return figures
+
+
+def as_program(measure: Callable[..., object], **options: int) -> None:
+    """Be a benchmark's own process: print what `measure` gives as JSON, and write it to `--json`.
+
+    Each of the `options`, with its default, is an argument of the program and of `measure`.
+    """
+    parser = argparse.ArgumentParser()
+    for name, default in options.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--json", type=Path, help="write the figures there")
+    chosen = vars(parser.parse_args())
+    path = chosen.pop("json")
+    text = json.dumps(measure(**chosen), indent=1)
+    print(text)
+    if path is not None:
+        path.write_text(text, encoding="utf-8")

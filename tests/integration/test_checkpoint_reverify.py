@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -45,6 +45,7 @@ __all__ = ["stored"]
 
 DAY_S = 24 * 3600.0
 RECORD = "COMMIT.json"
+Damage = Callable[[Path], object]
 
 
 def committed_a_day_ago(stored: StoredStep) -> StoredStep:
@@ -56,6 +57,16 @@ def committed_a_day_ago(stored: StoredStep) -> StoredStep:
     [begun] = stored.run.tick(DAY_S)
     assert isinstance(begun, ScrubBegun)
     return stored
+
+
+def found_after(stored: StoredStep, damage: Damage, name: str) -> CheckpointCorrupted:
+    """What is found a day after the commit of step 20, with one of its files damaged."""
+    committed_a_day_ago(stored)
+    damage(stored.path(name))
+    stored.settle()
+    [event] = stored.run.events(CheckpointCorrupted)
+    assert isinstance(event, CheckpointCorrupted)
+    return event
 
 
 def test_what_is_still_right_is_said_once_with_its_size(stored: StoredStep) -> None:
@@ -73,14 +84,9 @@ def test_what_is_still_right_is_said_once_with_its_size(stored: StoredStep) -> N
 @pytest.mark.parametrize("damage", [flip_bit, truncate, append, Path.unlink])
 @pytest.mark.parametrize("name", ["rank-00001.bin", "rank-00000.json"])
 def test_later_damage_is_found_and_named_and_no_attempt_starts_there(
-    stored: StoredStep, damage: object, name: str
+    stored: StoredStep, damage: Damage, name: str
 ) -> None:
-    committed_a_day_ago(stored)
-    assert callable(damage)
-    damage(stored.path(name))
-    stored.settle()
-    [event] = stored.run.events(CheckpointCorrupted)
-    assert isinstance(event, CheckpointCorrupted)
+    event = found_after(stored, damage, name)
     assert (event.step, event.key) == (20, f"{STEP}/{name}")
     assert event.reason
     stored.run.tick(10.0)
@@ -111,14 +117,9 @@ def fewer_objects(path: Path) -> None:
     ],
 )
 def test_damage_of_the_commit_record_is_found(
-    stored: StoredStep, damage: object, reason: str
+    stored: StoredStep, damage: Damage, reason: str
 ) -> None:
-    committed_a_day_ago(stored)
-    assert callable(damage)
-    damage(stored.path(RECORD))
-    stored.settle()
-    [event] = stored.run.events(CheckpointCorrupted)
-    assert isinstance(event, CheckpointCorrupted)
+    event = found_after(stored, damage, RECORD)
     assert (event.key, event.reason) == (COMMIT, reason)
 
 

@@ -22,7 +22,7 @@ from gangline_schemas.job import JobState
 from gangline_schemas.mlflow_workspace import mlflow_run_id
 from support.grafana import ALL, Asked, Screen, queries
 from support.harnesses.clickhouse_clients import go_answers, node_answers
-from support.harnesses.tracker_process import TrackerProcess, wait_until
+from support.harnesses.tracker_process import TrackerProcess, running_tracker, wait_until
 
 ROOT = Path(__file__).parents[2]
 METRICS = ("loss", "lr", "grad_norm", "tokens_per_s", "step_s", "data_wait_s", "mfu")
@@ -138,12 +138,8 @@ def empty(tracker_process: TrackerProcess) -> dict[str, str]:
 def tracker_process(
     kafka_bootstrap: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[TrackerProcess]:
-    process = TrackerProcess(kafka_bootstrap, tmp_path_factory.mktemp("dashboards"))
-    try:
-        process.start()
+    with running_tracker(kafka_bootstrap, tmp_path_factory.mktemp("dashboards")) as process:
         yield process
-    finally:
-        process.close()
 
 
 @pytest.fixture(scope="module")

@@ -42,7 +42,7 @@ from gangline_schemas.events.workers import GpuInfo, NodeInfo
 from gangline_schemas.job import JobSpec, JobState
 from gangline_schemas.resources import Resources
 from gangline_schemas.team_limits import TeamConfig
-from support.harnesses.tracker_process import TrackerProcess, wait_until
+from support.harnesses.tracker_process import TrackerProcess, running_tracker, wait_until
 
 MONDAY = datetime(2026, 11, 16, tzinfo=UTC)
 LATER = MONDAY + timedelta(days=30)
@@ -197,9 +197,7 @@ def tell(story: Story) -> None:
 
 @pytest.fixture(scope="module")
 def reports(kafka_bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reports]:
-    process = TrackerProcess(kafka_bootstrap, tmp_path_factory.mktemp("reports"))
-    try:
-        process.start()
+    with running_tracker(kafka_bootstrap, tmp_path_factory.mktemp("reports")) as process:
         story = Story(process)
         tell(story)
         process.settled()
@@ -209,9 +207,6 @@ def reports(kafka_bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> I
             count = f"SELECT count() FROM {table}"
             wait_until(table, lambda: client.query(count).result_rows[0][0] == rows)  # noqa: B023
         yield Reports(client)
-        assert process.end() == 0
-    finally:
-        process.close()
 
 
 def test_utilization_of_the_week(reports: Reports) -> None:

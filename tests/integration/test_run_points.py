@@ -16,7 +16,7 @@ from gangline_gateway.sql_parts import CursorError
 from gangline_schemas.events.metrics import MetricLogged
 from gangline_schemas.events.steps import WorkerStep
 from gangline_schemas.mlflow_workspace import mlflow_run_id
-from support.harnesses.tracker_process import TrackerProcess, wait_until
+from support.harnesses.tracker_process import TrackerProcess, running_tracker, wait_until
 
 A, B = "a" * 32, "b" * 32
 STEPS = 25
@@ -55,9 +55,7 @@ def tracker(
     kafka_bootstrap: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[TrackerProcess]:
     """A job with two attempts of two ranks, and a run of MLflow in each of two teams."""
-    process = TrackerProcess(kafka_bootstrap, tmp_path_factory.mktemp("tracker"))
-    try:
-        process.start()
+    with running_tracker(kafka_bootstrap, tmp_path_factory.mktemp("tracker")) as process:
         for rank in range(2):
             process.send(steps("job-a", 1, rank, 0, 1.0 + rank), "job-a")
             process.send(steps("job-a", 2, rank, 20, 3.0 + rank), "job-a")
@@ -75,9 +73,6 @@ def tracker(
             sql = f"SELECT count() FROM {table}"
             wait_until(table, lambda sql=sql, n=rows: client.query(sql).result_rows == [(n,)])
         yield process
-        assert process.end() == 0
-    finally:
-        process.close()
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ DEADLINE_S = 150.0
 
 
 def wait_until(what: str, condition: Callable[[], Any]) -> Any:
-    """The first true value of `condition`; fails after a minute."""
+    """The first true value of `condition`; fails after `DEADLINE_S`."""
     deadline = time.monotonic() + DEADLINE_S
     while time.monotonic() < deadline:
         found = condition()
@@ -148,3 +149,15 @@ class TrackerProcess:
     def settled(self) -> None:
         """Wait until everything sent is on the bus."""
         assert self.writer.flush(30.0) == 0
+
+
+@contextmanager
+def running_tracker(bootstrap: str, folder: Path) -> Iterator[TrackerProcess]:
+    """A started tracker; it must end in order after the block."""
+    process = TrackerProcess(bootstrap, folder)
+    try:
+        process.start()
+        yield process
+        assert process.end() == 0
+    finally:
+        process.close()
