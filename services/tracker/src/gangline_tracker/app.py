@@ -28,7 +28,7 @@ from gangline_service.tokens import TokenBook, TokenFileError
 from gangline_tracker.config import Settings
 from gangline_tracker.engine import EngineUnavailable, wait_for_inserts
 from gangline_tracker.event_batch import EventBatch
-from gangline_tracker.http import ClickHouseEndpoint
+from gangline_tracker.http import THREADS, ClickHouseEndpoint
 from gangline_tracker.ingest import GROUPS, STREAM_BATCHES, Counts, Group, Pipeline
 from gangline_tracker.migrate import migrate
 from gangline_tracker.query_turns import QueryTurns
@@ -98,6 +98,7 @@ def _serve(context: Context[Settings]) -> HttpServer | None:
         QueryReader(path, limits),
         QueryReader(path, limits),
         tokens,
+        threads=max(THREADS, limits.at_once),
         turns=QueryTurns(settings.queries_per_user),
     )
     server = HttpServer(LOOPBACK, settings.http_port)

@@ -24,7 +24,7 @@ from gangline_service.tokens import Principal, Role, TokenBook
 from gangline_tracker import hello
 from gangline_tracker.loopback import is_local, token_of
 from gangline_tracker.query_turns import QueryTurns, TooManyOfUser
-from gangline_tracker.reader import Answer, QueryFailed, QueryReader, TooBusy
+from gangline_tracker.reader import Answer, QueryFailed, QueryReader
 from gangline_tracker.sql_guard import SqlRefused
 from gangline_tracker.sql_names import FORMATS
 
@@ -36,6 +36,8 @@ _AUTHENTICATION_FAILED = 516
 _REFUSED = 497  # ACCESS_DENIED
 _TOO_MANY_QUERIES = 202
 _PARAMETER = "param_"
+THREADS = 8
+"""More than the queries that run at once by default: one that is refused does not wait for them."""
 _CONTENT_TYPES = {"JSON": "application/json; charset=UTF-8", "Native": "application/octet-stream"}
 
 
@@ -64,13 +66,13 @@ class ClickHouseEndpoint:
         own: QueryReader,
         tokens: TokenBook,
         *,
-        threads: int = 8,
+        threads: int = THREADS,
         turns: QueryTurns | None = None,
     ) -> None:
         self._turns = turns or QueryTurns()
         self._lanes = {
-            role is Role.SERVICE: (lane, ThreadPoolExecutor(threads, thread_name_prefix="query"))
-            for role, lane in ((Role.MEMBER, reader), (Role.SERVICE, own))
+            of_service: (lane, ThreadPoolExecutor(threads, thread_name_prefix="query"))
+            for of_service, lane in ((False, reader), (True, own))
         }
         self._tokens = tokens
         self._version, self._time_zone = _engine(reader)
@@ -127,8 +129,6 @@ class ClickHouseEndpoint:
             raise ProtocolError(403, _REFUSED, f"{error}. (ACCESS_DENIED)") from None
         except QueryFailed as error:
             raise ProtocolError(400, error.code, str(error)) from None
-        except TooBusy as error:
-            raise ProtocolError(503, _TOO_MANY_QUERIES, str(error), retry_after_s=2) from None
         except TooManyOfUser as error:
             raise ProtocolError(429, _TOO_MANY_QUERIES, str(error), retry_after_s=2) from None
 

@@ -30,10 +30,6 @@ class QueryFailed(Exception):
         self.code = int(found[1]) if found else _FALLBACK_CODE
 
 
-class TooBusy(Exception):
-    """More queries wait than may."""
-
-
 @dataclass(frozen=True, slots=True)
 class Limits:
     """The limits of one outside query."""
@@ -44,7 +40,6 @@ class Limits:
     result_bytes: int = 256 << 20
     threads: int = 2
     at_once: int = 2
-    waiting: int = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +57,6 @@ class QueryReader:
         self._path = path
         self._limits = limits or Limits()
         self._running = threading.BoundedSemaphore(self._limits.at_once)
-        self._admitted = threading.BoundedSemaphore(self._limits.at_once + self._limits.waiting)
 
     def query(
         self,
@@ -72,17 +66,12 @@ class QueryReader:
         parameters: Mapping[str, str] | None = None,
         default_format: str | None = None,
     ) -> Answer:
-        """Guard and run. Raises SqlRefused, QueryFailed or TooBusy."""
+        """Guard, wait for a turn, and run. Raises SqlRefused or QueryFailed."""
         guarded = (_known if len(text) <= _KNOWN_CHARS else guard)(text, teams)
         wanted = guarded.format or default_format or DEFAULT_FORMAT
         setup = self._setup(teams, parameters or {})
-        if not self._admitted.acquire(blocking=False):
-            raise TooBusy("too many queries wait; try again in a moment")
-        try:
-            with self._running:
-                return Answer(self._run(guarded.sql, wanted, setup), wanted)
-        finally:
-            self._admitted.release()
+        with self._running:
+            return Answer(self._run(guarded.sql, wanted, setup), wanted)
 
     def _run(self, sql: str, wanted: str, setup: list[str]) -> bytes:
         # A new connection each time (0.4 ms): after a failed query chDB gives rows of that
