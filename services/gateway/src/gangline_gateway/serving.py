@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 from typing import cast
 
+from starlette.types import ASGIApp
+
 from gangline_bus.topics import TopicNames
 from gangline_gateway.app import create_app
 from gangline_gateway.app_context import AppContext
@@ -43,7 +45,7 @@ def main(context: Context[Settings]) -> int:
     tail = Tail(bus, names, views, snapshots)
     health.set("tail", ok=False, detail="reading a snapshot")
     tail.start(health.beat)
-    writer = bus.writer()
+    writer, mlflow = bus.writer(), _mlflow(settings)
     app_context = AppContext(
         tail=tail,
         publisher=Publisher(writer, names),
@@ -51,20 +53,15 @@ def main(context: Context[Settings]) -> int:
         followers=Followers(tail),
         streams=Streams(settings.streams_at_once, settings.streams_per_user),
         store=open_store(settings.store_url) if settings.store_url else None,
-        mlflow=_mlflow_runs(settings),
+        mlflow=MlflowRuns(*mlflow) if mlflow is not None else None,
         scheduler=SchedulerQuestions(tail),
         answer_wait_s=settings.answer_wait_s,
         data_approvals=settings.data_approvals,
     )
     server = _bind(settings)
     known = Names.of(server.port, settings.allowed_hosts, settings.scheme)
-    while not tail.ready.wait(0.2):
-        health.beat()
-        done, records = tail.progress()
-        health.set("tail", ok=False, detail=f"{done:,} of {records:,} records are read")
-        if context.stopping.is_set():
-            return 0
-    health.set("tail", ok=True)
+    if not _caught_up(context, tail):
+        return 0
     # The folded state stays: a full collection over it would delay all answers by 0.5 s.
     gc.collect()
     gc.freeze()
@@ -76,28 +73,15 @@ def main(context: Context[Settings]) -> int:
         context.meter,
         context.tracer,
         settings.request_limits(),
-        _mlflow(settings, jobs),
+        MlflowProxy(*mlflow, jobs) if mlflow is not None else None,
         settings.mlflow_limits(),
         job_tokens=jobs,
     )
-    try:
-        server.start(app, tls=settings.tls)
-    except OSError as error:
-        raise SystemExit(
-            f"GANGLINE_TLS_CERT and GANGLINE_TLS_KEY cannot be used ({error.strerror or error}): "
-            "name a certificate and its key, as PEM files that this process can read"
-        ) from None
+    _start(server, app, settings)
     address = _announce(settings, server.port)
     health.set("http", ok=True, detail=address.url)
     context.log.info("gateway.serving", url=address.url)
-    silent = context.meter.create_gauge(
-        "gangline.gateway.progress.silent", "s", "Time since the last progress of a run was read"
-    )
-    while not context.stopping.wait(0.5):
-        if not server.alive:
-            raise RuntimeError("the HTTP server has ended")
-        health.beat()
-        silent.set(tail.progress_silent_s())
+    _wait(context, server, tail)
     if settings.gateway_file is not None:
         settings.gateway_file.unlink(missing_ok=True)
     server.close()
@@ -106,17 +90,45 @@ def main(context: Context[Settings]) -> int:
     return 0
 
 
-def _mlflow(settings: Settings, jobs: JobTokens | None) -> MlflowProxy | None:
-    if settings.mlflow_url is None or settings.service_token is None:
-        return None
-    token = settings.service_token.get_secret_value()
-    return MlflowProxy(settings.mlflow_url.rstrip("/"), token, jobs)
+def _caught_up(context: Context[Settings], tail: Tail) -> bool:
+    """Whether the tail has read all records that were there; False when the process must stop."""
+    while not tail.ready.wait(0.2):
+        context.health.beat()
+        done, records = tail.progress()
+        context.health.set("tail", ok=False, detail=f"{done:,} of {records:,} records are read")
+        if context.stopping.is_set():
+            return False
+    context.health.set("tail", ok=True)
+    return True
 
 
-def _mlflow_runs(settings: Settings) -> MlflowRuns | None:
+def _start(server: HttpServer, app: ASGIApp, settings: Settings) -> None:
+    try:
+        server.start(app, tls=settings.tls)
+    except OSError as error:
+        raise SystemExit(
+            f"GANGLINE_TLS_CERT and GANGLINE_TLS_KEY cannot be used ({error.strerror or error}): "
+            "name a certificate and its key, as PEM files that this process can read"
+        ) from None
+
+
+def _wait(context: Context[Settings], server: HttpServer, tail: Tail) -> None:
+    """Until the process must stop. Raises RuntimeError when the server has ended."""
+    silent = context.meter.create_gauge(
+        "gangline.gateway.progress.silent", "s", "Time since the last progress of a run was read"
+    )
+    while not context.stopping.wait(0.5):
+        if not server.alive:
+            raise RuntimeError("the HTTP server has ended")
+        context.health.beat()
+        silent.set(tail.progress_silent_s())
+
+
+def _mlflow(settings: Settings) -> tuple[str, str] | None:
+    """The address of the MLflow server and the gateway's token for it, where there is one."""
     if settings.mlflow_url is None or settings.service_token is None:
         return None
-    return MlflowRuns(settings.mlflow_url.rstrip("/"), settings.service_token.get_secret_value())
+    return settings.mlflow_url.rstrip("/"), settings.service_token.get_secret_value()
 
 
 def _snapshots(settings: Settings) -> StoredSnapshots | None:
