@@ -222,6 +222,20 @@ def test_runs_are_found_by_the_tags_that_users_set(
     assert run.tags == {"stage": "production"}
 
 
+def test_answers_show_the_first_tags_of_a_run(
+    tracker: TrackerProcess, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tags = {f"t{n}": "x" for n in range(5)}
+    tracker.send(RunTagged(job_id="job-c", team="vision", tags=tags), "job-c")
+    client = tracker.client()
+    wait_until("tags", lambda: number(client, "SELECT count() FROM run_tags FINAL") == 8)
+    monkeypatch.setattr("gangline_gateway.history.MAX_TAGS", 3)
+    (run,) = (each.run for each in history.some_runs(["job-c"]))
+    assert [*run.tags] == ["t0", "t1", "t2"]
+    (found,) = history.runs(RunFilter(where="tags.t4 = 'x'")).runs
+    assert found.run_id == "job-c"
+
+
 def test_runs_have_costs_where_their_gpus_have_prices(tracker: TrackerProcess) -> None:
     client = tracker.client("service")
     assert [run.cost for run in History(client).runs().runs] == [None] * 3, "no prices"

@@ -26,6 +26,8 @@ from gangline_schemas.api.runs import Run, RunPage
 
 MAX_PAGE = 1000
 MAX_RUNS = 100
+MAX_TAGS = 100
+"""Of a run in answers, the first by name; requests may set any number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +124,9 @@ class History:
             return []
         found = self._rows(
             "SELECT job_id, team, name, value FROM gangline.run_tags FINAL "
-            "WHERE job_id IN {jobs:Array(String)} AND NOT removed ORDER BY job_id, name",
-            {"jobs": [row["run_id"] for row in rows]},
+            "WHERE job_id IN {jobs:Array(String)} AND NOT removed ORDER BY job_id, name "
+            "LIMIT {most:UInt32} BY job_id, team",
+            {"jobs": [row["run_id"] for row in rows], "most": MAX_TAGS},
         )
         tags: dict[tuple[str, str], dict[str, str]] = {}
         for tag in found:
