@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 
 from gangline.local.kafka import EmbeddedKafka
@@ -142,3 +143,10 @@ def test_hostile_paths_in_queries_and_bodies_are_refused(served: MlflowGateway, 
             )
             assert 300 <= status <= 501, (step, path, status)
     assert picture(served) == before
+
+
+def test_an_admin_reaches_the_teams_that_there_are(served: MlflowGateway) -> None:
+    headers = {"Authorization": f"Bearer {served.tokens['admin']}"}
+    for team, status in (("nlp", 200), ("npl", 404)):
+        url = f"{served.tracking_uri(team)}/version"
+        assert httpx.get(url, headers=headers, timeout=60).status_code == status

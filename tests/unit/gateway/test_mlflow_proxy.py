@@ -19,12 +19,14 @@ AWAY = "http://127.0.0.1:9"
 MAKE = "/mlflow/api/2.0/mlflow/model-versions/create"
 
 
-def ask(raw_path: str, query: str = "", body: bytes | Exception = b"") -> tuple[int, str]:
+def ask(
+    raw_path: str, query: str = "", body: bytes | Exception = b"", caller: Principal = ADA
+) -> tuple[int, str]:
     """Status and MLflow's code of the error; 0 without an answer."""
     scope: Scope = {
         "type": "http", "method": "POST", "path": unquote(raw_path),
         "raw_path": raw_path.encode(), "query_string": query.encode(),
-        "headers": [(b"transfer-encoding", b"chunked")], "state": {"principal": ADA},
+        "headers": [(b"transfer-encoding", b"chunked")], "state": {"principal": caller},
     }  # fmt: skip
     sent: list[Message] = []
 
@@ -37,7 +39,7 @@ def ask(raw_path: str, query: str = "", body: bytes | Exception = b"") -> tuple[
         sent.append(message)
 
     async def once() -> None:
-        proxy = MlflowProxy(AWAY, "t")
+        proxy = MlflowProxy(AWAY, "t", has_team={"nlp", "a"}.__contains__)
         await proxy(scope, receive, send)
         if proxy._session is not None:
             await proxy._session.close()
@@ -46,6 +48,21 @@ def ask(raw_path: str, query: str = "", body: bytes | Exception = b"") -> tuple[
     if not sent:
         return 0, ""
     return sent[0]["status"], json.loads(sent[1]["body"])["error_code"]
+
+
+@pytest.mark.parametrize(
+    ("team", "answer"),
+    [
+        ("nlp", (503, "TEMPORARILY_UNAVAILABLE")),
+        ("a", (503, "TEMPORARILY_UNAVAILABLE")),
+        ("npl", (404, "RESOURCE_DOES_NOT_EXIST")),
+    ],
+)
+def test_a_team_that_an_admin_mistypes_gets_no_workspace(
+    team: str, answer: tuple[int, str]
+) -> None:
+    admin = Principal(name="root", role=Role.ADMIN, teams=frozenset())
+    assert ask(f"/mlflow/teams/{team}/version", caller=admin) == answer
 
 
 FOREIGN = json.dumps({"name": "m", "source": "s3://bucket/of/others"}).encode()

@@ -117,6 +117,10 @@ class TokenBook:
             return None
         return self._current().get(_digest(token))
 
+    def has_team(self, team: str) -> bool:
+        """Whether some token names this team."""
+        return any(team in caller.teams for caller in self._current().values())
+
     def _current(self) -> dict[str, Principal]:
         with self._lock:
             try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 
 import aiohttp
@@ -15,7 +15,7 @@ from yarl import URL
 from gangline_gateway.mlflow_door import PREFIX, Passed, Refused, check_source, enter, inside
 from gangline_gateway.mlflow_jobs import JobTokens
 from gangline_gateway.mlflow_scope import narrow
-from gangline_schemas.mlflow_workspace import JOB_HEADER
+from gangline_schemas.mlflow_workspace import JOB_HEADER, team_of
 from gangline_service.job_tokens import JobAttempt
 from gangline_service.tokens import Principal
 
@@ -59,6 +59,8 @@ class MlflowProxy:
     url: str
     token: str = field(repr=False)
     jobs: JobTokens | None = None
+    has_team: Callable[[str], bool] = lambda _: True
+    """Whether there is such a team. An admin may name any, and MLflow makes its workspace."""
 
     def __post_init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
@@ -74,7 +76,7 @@ class MlflowProxy:
             if job is not None:
                 request = await self._of_job(job, scope, receive)
             else:
-                request = await _of_user(scope, receive)
+                request = await self._of_user(scope, receive)
             await self._hand_on(request, scope["method"], send)
         except Refused as error:
             await _refuse(send, error)
@@ -82,6 +84,22 @@ class MlflowProxy:
             await _refuse(send, Refused(error.status_code, "BAD_REQUEST", str(error.detail)))
         except ConnectionResetError:  # the client has gone
             return
+
+    async def _of_user(self, scope: Scope, receive: Receive) -> _Request:
+        caller: Principal = scope["state"]["principal"]
+        query = scope["query_string"].decode("latin1")
+        if b"#" in scope["raw_path"] + scope["query_string"]:  # what follows it is not sent on
+            raise Refused(400, "INVALID_PARAMETER_VALUE", "# is no part of a request")
+        passed = enter(scope["path"], query, caller)
+        team = team_of(passed.workspace)
+        if team not in caller.teams and not self.has_team(team):
+            raise Refused(404, "RESOURCE_DOES_NOT_EXIST", f"there is no team {team}")
+        body = await _body(scope["headers"], receive, whole=passed.makes_version)
+        if passed.makes_version:
+            assert isinstance(body, bytes)  # noqa: S101 - asked for whole
+            check_source(body, passed.workspace)
+        target = f"{_raw_path(scope, passed)}{'?' + query if query else ''}"
+        return _Request(passed.workspace, target, _headers(scope), body)
 
     async def _of_job(self, job: JobAttempt, scope: Scope, receive: Receive) -> _Request:
         if self.jobs is None:
@@ -136,20 +154,6 @@ class MlflowProxy:
                 skip_auto_headers=("user-agent", "accept", "accept-encoding", "content-type"),
             )
         return self._session
-
-
-async def _of_user(scope: Scope, receive: Receive) -> _Request:
-    caller: Principal = scope["state"]["principal"]
-    query = scope["query_string"].decode("latin1")
-    if b"#" in scope["raw_path"] + scope["query_string"]:  # what follows it would not be sent on
-        raise Refused(400, "INVALID_PARAMETER_VALUE", "# is no part of a request")
-    passed = enter(scope["path"], query, caller)
-    body = await _body(scope["headers"], receive, whole=passed.makes_version)
-    if passed.makes_version:
-        assert isinstance(body, bytes)  # noqa: S101 - asked for whole
-        check_source(body, passed.workspace)
-    target = f"{_raw_path(scope, passed)}{'?' + query if query else ''}"
-    return _Request(passed.workspace, target, _headers(scope), body)
 
 
 def _headers(scope: Scope) -> list[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from functools import partial
 from typing import cast
 
 from starlette.types import ASGIApp
@@ -12,11 +13,13 @@ from gangline_gateway.app import create_app
 from gangline_gateway.app_context import AppContext
 from gangline_gateway.config import Settings
 from gangline_gateway.follow import Followers
+from gangline_gateway.followed import NoStateError
 from gangline_gateway.history_access import HistoryAccess, connector
 from gangline_gateway.mlflow_jobs import JobTokens
 from gangline_gateway.mlflow_proxy import MlflowProxy
 from gangline_gateway.mlflow_runs import MlflowRuns
 from gangline_gateway.publish import Publisher
+from gangline_gateway.quota_state import state_of
 from gangline_gateway.request_checks import Names
 from gangline_gateway.scheduler_questions import SchedulerQuestions
 from gangline_gateway.sse import Streams
@@ -66,6 +69,7 @@ def main(context: Context[Settings]) -> int:
     gc.collect()
     gc.freeze()
     jobs = JobTokens(app_context.store, tail.job) if app_context.store is not None else None
+    has_team = partial(_has_team, tail, tokens)
     app = create_app(
         app_context,
         known,
@@ -73,7 +77,7 @@ def main(context: Context[Settings]) -> int:
         context.meter,
         context.tracer,
         settings.request_limits(),
-        MlflowProxy(*mlflow, jobs) if mlflow is not None else None,
+        MlflowProxy(*mlflow, jobs, has_team) if mlflow is not None else None,
         settings.mlflow_limits(),
         job_tokens=jobs,
     )
@@ -129,6 +133,14 @@ def _mlflow(settings: Settings) -> tuple[str, str] | None:
     if settings.mlflow_url is None or settings.service_token is None:
         return None
     return settings.mlflow_url.rstrip("/"), settings.service_token.get_secret_value()
+
+
+def _has_team(tail: Tail, tokens: TokenBook, team: str) -> bool:
+    """Whether a token names the team, or quota knows it; True if quota's log cannot be read."""
+    try:
+        return tokens.has_team(team) or team in state_of(tail.view().quota).teams
+    except NoStateError:
+        return True
 
 
 def _snapshots(settings: Settings) -> StoredSnapshots | None:
