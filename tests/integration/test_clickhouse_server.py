@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from clickhouse_connect.driver.client import Client
 
+from gangline_schemas.mlflow_workspace import mlflow_run_id
 from gangline_tracker.engine import Engine, EngineSettingsError, EngineUnavailable
 from gangline_tracker.ingest import LOGS
 from gangline_tracker.migrate import STALE_S, locked, migrate, missing_roll_ups, statements
@@ -119,6 +120,16 @@ def test_old_parts_get_the_roll_ups_that_were_added_since(server: Server) -> Non
         "ALTER TABLE gangline.steps MATERIALIZE PROJECTION by_run SETTINGS mutations_sync = 1"
     )
     assert missing_roll_ups(client) == []
+
+
+def test_the_tables_derive_the_id_of_a_job_s_mlflow_run_as_python_does(server: Server) -> None:
+    client = Engine(server.url).client()
+    migrate(client)
+    jobs = "SELECT concat('job-', toString(number)) FROM numbers(100)"
+    client.command(f"INSERT INTO gangline.runs (job_id) {jobs}")
+    rows = client.query("SELECT job_id, mlflow_run_id FROM gangline.runs").result_rows
+    assert len(rows) == 100
+    assert dict(rows) == {job: mlflow_run_id(job) for job, _ in rows}
 
 
 @pytest.mark.parametrize(
