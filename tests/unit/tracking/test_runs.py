@@ -123,6 +123,18 @@ def test_a_run_that_was_made_when_the_answer_was_lost_is_made_once(server: Track
     assert server.run.steps("loss") == [(0, 1.0)]
 
 
+def test_a_folder_s_files_go_up_without_a_question_for_each(
+    server: TrackingStub, tmp_path: Path
+) -> None:
+    (tmp_path / "a").mkdir()
+    for name in ("x", "y", "z"):
+        (tmp_path / "a" / name).write_text(name)
+    with gangline.init() as run:
+        run.log_artifact(tmp_path / "a")
+    assert sorted(server.files.values()) == [b"x", b"y", b"z"]
+    assert len([request for request in server.requests if request.endswith("runs/get")]) == 1
+
+
 def test_what_the_server_always_fails_on_does_not_hold_up_the_rest(
     server: TrackingStub, capsys: pytest.CaptureFixture[str]
 ) -> None:

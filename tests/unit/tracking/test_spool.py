@@ -311,6 +311,21 @@ def test_a_working_directory_that_cannot_be_written(
     assert folder.parent.parent == tmp_path / "elsewhere"
 
 
+def test_a_run_that_is_refused_does_not_hold_up_those_behind_it(
+    server: TrackingStub, kept: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = offline(run_id="f" * 32)
+    whole = offline(dir=kept / "others")
+    (gone.parent / "a").mkdir()
+    (gone.parent / "a" / "run.json").write_text("{")
+    ran = runner(capsys)("sync", str(kept), str(whole))
+    assert ran.code == ExitCode.TOOL_ERROR
+    assert f"{whole.name}  uploaded, 2,500 points" in ran.out
+    assert f"{gone}: there is no such thing" in ran.err
+    assert "is no run's folder" in ran.err
+    assert len(server.run.points) == 2500
+
+
 def test_a_team_that_was_named_once_is_remembered(server: TrackingStub) -> None:
     server.teams = ("audio", "nlp")
     folder = offline()

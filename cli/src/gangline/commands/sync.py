@@ -28,13 +28,13 @@ def sync(
 ) -> None:
     """Upload runs that were kept on disk: offline ones, and those of processes that were killed."""
     in_use = 0
-    for folder in folders or [Path(FOLDER)]:
-        for run in session.client.sync(folder, team=team, remove=remove, notice=session.out.note):
-            in_use += run.state == IN_USE
-            text = f"{run.folder.name}  {run.state}"
-            if run.run_id is not None:
-                text += f", {run.points:,} points\n  run {run.run_id}"
-            session.out.line(run, text)
+    places = folders or [Path(FOLDER)]
+    for run in session.client.sync(*places, team=team, remove=remove, notice=session.out.note):
+        in_use += run.state == IN_USE
+        text = f"{run.folder.name}  {run.state}"
+        if run.run_id is not None:
+            text += f", {run.points:,} points\n  run {run.run_id}"
+        session.out.line(run, text)
     if in_use:
         raise CliError(
             f"{in_use} in use by another process: nothing was sent",

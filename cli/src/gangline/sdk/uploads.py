@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from gangline.sdk.calls import Calls
-from gangline.tracking.sync import Synced, sync_folder
+from gangline.tracking.sync import Synced, sync_folders
 
 
 class Uploads(Calls):
@@ -14,14 +14,14 @@ class Uploads(Calls):
 
     def sync(
         self,
-        folder: Path | str,
-        *,
+        *folders: Path | str,
         team: str | None = None,
         remove: bool = False,
         notice: Callable[[str], None] = lambda _: None,
     ) -> Iterator[Synced]:
-        """Upload the runs of a folder; each is given when it is done. Again is safe.
+        """Upload the runs of folders; each is given when it is done. Again is safe.
 
         `team`: for runs that name none. `remove`: folders go once they are uploaded.
         """
-        return sync_folder(self._transport, Path(folder), team=team, remove=remove, notice=notice)
+        places = [Path(folder) for folder in folders]
+        return sync_folders(self._transport, places, team=team, remove=remove, notice=notice)

@@ -56,6 +56,7 @@ class TrackingServer:
     ) -> None:
         self._transport = transport
         self._base, self._team = base, team
+        self._artifacts: dict[str, str] = {}
 
     @property
     def url(self) -> str:
@@ -152,11 +153,9 @@ class TrackingServer:
 
     def put_file(self, run_id: str, file: Path, name: str, sent: Callable[[int], None]) -> None:
         """Upload an artifact in pieces; `sent` is called with the bytes of each."""
-        uri = str(self.run_info(run_id)["artifact_uri"])
-        scheme, _, place = uri.partition(":")
-        if scheme != "mlflow-artifacts":
-            raise Refused(0, "", f"the run's artifacts are at {uri}, not on the server")
-        path = quote(f"{place.strip('/')}/{name}")
+        if run_id not in self._artifacts:
+            self._artifacts[run_id] = self._artifacts_of(run_id)
+        path = quote(f"{self._artifacts[run_id]}/{name}")
         self._send(
             "PUT",
             f"{self._base}/api/2.0/mlflow-artifacts/artifacts/{path}",
@@ -164,6 +163,13 @@ class TrackingServer:
             headers={"Content-Type": "application/octet-stream"},
             timeout_s=STORED_TIMEOUT_S,
         )
+
+    def _artifacts_of(self, run_id: str) -> str:
+        uri = str(self.run_info(run_id)["artifact_uri"])
+        scheme, _, place = uri.partition(":")
+        if scheme != "mlflow-artifacts":
+            raise Refused(0, "", f"the run's artifacts are at {uri}, not on the server")
+        return place.strip("/")
 
     def _get(self, path: str, query: Mapping[str, str]) -> Any:
         return self._mlflow("GET", path, params=query)

@@ -27,8 +27,6 @@ from typing import Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from gangline.errors import CliError
-
 SEGMENT_BYTES: Final = 8 << 20
 BATCH_POINTS: Final = 1000
 _READ_BYTES: Final = 256 << 10
@@ -87,6 +85,10 @@ _held: set[Path] = set()
 """This process's folders: its second lock on one would succeed, and end the first."""
 
 
+class Damaged(Exception):
+    """A folder is not as a run leaves it."""
+
+
 class Spool:
     """A run's folder, locked by this process."""
 
@@ -112,12 +114,12 @@ class Spool:
 
     @classmethod
     def take(cls, folder: Path) -> Self | None:
-        """The folder of a process that has ended; None: it is still written. Raises CliError."""
+        """The folder of a process that has ended; None: it is still written. Raises Damaged."""
         try:
             header = Header.model_validate_json((folder / HEADER).read_bytes())
             lock = _lock(folder)
         except (OSError, ValidationError) as error:
-            raise CliError(f"{folder} is no run's folder: {str(error).splitlines()[0]}") from None
+            raise Damaged(f"is no run's folder: {str(error).splitlines()[0]}") from None
         return None if lock is None else cls(folder, header, lock)
 
     # Writing

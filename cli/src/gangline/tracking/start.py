@@ -97,26 +97,24 @@ def init(
         token=token,
         data_dir=Path(data_dir) if data_dir is not None else None,
     )
-    own = job is not None and (project, name, run_id) == (None, None, None)
+    own = job if (project, name, run_id) == (None, None, None) else None
     with _lock:
         finish()
         if place.mode == "disabled" or (_rank() > 0 and not all_ranks):
             sink: Sink = Nowhere()
-        elif job is not None and own:
-            sink = _job_sink(job, header, place)
+        elif own is not None:
+            sink = _job_sink(own, header, place)
         else:
             sink = _run_sink(job, header, place, named=project is not None)
-        run = Run(
+        _active = run = Run(
             sink,
             name=name,
             project=header.project,
-            fixed=job.hyperparameters if job is not None and own else {},
+            fixed={} if own is None else own.hyperparameters,
             mode=place.mode,
-            run_id=job.run_id if job is not None and own else run_id,
+            run_id=run_id if own is None else own.run_id,
         )
-        _active = run
-    if given:
-        run.config.update(given)
+    run.config.update(given)
     if run.url is not None:
         note(f"run {name or run.id}: {run.url}")
     return run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -12,13 +12,15 @@ from pydantic import BaseModel, ConfigDict
 
 from gangline.errors import CliError, ExitCode
 from gangline.render import size
-from gangline.tracking.server import Away, Refused, TrackingServer
-from gangline.tracking.spool import Spool, runs_below
+from gangline.tracking.server import Away, Faulty, Refused, TrackingServer
+from gangline.tracking.spool import Damaged, Spool, runs_below
 from gangline.tracking.uploader import FIRST_RETRY_S, LONGEST_RETRY_S, Uploader
 from gangline.transport import Transport
 
 TRIES: Final = 7
 PROGRESS_S: Final = 2.0
+SHOWN: Final = 10
+"""So many runs that were refused are named."""
 IN_USE, UPLOADED, THERE = "in use", "uploaded", "uploaded before"
 
 
@@ -36,41 +38,54 @@ class Synced(BaseModel):
     """Metrics that were sent now."""
 
 
-def sync_folder(
+def sync_folders(
     transport: Transport,
-    folder: Path,
+    folders: Sequence[Path],
     *,
     team: str | None = None,
     remove: bool = False,
     notice: Callable[[str], None] = lambda _: None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Synced]:
-    """Upload a run's folder, or all that lie in `folder`; again is safe, and sends nothing twice.
+    """Upload runs' folders, or all that lie in `folders`; again is safe, and sends nothing twice.
 
     `team`: for runs that name none. `remove`: folders go once they are uploaded. `notice` gets
-    lines of progress. Raises CliError if there is no such folder, if the platform stays away (what
-    is uploaded by then counts), or if it refuses a run.
+    lines of progress. Raises CliError if there is no such folder, and if the platform stays away
+    (what is uploaded by then counts). If it refuses a run or a folder is damaged, that is raised
+    once the others are uploaded.
     """
+    places = [place for folder in folders for place in _runs_in(folder)]
+    refused: list[str] = []
+    for place in places:
+        try:
+            spool = Spool.take(place)
+            if spool is None:
+                yield Synced(folder=place, state=IN_USE)
+                continue
+            try:
+                server = TrackingServer(transport, team=spool.header.team or team)
+                uploader = Uploader(spool, server, notice, keep=True, tries=TRIES)
+                synced = _sync(uploader, spool, notice, sleep)
+            finally:
+                spool.close()
+        except (Damaged, Refused) as error:
+            refused.append(f"{place}: {error}")
+            continue
+        if remove:
+            shutil.rmtree(place, ignore_errors=True)
+        yield synced
+    if refused:
+        more = [f"and {len(refused) - SHOWN:,} more"] if len(refused) > SHOWN else []
+        raise CliError("\n  ".join(refused[:SHOWN] + more))
+
+
+def _runs_in(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise CliError(f"there is no folder {folder}", "name the folder of a run", ExitCode.USAGE)
     found = runs_below(folder)
     if not found:
         raise CliError(f"{folder} holds no runs", "give a folder that a run left", ExitCode.USAGE)
-    for place in found:
-        spool = Spool.take(place)
-        if spool is None:
-            yield Synced(folder=place, state=IN_USE)
-            continue
-        try:
-            server = TrackingServer(transport, team=spool.header.team or team)
-            synced = _sync(
-                Uploader(spool, server, notice, keep=True, tries=TRIES), spool, notice, sleep
-            )
-        finally:
-            spool.close()
-        if remove:
-            shutil.rmtree(place, ignore_errors=True)
-        yield synced
+    return found
 
 
 def _sync(
@@ -92,6 +107,8 @@ def _sync(
                 uploader.end_killed()
         except Away as away:
             tries += 1
+            if tries >= TRIES and isinstance(away, Faulty):
+                raise Refused(500, "", str(away)) from None
             if tries >= TRIES:
                 raise CliError(
                     f"{spool.folder}: {away}", "run the command again: it continues there"
@@ -99,8 +116,6 @@ def _sync(
             wait_s = max(away.wait_s, min(LONGEST_RETRY_S, FIRST_RETRY_S * 2 ** (tries - 1)))
             notice(f"{away}; trying again in {wait_s:g} s")
             sleep(wait_s)
-        except Refused as refused:
-            raise CliError(f"{spool.folder}: {refused}") from None
         else:
             break
     state = THERE if before and not uploader.points else UPLOADED
