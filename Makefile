@@ -129,7 +129,7 @@ $(FASTTRACKML): $(UV)
 	@$(UV) venv --quiet --allow-existing --python $(PYTHON) build/fasttrackml
 	@VIRTUAL_ENV=build/fasttrackml $(UV) pip install --quiet --no-deps fasttrackml==0.6.0
 
-BENCH_TRACKER := sustained mlflow compare storage tracking tracking_growth platform
+BENCH_TRACKER := sustained mlflow compare dashboards storage tracking tracking_growth platform
 bench-tracker: $(STAMP) ## measure tracking, beside the genuine MLflow server and FastTrackML
 	@$(MAKE) --no-print-directory $(FASTTRACKML) || echo "no FastTrackML: its rows are left out"
 	@$(BIN)/python tests/bench/run.py --json build/bench-tracker.json $(BENCH_TRACKER:%=--only %)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ import pytest
 from gangline.local.kafka import EmbeddedKafka
 from gangline.local.s3proxy import S3Proxy
 from support.harnesses.mlflow_gateway import MlflowGateway, mlflow_gateway
+from support.harnesses.mlflow_process import peak_bytes
 
 mlflow = pytest.importorskip("mlflow")
 
@@ -222,9 +222,3 @@ def test_a_large_file_takes_no_memory(served: MlflowGateway, http: httpx.Client)
         print(f"{name}: peak {peak_bytes(pid) >> 20} MB, grown {grown >> 20} MB")
         assert grown < 64 << 20, name
     assert http.delete(path).status_code == 200
-
-
-def peak_bytes(pid: int) -> int:
-    """The most memory that a process ever had."""
-    (line,) = re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    return int(line) * 1024

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import signal
 import threading
 import time
@@ -17,7 +16,7 @@ import httpx
 import pytest
 
 from gangline.local.kafka import EmbeddedKafka
-from support.harnesses.mlflow_process import MlflowProcess, mlflow_server
+from support.harnesses.mlflow_process import MlflowProcess, mlflow_server, peak_bytes
 from support.harnesses.postgres import EmbeddedPostgres
 
 mlflow = pytest.importorskip("mlflow")
@@ -213,12 +212,6 @@ def test_a_large_artifact_takes_no_memory(server: MlflowProcess) -> None:
                 time.sleep(1)  # the server must not read ahead
                 assert sum(map(len, answer.iter_raw())) == size
     assert peak_bytes(server.pid) - before < size / 10
-
-
-def peak_bytes(pid: int) -> int:
-    """The most memory that a process ever had."""
-    (line,) = re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    return int(line) * 1024
 
 
 def test_a_killed_server_loses_no_point_that_it_acknowledged(server: MlflowProcess) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,7 +68,6 @@ def test_runs_charts_and_artifacts(
     shown.open(f"{run_page}/model-metrics")
     shown.sees("loss")
     shown.waits("document.querySelectorAll('.js-plotly-plot .scatterlayer path').length > 0")
-    time.sleep(1)  # for the picture
     shown.screenshot(folder / "chart.png")
     shown.open(f"{run_page}/artifacts/texts/notes.txt")
     shown.sees("trained on two nodes")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -113,3 +114,9 @@ def mlflow_server(
         if server is not None:
             server.close()
         tracker.close()
+
+
+def peak_bytes(pid: int) -> int:
+    """The most memory that a process ever had."""
+    (line,) = re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    return int(line) * 1024
