@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ import gangline
 from gangline.errors import CliError
 from gangline.sdk import connect
 from gangline.tracking import live, writer
+from support.fakes.agent_end import until
 from support.fakes.tracking_server import TrackingStub
 
 
@@ -25,13 +24,6 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "FIRST_RETRY_S", 0.02)
     monkeypatch.setattr(live, "LONGEST_RETRY_S", 0.05)
     monkeypatch.setattr(writer, "PERIOD_S", 0.02)
-
-
-def until(is_so: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_everything_arrives(server: TrackingStub, kept: Path, tmp_path: Path) -> None:

@@ -21,7 +21,8 @@ class Uploads(Calls):
     ) -> Iterator[Synced]:
         """Upload the runs of folders; each is given when it is done. Again is safe.
 
-        `team`: for runs that name none. `remove`: folders go once they are uploaded.
+        `team`: of runs without one. `remove`: remove uploaded folders. If a run is refused, that is
+        raised as CliError once the others are uploaded.
         """
         places = [Path(folder) for folder in folders]
         return sync_folders(self._transport, places, team=team, remove=remove, notice=notice)

@@ -49,8 +49,8 @@ def sync_folders(
 ) -> Iterator[Synced]:
     """Upload runs' folders, or all that lie in `folders`; again is safe, and sends nothing twice.
 
-    `team`: for runs that name none. `remove`: folders go once they are uploaded. `notice` gets
-    lines of progress. Raises CliError if there is no such folder, and if the platform stays away
+    `team`: of runs without one. `remove`: remove uploaded folders. `notice` gets lines of
+    progress. Raises CliError if there is no such folder, and if the platform stays away
     (what is uploaded by then counts). If it refuses a run or a folder is damaged, that is raised
     once the others are uploaded.
     """
