@@ -182,6 +182,25 @@ def test_a_torn_last_line_and_a_damaged_one(server: TrackingStub) -> None:
     assert len(said) == 2
 
 
+def test_a_line_that_is_too_long_is_skipped(
+    server: TrackingStub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spools, "_READ_BYTES", 100)
+    monkeypatch.setattr(spools, "LONGEST_LINE", 1000)
+    folder = offline()
+    (log,) = folder.glob("log.*")
+    metrics = [line for line in log.read_bytes().splitlines(True) if line.startswith(b"{")]
+    long = b'["tags",{"a":"' + b"x" * 5000 + b'"}]\n'
+    shorter = b'["tags",{"b":"' + b"x" * 500 + b'"}]\n'
+    log.write_bytes(metrics[0] + long + shorter + metrics[1] + b"x" * 5000)
+    said: list[str] = []
+    with connect() as client:
+        (synced,) = client.sync(folder, notice=said.append)
+    assert (synced.points, server.run.tags["b"]) == (2, "x" * 500)
+    assert "a" not in server.run.tags
+    assert said == ["left out: a damaged line of the log"]
+
+
 def test_segments(server: TrackingStub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spools, "SEGMENT_BYTES", 10_000)
     folder = offline()

@@ -23,12 +23,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, BinaryIO, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 SEGMENT_BYTES: Final = 8 << 20
 BATCH_POINTS: Final = 1000
+LONGEST_LINE: Final = 256 << 20
+"""Bytes; a folder from elsewhere may have any lines."""
 _READ_BYTES: Final = 256 << 10
 FOLDER: Final = "gangline-offline"
 """Where runs are kept, in the working directory, unless another place is named."""
@@ -81,6 +83,7 @@ class Batch:
     """Bytes."""
 
 
+_DAMAGED: Final = ["damaged"]
 _held: set[Path] = set()
 """This process's folders: its second lock on one would succeed, and end the first."""
 
@@ -182,8 +185,10 @@ class Spool:
             with self._path(segment).open("rb") as file:
                 file.seek(offset)
                 text = file.read(_READ_BYTES)
-                while text and b"\n" not in text and (more := file.read(_READ_BYTES)):
-                    text += more
+                if text and b"\n" not in text:
+                    text += file.readline(LONGEST_LINE)
+                if b"\n" not in text and len(text) > LONGEST_LINE:
+                    return _skipped(file, segment, offset + len(text), len(text))
         except FileNotFoundError:
             return None
         lines = text[: text.rfind(b"\n") + 1].splitlines(keepends=True)
@@ -261,12 +266,21 @@ def runs_below(folder: Path) -> list[Path]:
     return sorted(path.parent for path in folder.glob(f"*/{HEADER}"))
 
 
+def _skipped(file: BinaryIO, segment: int, offset: int, size: int) -> Batch | None:
+    """A line that is too long, as a damaged one; None: it has no end."""
+    while piece := file.readline(_READ_BYTES):
+        offset, size = offset + len(piece), size + len(piece)
+        if piece.endswith(b"\n"):
+            return Batch([], _DAMAGED, segment, offset, size)
+    return None
+
+
 def _record(line: bytes) -> Sequence[Any]:
     try:
         read = json.loads(line)
     except ValueError:
         read = None
-    return read if isinstance(read, list) and read else ["damaged"]
+    return read if isinstance(read, list) and read else _DAMAGED
 
 
 def _lock(folder: Path) -> int | None:
