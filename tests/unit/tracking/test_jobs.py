@@ -11,6 +11,7 @@ import pytest
 
 import gangline
 from gangline.errors import CliError
+from gangline.sdk import connect
 from gangline_schemas.mlflow_workspace import mlflow_run_id
 from gangline_schemas.rank_protocol import FromRank, Report
 from gangline_worker import reporting
@@ -139,6 +140,19 @@ def test_a_job_without_mlflow_keeps_what_is_not_a_metric(
     assert len([*kept.glob("*/run.json")]) == 1
     with pytest.raises(CliError, match="no MLFLOW_TRACKING_URI"):
         gangline.init(name="child")
+
+
+def test_a_job_s_folder_without_its_run_does_not_hold_up_the_others(
+    agent: AgentEnd, server: TrackingStub, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gangline.tracking.sync.FIRST_RETRY_S", 0.001)
+    for name in (None, "child"):
+        with gangline.init(mode="offline", name=name, config={"depth": 3}, dir=kept / f"{name}"):
+            pass
+    server.runs.clear()
+    with connect(server.url, TOKEN) as client, pytest.raises(CliError, match="not there yet"):
+        list(client.sync(kept / "None", kept / "child"))
+    assert server.run.params == {"depth": "3"}
 
 
 def test_an_offline_run_in_a_job(agent: AgentEnd, server: TrackingStub, kept: Path) -> None:

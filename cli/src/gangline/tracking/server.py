@@ -37,7 +37,7 @@ class Away(Exception):
 
 
 class Faulty(Away):
-    """The server failed on this request (500 and such), which it may do each time."""
+    """The server answers, but fails on this request (500), now or each time."""
 
 
 class Refused(Exception):

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from gangline.tracking.server import CLIENT_TAG, Away, Faulty, Refused, TrackingServer
+from gangline.tracking.server import CLIENT_TAG, Faulty, Refused, TrackingServer
 from gangline.tracking.spool import Batch, Spool
 
 ItemT = TypeVar("ItemT")
@@ -97,7 +97,7 @@ class Uploader:
         except Refused as refused:
             if refused.code in _GONE and not self._spool.header.sets_status:
                 # The platform makes it when it admits the job, which may be a moment ago.
-                raise Away(f"{self._server.url}: the job's run is not there yet") from None
+                raise Faulty(f"{self._server.url}: the job's run is not there yet") from None
             raise
 
     def step(self) -> bool:
