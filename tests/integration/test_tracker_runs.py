@@ -77,6 +77,12 @@ def test_points_that_a_job_logged_through_mlflow_are_points_of_its_curves(
     assert [run.run_id for run in found.runs] == ["job-a"]
 
 
+def test_many_runs_are_read_at_once(history: History, curves: CurveReader) -> None:
+    runs = {f"a-run-with-a-long-name-{number}": "nlp" for number in range(99)} | OWN_A
+    assert [found.run.run_id for found in history.some_runs([*runs])] == ["job-a"]
+    assert [curve.run_id for curve in curves.curves(CurveQuery(runs, ["loss"]))] == ["job-a"]
+
+
 def test_a_step_that_was_logged_and_reported_counts_once(
     tracker: TrackerProcess, curves: CurveReader
 ) -> None:

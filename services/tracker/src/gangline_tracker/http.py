@@ -22,6 +22,7 @@ from gangline_service.http_server import proven
 from gangline_service.request_body import BodyTooLarge, BodyTooSlow, bounded
 from gangline_service.tokens import Principal, Role, TokenBook
 from gangline_tracker import hello
+from gangline_tracker.form import FORM, fields
 from gangline_tracker.loopback import is_local, token_of
 from gangline_tracker.query_turns import QueryTurns, TooManyOfUser
 from gangline_tracker.reader import Answer, QueryFailed, QueryReader
@@ -90,13 +91,13 @@ class ClickHouseEndpoint:
             if not is_local(request):
                 raise ProtocolError(403, _REFUSED, "wrong Host, or an Origin. (ACCESS_DENIED)")
             principal = self._principal(request)
-            text = await _query_text(request)
+            text, asked = await _question(request)
             if not text.strip():
                 return PlainTextResponse("Ok.\n")
             if text.strip() == hello.QUESTION:
                 body = hello.answer(DISPLAY_NAME, self._version, self._time_zone)
                 return self._success(Answer(body, "Native"), query_id)
-            answer = await self._query(request.query_params, text, principal)
+            answer = await self._query(asked, text, principal)
         except ProtocolError as error:
             return _failure(error, query_id)
         return self._success(answer, query_id)
@@ -167,7 +168,8 @@ async def _alive(_: Request) -> Response:
     return PlainTextResponse("Ok.\n")
 
 
-async def _query_text(request: Request) -> str:
+async def _question(request: Request) -> tuple[str, Mapping[str, str]]:
+    """The text of the query, and what else is asked for by name."""
     if request.headers.get("content-encoding", "identity") != "identity":
         raise ProtocolError(400, 2, "send the query without Content-Encoding")
     within = Request(request.scope, bounded(request.receive, MAX_BODY_BYTES))
@@ -179,12 +181,20 @@ async def _query_text(request: Request) -> str:
         raise ProtocolError(408, 209, str(error)) from None
     except ClientDisconnect:
         raise ProtocolError(400, 210, "the client hung up") from None
+    asked = dict(request.query_params)
+    kind = request.headers.get("content-type", "")
     try:
-        text = body.decode()
+        if kind.startswith(FORM):
+            asked |= fields(kind, body)
+            text = ""
+        else:
+            text = body.decode()
     except UnicodeDecodeError:
         raise ProtocolError(400, 62, "the query is not UTF-8") from None
-    in_url = request.query_params.get("query", "")
-    return f"{in_url}\n{text}" if in_url and text.strip() else in_url or text
+    except ValueError as error:
+        raise ProtocolError(400, 36, f"the form cannot be read: {error}") from None
+    first = asked.get("query", "")
+    return (f"{first}\n{text}" if first and text.strip() else first or text), asked
 
 
 def _common(query_id: str) -> dict[str, str]:
