@@ -16,7 +16,7 @@ from gangline_bus.ports import BusError, Writer
 from gangline_bus.topics import TopicNames
 from gangline_mlflow.artifacts import Artifacts
 from gangline_mlflow.history import Histories
-from gangline_mlflow.latest import DatabaseAway, Latest, LatestTable
+from gangline_mlflow.latest import DatabaseAway, Latest, LatestTable, patiently
 from gangline_mlflow.parts import Parts
 from gangline_mlflow.points import NotSettledError, Points
 from gangline_schemas.catalog import Topic
@@ -73,7 +73,7 @@ def test_a_value_that_could_not_be_written_stays_unless_a_newer_one_comes() -> N
 
 
 def test_a_database_that_comes_back_gets_what_was_logged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gangline_mlflow.points._RETRY_S", 0.0)
+    monkeypatch.setattr("gangline_mlflow.latest._RETRY_S", 0.0)
     log, tries = Log(), 0
 
     def away() -> None:
@@ -86,14 +86,14 @@ def test_a_database_that_comes_back_gets_what_was_logged(monkeypatch: pytest.Mon
     log.table.before = away
     with pytest.raises(NotSettledError, match="database"):
         log.points.settle_latest("r1")
-    log.points._flush_when_possible()
+    patiently(log.points.flush)
     assert log.table.rows == {KEY: (7, 1000, 0.7, False)}
     assert tries == 4
 
 
 def test_a_database_that_stays_away_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gangline_mlflow.points._RETRY_S", 0.0)
-    monkeypatch.setattr("gangline_mlflow.points._AWAY_S", -1.0)
+    monkeypatch.setattr("gangline_mlflow.latest._RETRY_S", 0.0)
+    monkeypatch.setattr("gangline_mlflow.latest._AWAY_S", -1.0)
     log = Log()
 
     def away() -> None:
@@ -102,7 +102,7 @@ def test_a_database_that_stays_away_ends_the_process(monkeypatch: pytest.MonkeyP
     log.log(7, 0.7)
     log.table.before = away
     with pytest.raises(DatabaseAway):
-        log.points._flush_when_possible()
+        patiently(log.points.flush)
 
 
 def test_a_caller_that_gives_up_does_not_disturb_the_delivery() -> None:

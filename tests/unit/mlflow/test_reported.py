@@ -16,7 +16,7 @@ from gangline_bus.topics import TopicNames  # noqa: E402
 from gangline_mlflow.artifacts import Artifacts  # noqa: E402
 from gangline_mlflow.history import Histories, JobOfRun, Unreadable  # noqa: E402
 from gangline_mlflow.job_table import JobTable  # noqa: E402
-from gangline_mlflow.latest import LatestTable  # noqa: E402
+from gangline_mlflow.latest import LatestTable, patiently  # noqa: E402
 from gangline_mlflow.parts import Parts  # noqa: E402
 from gangline_mlflow.reported import ReportedMetrics  # noqa: E402
 from gangline_schemas.catalog import Topic  # noqa: E402
@@ -87,7 +87,7 @@ def test_newest_values_of_known_jobs_are_written(engine: Any) -> None:
     reports.report(6, loss=0.4)
     reports.report(9, team="other", loss=9.0)  # a program may say so
     reports.report(9, job="without-a-run", loss=9.0)
-    reports.metrics._write_when_possible()
+    patiently(reports.metrics.flush)
     assert rows(engine) == {(RUN, "loss"): (6, 0.4), (RUN, "lr"): (5, 0.1)}
     assert sum(reports.jobs.positions().values()) == 4
 
@@ -102,9 +102,9 @@ def test_values_wait_for_a_database_that_does_not_answer(
         with pytest.raises(Unreadable, match="database"):
             reports.metrics.jobs_of([RUN])
         monkeypatch.setattr(
-            "gangline_mlflow.reported.time.sleep", lambda _: other.exec_driver_sql("ROLLBACK")
+            "gangline_mlflow.latest.time.sleep", lambda _: other.exec_driver_sql("ROLLBACK")
         )
-        reports.metrics._write_when_possible()
+        patiently(reports.metrics.flush)
     assert rows(engine) == {(RUN, "loss"): (5, 0.5)}
 
 

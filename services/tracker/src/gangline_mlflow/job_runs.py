@@ -20,13 +20,18 @@ from typing import Any, TypeVar
 
 import structlog
 from mlflow.exceptions import MlflowException
-from mlflow.protos.databricks_pb2 import RESOURCE_ALREADY_EXISTS, ErrorCode
+from mlflow.protos.databricks_pb2 import (
+    RESOURCE_ALREADY_EXISTS,
+    TEMPORARILY_UNAVAILABLE,
+    ErrorCode,
+)
 from mlflow.utils.workspace_context import ServerWorkspaceContext
 
 from gangline_bus.codec import UndecodableError, event_type, receive
 from gangline_bus.ports import BusError, Reader, Record, TopicPartition
 from gangline_mlflow.job_changes import GPU_SECONDS, TAKEN, Change, Changes, NewRun, take
 from gangline_mlflow.job_table import Experiment, JobTable
+from gangline_mlflow.latest import DatabaseAway, patiently
 from gangline_mlflow.parts import Parts
 from gangline_mlflow.plain import Point
 from gangline_mlflow.points import Points
@@ -115,9 +120,11 @@ class JobRuns:
                 records += self._scheduling.poll(_RECORDS, _POLL_S)
         if records or faults:
             positions = {**self._scheduling.positions(), **self._faults.positions()}
-            self._apply([*records, *faults], positions)
+            patiently(lambda: self._apply([*records, *faults], positions))
 
     def _apply(self, records: Sequence[Record], positions: dict[TopicPartition, int]) -> None:
+        """Raises DatabaseAway; applying the same records again is safe."""
+        self._beat()
         changes: Changes = {}
         models: dict[str, str] = dict(self._gpu_models)
         for record in records:
@@ -129,12 +136,19 @@ class JobRuns:
                     continue
                 take(changes, models, envelope.data, envelope.time)
         self._make(changes)
-        sums = self._sums(changes)
-        self._publish(changes)
-        new = {node: text for node, text in models.items() if self._gpu_models.get(node) != text}
-        self.table.write(changes, sums, new, positions)
+        if not self._is_written(positions):
+            sums = self._sums(changes)
+            self._publish(changes)
+            known = self._gpu_models
+            new = {node: text for node, text in models.items() if known.get(node) != text}
+            self.table.write(changes, sums, new, positions)
         self._gpu_models = models
         self._remember([job_id for job_id, change in changes.items() if change.new is not None])
+
+    def _is_written(self, positions: dict[TopicPartition, int]) -> bool:
+        """Whether a write whose answer was lost is in the tables: sums must not grow twice."""
+        known = self.table.positions()
+        return all(known.get(place, 0) >= offset for place, offset in positions.items())
 
     def _make(self, changes: Changes) -> None:
         made: dict[str, tuple[NewRun, Experiment]] = {}
@@ -146,6 +160,10 @@ class JobRuns:
             except ValueError as error:  # no workspace can have the team's name
                 log.warning("job without a run", job=job_id, reason=str(error))
                 del changes[job_id]
+            except MlflowException as error:
+                if error.error_code != ErrorCode.Name(TEMPORARILY_UNAVAILABLE):
+                    raise
+                raise DatabaseAway(str(error.message)) from error
         self.table.add(made)
 
     def _experiment(self, run: NewRun) -> Experiment:

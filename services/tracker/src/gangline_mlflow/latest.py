@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import sqlalchemy as sa
+import structlog
 from sqlalchemy.exc import IntegrityError, InterfaceError, OperationalError
+
+log = structlog.get_logger(__name__)
 
 LatestRow = tuple[int, int, float, bool]
 """(step, Unix time in ms, value, whether it is a NaN); the first three decide which is newer."""
@@ -15,6 +19,9 @@ Latest = dict[tuple[str, str], LatestRow]
 
 _CHUNK = 500
 _TRIES = 3
+_AWAY_S = 300.0
+"""The process ends when the database is away for longer; its supervisor starts another one."""
+_RETRY_S = 1.0
 _ANALYZED = 1_000
 """Rows of each index that are looked at: the work does not grow with the table."""
 _CREATE = """
@@ -48,6 +55,19 @@ def transaction(engine: sa.Engine) -> Iterator[sa.Connection]:
             yield connection
     except (OperationalError, InterfaceError) as error:
         raise DatabaseAway(str(error.orig)) from error
+
+
+def patiently(write: Callable[[], None]) -> None:
+    """Call `write`; while the database is away, again. Raises DatabaseAway after 5 minutes."""
+    deadline = time.monotonic() + _AWAY_S
+    while True:
+        try:
+            return write()
+        except DatabaseAway as error:
+            if time.monotonic() > deadline:
+                raise
+            log.warning("the database does not answer", error=str(error))
+            time.sleep(_RETRY_S)
 
 
 def keep_newer(latest: Latest, key: tuple[str, str], row: LatestRow) -> None:

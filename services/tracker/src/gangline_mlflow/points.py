@@ -24,7 +24,7 @@ import structlog
 
 from gangline_bus.codec import UndecodableError, encode, receive
 from gangline_bus.ports import BusError, Record, TopicPartition
-from gangline_mlflow.latest import DatabaseAway, Latest, LatestTable, keep_newer
+from gangline_mlflow.latest import DatabaseAway, Latest, LatestTable, keep_newer, patiently
 from gangline_mlflow.parts import Parts
 from gangline_mlflow.plain import Point
 from gangline_mlflow.values import published
@@ -42,9 +42,6 @@ _ANALYZE_EVERY_S = 60.0
 _POLL_S = 0.2
 _RECORDS = 2_000
 _RUNS_KEPT = 10_000
-_AWAY_S = 300.0
-"""The process ends when the database is away for longer; its supervisor starts another one."""
-_RETRY_S = 1.0
 _VALUES_KEPT = 100_000
 
 
@@ -207,7 +204,7 @@ class Points:
                 self._take(self._reader.poll(_RECORDS, _POLL_S))
                 now = time.monotonic()
                 if self._positions and now - written >= _FLUSH_EVERY_S:
-                    self._flush_when_possible()
+                    patiently(self.flush)  # nothing is read from the bus meanwhile
                     written = now
                     if now - analyzed >= _ANALYZE_EVERY_S:
                         self._table.analyze()
@@ -217,20 +214,6 @@ class Points:
             with self._changed:
                 self._changed.notify_all()
             raise  # ends the process
-
-    def _flush_when_possible(self) -> None:
-        """Flush; while the database is away, try again. Nothing is read from the bus meanwhile."""
-        deadline = time.monotonic() + _AWAY_S
-        while True:
-            try:
-                self.flush()
-            except DatabaseAway as error:
-                if time.monotonic() > deadline:
-                    raise
-                log.warning("the database does not answer", error=str(error))
-                time.sleep(_RETRY_S)
-            else:
-                return
 
     def _take(self, records: Sequence[Record]) -> None:
         read = [(record, _event(record)) for record in records]

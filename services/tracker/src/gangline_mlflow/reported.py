@@ -15,10 +15,10 @@ from collections.abc import Iterable, Sequence
 import structlog
 
 from gangline_bus.codec import UndecodableError, receive
-from gangline_bus.ports import Record, TopicPartition
+from gangline_bus.ports import Record
 from gangline_mlflow.history import JobOfRun, Unreadable
 from gangline_mlflow.job_table import JobTable
-from gangline_mlflow.latest import DatabaseAway, Latest, LatestTable, keep_newer
+from gangline_mlflow.latest import DatabaseAway, Latest, LatestTable, keep_newer, patiently
 from gangline_mlflow.parts import Parts
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.progress import RunProgress
@@ -30,7 +30,6 @@ _RECORDS = 2_000
 _POLL_S = 1.0
 _WRITE_EVERY_S = 5.0
 """A run's progress comes once a second; each write costs a row for each of its metrics."""
-_RETRY_S = 1.0
 _JOBS = 1_000
 """More jobs than that are written at once."""
 _NAME_CHARS = 250
@@ -70,17 +69,8 @@ class ReportedMetrics:
             self._take(self._reader.poll(_RECORDS, _POLL_S))
             now = time.monotonic()
             if self._latest and (now - written >= _WRITE_EVERY_S or len(self._latest) > _JOBS):
-                self._write_when_possible()
+                patiently(self.flush)  # nothing is read from the bus meanwhile
                 written = time.monotonic()
-
-    def _write_when_possible(self) -> None:
-        """While the database is away, try again. Nothing is read from the bus meanwhile."""
-        while True:
-            try:
-                return self._write(self._reader.positions())
-            except DatabaseAway as error:
-                log.warning("the database does not answer", error=str(error))
-                time.sleep(_RETRY_S)
 
     def _take(self, records: Sequence[Record]) -> None:
         for record in records:
@@ -99,8 +89,8 @@ class ReportedMetrics:
             if len(name) <= _NAME_CHARS:
                 keep_newer(kept, (run_id, name), (event.step, event.time_ms, value, False))
 
-    def _write(self, positions: dict[TopicPartition, int]) -> None:
-        """Raises DatabaseAway; then the values are kept for the next time."""
+    def flush(self) -> None:
+        """Write what was read. Raises DatabaseAway; then the values are kept for the next time."""
         found = self._jobs.workspaces({job_id for _, job_id in self._latest})
         teams = {job_id: team_of(workspace) for job_id, workspace in found.items()}
         merged: Latest = {}
@@ -108,5 +98,5 @@ class ReportedMetrics:
             if teams.get(job_id) == team:  # a program may report as a job of another team
                 merged.update(kept)
         self._table.write(merged, {})
-        self._jobs.write({}, {}, {}, positions)
+        self._jobs.write({}, {}, {}, self._reader.positions())
         self._latest = {}
