@@ -71,6 +71,7 @@ def test_paths_without_a_family_are_refused(path: str) -> None:
 
 
 def test_the_families_are_those_of_the_genuine_server(tmp_path: Path) -> None:
+    pytest.importorskip("mlflow")
     family = re.compile(r"/(?:ajax-)?api/[0-9.]+/mlflow/([^/<{]+)")
     matches = (family.match(path) for _, path in genuine_routes(tmp_path))
     assert {found[1] for found in matches if found} == SERVED | REFUSED
