@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pynvml
 import pytest
 
+from gangline_gateway.resources import _MEANS
 from gangline_worker.agent.decide.keys import GangKey
 from gangline_worker.agent.usage.gpus import GpuReader, GpuReading
 from gangline_worker.agent.usage.node import NodeTotals, node_totals
@@ -100,6 +101,24 @@ def test_a_wide_gang_has_only_the_means_of_its_gpus(nodes: int, each: bool) -> N
     assert "gpu_sm_activity_percentage" not in found
     assert ("gpu_1_power_usage_watts" in found) == each
     assert "gpu_2_power_usage_watts" not in found
+
+
+def test_the_gateway_and_the_guide_know_the_metrics_by_these_names() -> None:
+    gpu = GpuReading(0, 100, 50, 10, 40, 700)
+    before, now = (
+        Reading(found.node, found.gangs, (gpu,))
+        for found in (reading(1, GangTotals()), reading(2, GangTotals(), disk_free=1))
+    )
+    found = points(GangPlace(KEY, "a", gpus=(0,), nodes=9), before, now)
+    assert _MEANS.keys() <= found.keys()
+    short = {
+        "disk_write_megabytes_per_second": "disk_write_...",
+        "network_transmit_megabytes_per_second": "network_transmit_...",
+    }
+    guide = (Path(__file__).parents[4] / "docs/concepts/node-agent.md").read_text("utf-8")
+    for name in found:
+        assert f"`{short.get(name, name)}`" in guide
+    assert f"in a gang of more than 8 nodes {len(found)}." in guide
 
 
 def test_the_part_of_a_heartbeat() -> None:
