@@ -62,9 +62,9 @@ def plan_of(client: Client, ask: Callable[[History], object]) -> str:
     asked: list[tuple[str, Any]] = []
 
     class Noting:
-        def query(self, sql: str, parameters: Any) -> Any:
+        def query(self, sql: str, parameters: Any, **how: Any) -> Any:
             asked.append((sql, parameters))
-            return client.query(sql, parameters=parameters)
+            return client.query(sql, parameters=parameters, **how)
 
     ask(History(cast("Client", Noting())))
     sql, parameters = asked[0]
