@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from gangline.sdk import connect
 from support.fixtures.platform import RunningPlatform
 from support.harnesses.cli_run import runner
 
@@ -26,6 +27,8 @@ def example() -> str:
 
 @pytest.fixture
 def http(platform: RunningPlatform) -> Iterator[httpx.Client]:
+    with connect(platform.client.url, platform.client.token) as gateway:
+        gateway.configure_team("nlp", gpu_limit=4)
     with httpx.Client(base_url=f"{platform.client.url}/mlflow/teams/nlp", timeout=120) as client:
         client.get("/version", auth=("any", platform.client.token))  # MLflow is loaded
         yield client

@@ -15,6 +15,8 @@ from functools import lru_cache
 from gangline_schemas.envelope import derived_id
 
 PREFIX = "team-"
+DEFAULT_TEAM = "default"
+"""Where a caller of all teams logs who names none."""
 JOB_TAG, ATTEMPT_TAG = "gangline.job", "gangline.attempt"
 """Tags of a job's run and of the runs that its program makes."""
 JOB_HEADER = "x-gangline-job"

@@ -15,6 +15,7 @@ import httpx
 
 from gangline.errors import CliError
 from gangline.transport import Transport, problem_of, retry_after_s
+from gangline_schemas.mlflow_workspace import DEFAULT_TEAM
 
 CLIENT_TAG: Final = "sdk.client_run"
 PARAMS_PER_REQUEST: Final = 100
@@ -22,7 +23,6 @@ ANSWER_TIMEOUT_S: Final = 60.0
 """The first request after a start waits until the server has loaded MLflow."""
 STORED_TIMEOUT_S: Final = 600.0
 """The store may take a while to put a large file together."""
-DEFAULT_TEAM: Final = "default"
 _CHUNK_BYTES: Final = 1 << 20
 _LATER: Final = frozenset({408, 425, 429})
 _AWAY: Final = frozenset({502, 503, 504})

@@ -25,6 +25,7 @@ from gangline_gateway.scheduler_questions import SchedulerQuestions
 from gangline_gateway.sse import Streams
 from gangline_gateway.tail import Tail
 from gangline_gateway.view_snapshot import ViewSnapshots
+from gangline_schemas.mlflow_workspace import DEFAULT_TEAM
 from gangline_service.bound_address import BoundAddress
 from gangline_service.deciding import begin_on_bus, connect
 from gangline_service.http_server import HttpServer
@@ -137,8 +138,10 @@ def _mlflow(settings: Settings) -> tuple[str, str] | None:
 
 def _has_team(tail: Tail, tokens: TokenBook, team: str) -> bool:
     """Whether a token names the team, or quota knows it; True if quota's log cannot be read."""
+    if team == DEFAULT_TEAM or tokens.has_team(team):
+        return True
     try:
-        return tokens.has_team(team) or team in state_of(tail.view().quota).teams
+        return team in state_of(tail.view().quota).teams
     except NoStateError:
         return True
 
