@@ -41,8 +41,7 @@ def ask(
     async def once() -> None:
         proxy = MlflowProxy(AWAY, "t", has_team={"nlp", "a"}.__contains__)
         await proxy(scope, receive, send)
-        if proxy._session is not None:
-            await proxy._session.close()
+        await proxy.close()
 
     asyncio.run(once())
     if not sent:

@@ -43,11 +43,12 @@ def tokens(tmp_path: Path) -> Callable[..., None]:
 class Browser:
     """Asks the checks without a server, and keeps cookies."""
 
-    def __init__(self, folder: Path, scheme: str = "http") -> None:
+    def __init__(self, folder: Path, scheme: str = "http", *, console: bool = False) -> None:
         names = Names.of(8080, scheme=scheme)
         self.app = RequestChecks(
             echo, names, TokenBook.load(folder / "tokens.json"),
             NoOpMeterProvider().get_meter("t"), NoOpTracerProvider().get_tracer("t"),
+            console=console,
         )  # fmt: skip
         self.cookies = httpx.Cookies()
         self.base = f"{scheme}://localhost:8080"
@@ -177,6 +178,41 @@ def test_pages_of_mlflow_lead_to_the_form(browser: Browser) -> None:
     assert refused.json()["message"] == refused.json()["detail"]
     assert browser("GET", "/v1/x", headers=html).status_code == 401
     assert browser("POST", "/mlflow/", headers=html).status_code == 401
+
+
+HTML = {"Accept": "text/html,*/*"}
+
+
+def test_pages_of_the_console_lead_to_the_form_and_back(
+    tokens: Callable[..., None], tmp_path: Path
+) -> None:
+    browser = Browser(tmp_path, console=True)
+    assert browser("GET", "/", headers=HTML).headers["location"] == "/console/"
+    led = browser("GET", "/console/jobs?state=failed", headers=HTML)
+    assert led.headers["location"] == "/session?next=%2Fconsole%2Fjobs%3Fstate%3Dfailed"
+    assert sign_in(browser).headers["location"] == "/console/"
+    assert browser("GET", "/console/jobs", headers=HTML).text == "ada"
+
+
+@pytest.mark.parametrize(
+    ("path", "headers"),
+    [
+        ("/console/jobs", {"Accept": "*/*"}),
+        ("/console/jobs", {**HTML, "HX-Request": "true"}),
+        ("/console/jobs", {**HTML, "Sec-Fetch-Mode": "cors"}),
+        ("/v1/changes", {"Accept": "text/event-stream"}),
+        ("/", {"Accept": "*/*"}),
+    ],
+)
+def test_scripts_without_a_session_get_401_and_no_form(
+    tokens: Callable[..., None], tmp_path: Path, path: str, headers: dict[str, str]
+) -> None:
+    assert Browser(tmp_path, console=True)("GET", path, headers=headers).status_code == 401
+
+
+def test_without_a_console_nothing_leads_there(browser: Browser) -> None:
+    assert browser("GET", "/", headers=HTML).status_code == 401
+    assert browser("GET", "/console/", headers=HTML).status_code == 401
 
 
 def test_with_tls_no_other_host_sets_the_cookie(

@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gangline_gateway import openapi, problems
 from gangline_gateway.app_context import AppContext
+from gangline_gateway.console_proxy import is_console
 from gangline_gateway.mlflow_door import is_mlflow
 from gangline_gateway.mlflow_jobs import JobTokens
 from gangline_gateway.request_checks import Names, RequestChecks
@@ -82,17 +83,19 @@ def create_app(
     mlflow_limits: RequestLimits | None = None,
     *,
     job_tokens: JobTokens | None = None,
+    console: ASGIApp | None = None,
 ) -> RequestChecks:
     """The application as it is served: each request passes the checks first."""
     served = routes(context)
-    app: ASGIApp = served
 
-    async def both(scope: Scope, receive: Receive, send: Send) -> None:
-        chosen = mlflow if mlflow is not None and is_mlflow(scope["path"]) else served
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        chosen: ASGIApp = served
+        if mlflow is not None and is_mlflow(scope["path"]):
+            chosen = mlflow
+        elif console is not None and is_console(scope["path"]):
+            chosen = console
         await chosen(scope, receive, send)
 
-    if mlflow is not None:
-        app = both
     return RequestChecks(
         app,
         names,
@@ -101,5 +104,7 @@ def create_app(
         tracer,
         RequestRates(limits),
         RequestRates(mlflow_limits),
+        RequestRates(limits),
         job_tokens,
+        console is not None,
     )

@@ -44,6 +44,8 @@ class Settings(ServiceSettings):
     """The http:// URL of `gangline_mlflow` on this machine; without one, /mlflow is not served."""
     mlflow_requests_per_s: Annotated[float, Field(gt=0)] = 2000.0
     """Requests of one token to MLflow a second, on average; further ones get 429."""
+    console_url: str | None = None
+    """The http:// URL of `gangline_console`; without one, /console is not served."""
     gpu_prices: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
     """The price of a GPU-hour by model or family, such as {"h100": 2.5, "a100-80gb": 1.2}.
 
@@ -86,6 +88,16 @@ class Settings(ServiceSettings):
             raise ValueError(
                 "must not contain credentials; set clickhouse_user and service_token instead"
             )
+        return value.rstrip("/")
+
+    @field_validator("mlflow_url", "console_url")
+    @classmethod
+    def _check_served(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        parts = urlsplit(value)
+        if parts.scheme not in {"http", "https"} or not parts.hostname or parts.path.strip("/"):
+            raise ValueError("must be a URL without a path, such as http://127.0.0.1:8090")
         return value.rstrip("/")
 
     @model_validator(mode="after")

@@ -5,7 +5,8 @@
 3. Token: `Authorization: Bearer ...` must be in the file of tokens (401). From here on the
    connection counts as the user's (gangline_service.connections). For MLflow, the token may also
    be the password of HTTP basic, or that of a job (mlflow_jobs.py). A browser's session
-   (sign_in.py) stands for a token; its changes must name an origin of the gateway.
+   (sign_in.py) stands for a token; its changes must name an origin of the gateway. A browser that
+   asks for a page without one is sent to the form.
 4. Limits: a user's connections, rate and unanswered requests are bounded (429).
 5. Size: large bodies (413) and headers (431) are rejected, and bodies that arrive too slowly (408).
 
@@ -32,6 +33,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gangline_bus.tracing import context_of
 from gangline_gateway import problems
+from gangline_gateway.console_proxy import HOME, asks_page, is_console
 from gangline_gateway.mlflow_door import is_mlflow, takes_files
 from gangline_gateway.mlflow_jobs import JobTokens
 from gangline_gateway.problems import ProblemError, too_many
@@ -53,6 +55,7 @@ FORM_LIMIT_BYTES = 16 << 10
 HEADERS_LIMIT_BYTES = 32 << 10
 BUNDLES_PATH = "/v1/code-bundles"
 MLFLOW_ROUTE = "/mlflow/..."
+CONSOLE_ROUTE = "/console/..."
 _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _PORTS = {"http": "80", "https": "443"}
 
@@ -110,11 +113,16 @@ class RequestChecks:
     tracer: Tracer
     rates: RequestRates = field(default_factory=RequestRates)
     mlflow_rates: RequestRates = field(default_factory=RequestRates)
+    console_rates: RequestRates = field(default_factory=RequestRates)
+    """Of their own: an answer of the console waits for requests of the same user."""
     job_tokens: JobTokens | None = None
+    console: bool = False
+    """Whether this gateway serves the console."""
     limits: Mapping[str, int] = field(default_factory=lambda: {BUNDLES_PATH: BUNDLE_LIMIT_BYTES})
 
     def __post_init__(self) -> None:
-        self._sign_in = SignIn(self.tokens, self.names.scheme)
+        home = HOME if self.console else "/mlflow/"
+        self._sign_in = SignIn(self.tokens, self.names.scheme, home)
         self._duration = self.meter.create_histogram(
             "gangline.gateway.request.duration",
             unit="s",
@@ -149,10 +157,10 @@ class RequestChecks:
                 self._note(scope, status, time.perf_counter() - began, trace)
 
     async def _admit(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
-        rates = self.mlflow_rates if is_mlflow(scope["path"]) else self.rates
+        rates = self._rates(scope["path"])
         try:
             self._check_names(headers)
-            if (place := self._needs_form(headers, scope)) is not None:
+            if (place := self._elsewhere(headers, scope)) is not None:
                 await RedirectResponse(place, 303)(scope, receive, send)
                 return
             if is_session(scope["path"]):
@@ -176,6 +184,11 @@ class RequestChecks:
             self._check_page(headers)
         _check_length(headers, FORM_LIMIT_BYTES)
         await self._sign_in(scope, _limited(receive, FORM_LIMIT_BYTES), send)
+
+    def _rates(self, path: str) -> RequestRates:
+        if is_mlflow(path):
+            return self.mlflow_rates
+        return self.console_rates if is_console(path) else self.rates
 
     def _limit(self, path: str) -> int:
         if takes_files(path):
@@ -237,6 +250,8 @@ class RequestChecks:
                 401, "no-token", "give a token of this installation: Authorization: Bearer TOKEN",
                 headers={"WWW-Authenticate": 'Bearer realm="gangline"'},
             )  # fmt: skip
+        if is_console(scope["path"]):
+            scope.setdefault("state", {})["token"] = token
         return principal
 
     async def _principal(self, token: str, scope: Scope) -> Principal | None:
@@ -248,20 +263,27 @@ class RequestChecks:
         scope.setdefault("state", {})["job"] = attempt
         return Principal(name=f"job {attempt.job_id}", role=Role.MEMBER, teams=frozenset())
 
-    def _needs_form(self, headers: Headers, scope: Scope) -> str | None:
-        """Where a browser without a session must go, when it asks for a page of MLflow's UI."""
-        asks_page = scope["method"] == "GET" and "text/html" in headers.get("accept", "")
-        if not asks_page or not is_mlflow(scope["path"]) or "authorization" in headers:
+    def _elsewhere(self, headers: Headers, scope: Scope) -> str | None:
+        """Where a browser must go instead: from / to the console, without a session to the form."""
+        path = scope["path"]
+        if not asks_page(scope, headers):
+            return None
+        if path == "/" and self.console:
+            return HOME
+        is_page = is_mlflow(path) or (self.console and is_console(path))
+        if not is_page or "authorization" in headers:
             return None
         token = self._sign_in.token(headers)
         if token and self.tokens.authenticate(token):
             return None
-        return sign_in_at(scope["path"], scope["query_string"].decode("latin1"))
+        return sign_in_at(path, scope["query_string"].decode("latin1"))
 
     def _note(self, scope: Scope, status: int, seconds: float, trace: str) -> None:
         route = getattr(scope.get("route"), "path", "(none)")
         if is_mlflow(scope["path"]):
             route = MLFLOW_ROUTE
+        elif is_console(scope["path"]):
+            route = CONSOLE_ROUTE
         method = scope["method"] if scope["method"].isalpha() else "(other)"
         labels = {"method": method[:10], "route": route, "status": str(status)}
         self._duration.record(seconds, labels)

@@ -12,6 +12,7 @@ from gangline_bus.topics import TopicNames
 from gangline_gateway.app import create_app
 from gangline_gateway.app_context import AppContext
 from gangline_gateway.config import Settings
+from gangline_gateway.console_proxy import ConsoleProxy
 from gangline_gateway.follow import Followers
 from gangline_gateway.followed import NoStateError
 from gangline_gateway.history_access import HistoryAccess, connector
@@ -81,6 +82,7 @@ def main(context: Context[Settings]) -> int:
         MlflowProxy(*mlflow, jobs, has_team) if mlflow is not None else None,
         settings.mlflow_limits(),
         job_tokens=jobs,
+        console=ConsoleProxy(settings.console_url) if settings.console_url else None,
     )
     _start(server, app, settings)
     address = _announce(settings, server.port)
@@ -133,7 +135,7 @@ def _mlflow(settings: Settings) -> tuple[str, str] | None:
     """The address of the MLflow server and the gateway's token for it, where there is one."""
     if settings.mlflow_url is None or settings.service_token is None:
         return None
-    return settings.mlflow_url.rstrip("/"), settings.service_token.get_secret_value()
+    return settings.mlflow_url, settings.service_token.get_secret_value()
 
 
 def _has_team(tail: Tail, tokens: TokenBook, team: str) -> bool:

@@ -2,7 +2,7 @@
 
 - `GET /session`: the form. A code after `#` in the address is sent at once; servers, logs and
   other pages never see that part of an address.
-- `POST /session`: begins a session and goes to the page `next` of this gateway.
+- `POST /session`: begins a session and goes to the page `next` of this gateway, or home.
 - `POST /session/end`: ends it.
 - `POST /session/codes`, with `Authorization: Bearer TOKEN`: a code for `gangline open`.
 
@@ -12,8 +12,6 @@ host count as the same site: `RequestChecks` also wants an Origin of ours for ea
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import html
 from dataclasses import dataclass, field
 from urllib.parse import parse_qs, quote
@@ -21,50 +19,27 @@ from urllib.parse import parse_qs, quote
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from gangline_gateway.plain_page import plain_headers, plain_page
 from gangline_gateway.problems import ProblemError
 from gangline_gateway.sessions import CODE_S, SESSION_S, Sessions
 from gangline_service.tokens import TokenBook
 
 PATH = "/session"
 _CODES, _END = f"{PATH}/codes", f"{PATH}/end"
-_STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 28rem; margin: 15vh auto; padding: 0 1rem }
-input, button { font: inherit; width: 100%; padding: .5rem; box-sizing: border-box }
-.bad { color: #b00020 }
-"""
 _SCRIPT = """
 const code = location.hash.slice(1), form = document.querySelector("form");
 history.replaceState(null, "", location.pathname + location.search);
 if (code) { form.code.value = code; form.token.required = false; form.submit(); }
 """
-_PAGE = """<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>Sign in to Gangline</title>
-<meta name="viewport" content="width=device-width"><style>{style}</style>
-<h1>Sign in to Gangline</h1>{note}
-<form method="post" action="{path}">
+_FORM = """{note}<form method="post" action="{path}">
 <input type="hidden" name="code"><input type="hidden" name="next" value="{next}">
 <label>Token <input name="token" type="password" autocomplete="current-password" required autofocus>
 </label><button>Sign in</button></form>
-<p>Or run <code>gangline open</code>, which needs no token here.</p>
-<script>{script}</script></html>"""
-
-
-def _source(text: str) -> str:
-    digest = hashlib.sha256(text.encode()).digest()
-    return f"'sha256-{base64.b64encode(digest).decode()}'"
-
-
-_HEADERS = {
-    "content-security-policy": (
-        f"default-src 'none'; script-src {_source(_SCRIPT)}; style-src {_source(_STYLE)}; "
-        "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
-    ),
-    "referrer-policy": "same-origin",
-    "cache-control": "no-store",
-}
+<p>Or run <code>gangline open</code> on the machine where you submit jobs. It needs no token
+here.</p>"""
 
 
 @dataclass
@@ -73,6 +48,8 @@ class SignIn:
 
     tokens: TokenBook
     scheme: str
+    home: str
+    """The page after a sign-in that named none."""
     sessions: Sessions = field(default_factory=Sessions)
 
     @property
@@ -90,7 +67,7 @@ class SignIn:
         request = Request(scope, receive)
         wanted = (request.method, request.url.path)
         if wanted in {("GET", PATH), ("HEAD", PATH)}:
-            answer: Response = _page(request.query_params.get("next", ""))
+            answer: Response = self._page(request.query_params.get("next", ""))
         elif wanted == ("POST", PATH):
             answer = self._begun(_form(await _body(request)))
         elif wanted == ("POST", _END):
@@ -107,8 +84,10 @@ class SignIn:
             token = self.sessions.redeem(code) or ""
         if not token or self.tokens.authenticate(token) is None:
             wrong = "This code was used, or is older than a minute." if code else "Unknown token."
-            return _page(form.get("next", ""), wrong)
-        answer = RedirectResponse(_local(form.get("next", "")), 303, headers=_HEADERS)
+            return self._page(form.get("next", ""), wrong)
+        answer = RedirectResponse(
+            _local(form.get("next", ""), self.home), 303, headers=plain_headers()
+        )
         answer.set_cookie(
             self.cookie_name, self.sessions.begin(token), max_age=int(SESSION_S), path="/",
             secure=self.scheme == "https", httponly=True, samesite="strict",
@@ -118,7 +97,7 @@ class SignIn:
     def _ended(self, headers: Headers) -> Response:
         if found := self._cookie(headers):
             self.sessions.end(found)
-        answer = RedirectResponse(PATH, 303, headers=_HEADERS)
+        answer = RedirectResponse(PATH, 303, headers=plain_headers())
         answer.delete_cookie(
             self.cookie_name, path="/", secure=self.scheme == "https", httponly=True,
             samesite="strict",
@@ -134,6 +113,11 @@ class SignIn:
             )  # fmt: skip
         made = {"code": self.sessions.code(token.strip()), "expires_s": int(CODE_S)}
         return JSONResponse(made, headers={"cache-control": "no-store"})
+
+    def _page(self, wanted: str, wrong: str = "") -> Response:
+        note = f'<p class="bad" role="alert">{html.escape(wrong)}</p>' if wrong else ""
+        form = _FORM.format(path=PATH, note=note, next=html.escape(_local(wanted, self.home)))
+        return plain_page("Sign in", form, 401 if wrong else 200, script=_SCRIPT)
 
     def _cookie(self, headers: Headers) -> str | None:
         # Not http.cookies: it needs seconds for some headers, and one odd cookie hides all others.
@@ -169,15 +153,7 @@ def _form(body: bytes) -> dict[str, str]:
     return {name: values[0] for name, values in found.items()}
 
 
-def _local(wanted: str) -> str:
+def _local(wanted: str, otherwise: str) -> str:
     """A page of this gateway; for browsers, two slashes or backslashes begin another host."""
     plain = wanted.isascii() and wanted.isprintable() and "\\" not in wanted
-    return wanted if plain and wanted.startswith("/") and wanted[1:2] != "/" else "/mlflow/"
-
-
-def _page(wanted: str, wrong: str = "") -> Response:
-    note = f'<p class="bad">{html.escape(wrong)}</p>' if wrong else ""
-    page = _PAGE.format(
-        style=_STYLE, script=_SCRIPT, path=PATH, note=note, next=html.escape(_local(wanted))
-    )
-    return HTMLResponse(page, 401 if wrong else 200, headers=_HEADERS)
+    return wanted if plain and wanted.startswith("/") and wanted[1:2] != "/" else otherwise
