@@ -2,26 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 from gangline_gateway.parallel import parallel
-from gangline_schemas.api.runs import Final, ParallelAxis, Run
-
-NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
-
-
-def run(run_id: str, **parameters: str) -> Run:
-    texts = dict.fromkeys(
-        ("project", "name", "user", "state", "reason", "strategy", "code_ref", "data_snapshot"), ""
-    )
-    numbers = dict.fromkeys(("attempt", "restarts", "gpus", "priority"), 1)
-    return Run.model_validate(
-        {
-            **texts, **numbers, "run_id": run_id, "team": "nlp", "submitted_at": NOW,
-            "started_at": NOW, "ended_at": None, "gpu_seconds": 7200.0,
-            "hyperparameters": parameters,
-        }
-    )  # fmt: skip
+from gangline_schemas.api.runs import Final, ParallelAxis
+from support.builders.runs import run
 
 
 def axis(kind: str, name: str, low: float | None, high: float | None, *texts: str) -> ParallelAxis:

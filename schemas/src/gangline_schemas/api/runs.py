@@ -62,6 +62,24 @@ class Curves(Answer):
     curves: list[Curve]
 
 
+class OverlayCurve(Answer):
+    """One metric of one run as columns; their entries of one place are a point of `Curve`."""
+
+    run_id: str
+    name: str
+    step: list[int]
+    x: list[float] = Field(description="Places on the axis: steps, seconds or tokens.")
+    value: list[float]
+    low: list[float]
+    high: list[float]
+
+
+class Overlay(Answer):
+    """Curves over the same widths of steps; a run without the metric has none."""
+
+    curves: list[OverlayCurve]
+
+
 class StepMetrics(Answer):
     """A rank's report of one step; in history the attempt and the rank are not known."""
 
@@ -105,13 +123,6 @@ class Run(Answer):
     tags: dict[str, str] = Field(default_factory=dict, description="As users set them.")
 
 
-class RunPage(Answer):
-    """Runs, newest first."""
-
-    runs: list[Run]
-    cursor: str | None
-
-
 class TagsBody(Body):
     """Tags to set on a run."""
 
@@ -142,6 +153,16 @@ class Final(Answer):
     value: float
     low: float = Field(description="The lowest value that any attempt reported: the best loss.")
     high: float = Field(description="The highest value that any attempt reported.")
+
+
+class RunPage(Answer):
+    """Runs, newest first."""
+
+    runs: list[Run]
+    cursor: str | None
+    metrics: dict[str, dict[str, Final]] = Field(
+        default_factory=dict, description="By name, then by run; empty unless asked for."
+    )
 
 
 class Resources(Answer):

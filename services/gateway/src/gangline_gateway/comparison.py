@@ -7,7 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gangline_gateway.history import HistoryRun
-from gangline_schemas.api.runs import Comparison, Curve, Difference, Final, Resources
+from gangline_schemas.api.runs import (
+    Comparison,
+    Curve,
+    Difference,
+    Final,
+    Overlay,
+    OverlayCurve,
+    Resources,
+)
 
 _SAME_BY_NATURE = frozenset({"name", "version"})
 
@@ -35,6 +43,27 @@ def compare(
         metrics=metrics,
         resources=resources or {},
         curves=curves,
+    )
+
+
+def overlay(curves: Sequence[Curve]) -> Overlay:
+    """The curves as columns."""
+    return Overlay(
+        curves=[
+            OverlayCurve(
+                run_id=curve.run_id,
+                name=curve.name,
+                step=[point.step for point in curve.points],
+                x=[point.x for point in curve.points],
+                value=[
+                    point.value if point.smoothed is None else point.smoothed
+                    for point in curve.points
+                ],
+                low=[point.low for point in curve.points],
+                high=[point.high for point in curve.points],
+            )
+            for curve in curves
+        ]
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Annotated
 
 from fastapi import Depends, Query
+from starlette.responses import Response
 
 from gangline_gateway.app_context import (
     App,
@@ -19,7 +20,7 @@ from gangline_gateway.app_context import (
     router,
     visible_teams,
 )
-from gangline_gateway.comparison import compare
+from gangline_gateway.comparison import compare, overlay
 from gangline_gateway.curves import ALL_POINTS, MAX_POINTS, CurveQuery
 from gangline_gateway.filter_words import MAX_CHARS, MAX_ORDER
 from gangline_gateway.history import HistoryRun, RunFilter
@@ -34,6 +35,7 @@ from gangline_schemas.api.runs import (
     Comparison,
     Curve,
     Curves,
+    Overlay,
     Parallel,
     ResourceCurves,
     Sampling,
@@ -128,17 +130,43 @@ def compare_runs(
     caller: Caller,
     run: Annotated[list[str], Query(min_length=1, max_length=MAX_COMPARED)],
     shape: Shape,
+    *,
     name: MetricNames = None,
     points: Points = 200,
+    curves: Annotated[bool, Query(description="Whether curves are read, too.")] = True,
 ) -> Comparison:
     """Differences of configuration, curves, final and best metrics, GPU-seconds, restarts."""
     rows = _rows(app, caller, list(dict.fromkeys(run)))
     owners = {row.run.run_id: row.run.team for row in rows}
     finals = app.history.query(lambda q: q.curves.latest(owners))
     names = name or [*finals]
-    curves = app.history.query(lambda q: curves_of(q, owners, names, points, shape))
+    found = (
+        app.history.query(lambda q: curves_of(q, owners, names, points, shape)) if curves else []
+    )
     used = app.history.query(lambda q: q.resources.used(owners))
-    return compare(rows, finals, curves, used)
+    return compare(rows, finals, found, used)
+
+
+@comparisons.get(
+    "/v1/runs/overlay",
+    operation_id="getOverlay",
+    summary="Curves of several runs as columns",
+    response_model=Overlay,
+    responses=answers(404),
+)
+def get_overlay(
+    app: App,
+    caller: Caller,
+    *,
+    run: Annotated[list[str], Query(min_length=1, max_length=MAX_COMPARED)],
+    name: Annotated[list[str], Query(min_length=1, max_length=MAX_CURVES)],
+    shape: Shape,
+    points: Points = 300,
+) -> Response:
+    """The curves of a comparison alone, in a form that is quick to read and to draw."""
+    owners = {row.run.run_id: row.run.team for row in _rows(app, caller, list(dict.fromkeys(run)))}
+    found = app.history.query(lambda q: curves_of(q, owners, name, points, shape))
+    return Response(overlay(found).model_dump_json(), media_type="application/json")
 
 
 @comparisons.get(

@@ -263,6 +263,9 @@ def list_runs(
     order_by: OrderBy = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     cursor: Annotated[str | None, Query(max_length=8000)] = None,
+    metrics: Annotated[
+        bool, Query(description="Whether the page has the runs' final metrics, too.")
+    ] = False,
 ) -> RunPage:
     """All runs ever, newest first unless `order_by` says otherwise."""
     teams = visible_teams(caller)
@@ -279,7 +282,12 @@ def list_runs(
         where=where,
         order_by=tuple(order_by or ()),
     )
-    return app.history.query(lambda q: q.history.runs(wanted, limit=limit, cursor=cursor))
+    page = app.history.query(lambda q: q.history.runs(wanted, limit=limit, cursor=cursor))
+    if not metrics or not page.runs:
+        return page
+    owners = {run.run_id: run.team for run in page.runs}
+    finals = app.history.query(lambda q: q.curves.latest(owners))
+    return page.model_copy(update={"metrics": finals})
 
 
 def moment(field: str, value: datetime | None) -> datetime | None:

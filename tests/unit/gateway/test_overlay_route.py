@@ -1,0 +1,112 @@
+"""Curves as columns, comparisons without curves, and lists with final metrics: over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import httpx
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gangline_gateway.app import routes
+from gangline_gateway.app_context import AppContext
+from gangline_gateway.curves import CurveQuery
+from gangline_gateway.history import HistoryRun
+from gangline_gateway.history_access import HistoryAccess, Queries
+from gangline_schemas.api.runs import Comparison, Curve, Final, Overlay, Point, RunPage
+from gangline_service.tokens import Principal, Role
+from support.builders.runs import NOW, run
+
+ADMIN = Principal(name="root", role=Role.ADMIN, teams=frozenset())
+VISION = Principal(name="bob", role=Role.MEMBER, teams=frozenset({"vision"}))
+RUNS = {"a": run("a", lr="0.1"), "b": run("b", lr="0.2")}
+
+
+class Source:
+    """Two runs of the team nlp, each with a curve of two points."""
+
+    def __init__(self) -> None:
+        self.read: list[CurveQuery] = []
+
+    def runs(self, *_: object, **__: object) -> RunPage:
+        return RunPage(runs=[*RUNS.values()], cursor=None)
+
+    def some_runs(self, ids: Sequence[str], teams: frozenset[str] | None) -> list[HistoryRun]:
+        seen = teams is None or "nlp" in teams
+        return [HistoryRun(RUNS[each], "{}") for each in ids if each in RUNS and seen]
+
+    def latest(self, runs: Mapping[str, str]) -> dict[str, dict[str, Final]]:
+        return {"loss": {each: Final(step=9, value=0.5, low=0.25, high=4) for each in runs}}
+
+    def used(self, _: object) -> dict[str, Any]:
+        return {}
+
+    def curves(self, asked: CurveQuery) -> list[Curve]:
+        self.read.append(asked)
+        points = [
+            Point(
+                first_step=5 * n, step=5 * n + 4, time=NOW, x=5.0 * n, value=2.0 - n, low=1.0 - n,
+                high=3.0, smoothed=1.5 if asked.smoothing else None,
+            )
+            for n in range(2)
+        ]  # fmt: skip
+        return [Curve(run_id=each, name=asked.names[0], points=points) for each in asked.runs]
+
+
+def ask(source: Source, caller: Principal, path: str, **params: Any) -> httpx.Response:
+    away: Any = None
+    known: Any = source
+    history = HistoryAccess(
+        lambda: Queries(known, known, away, away, away, points=away, resources=known)
+    )
+    app = routes(AppContext(away, away, history, away, away, away))
+    return asyncio.run(get(app, caller, path, params))
+
+
+async def get(app: ASGIApp, caller: Principal, path: str, params: Any) -> httpx.Response:
+    async def as_caller(scope: Scope, receive: Receive, send: Send) -> None:
+        scope.setdefault("state", {})["principal"] = caller
+        await app(scope, receive, send)
+
+    transport = httpx.ASGITransport(as_caller)
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+        return await client.get(path, params=params)
+
+
+def test_an_overlay_has_the_curves_as_columns() -> None:
+    source = Source()
+    asked = {"run": ["b", "a", "b"], "name": "loss", "axis": "time", "first": 1, "points": 7}
+    answer = ask(source, ADMIN, "/v1/runs/overlay", **asked)
+    first, second = Overlay.model_validate_json(answer.text).curves
+    assert (first.run_id, second.run_id, first.name) == ("b", "a", "loss")
+    assert (first.step, first.x, first.value) == ([4, 9], [0, 5], [2, 1])
+    assert (first.low, first.high) == ([1, 0], [3, 3])
+    (query,) = source.read
+    assert (query.axis, query.first, query.points, query.runs) == (
+        "time", 1, 7, {"b": "nlp", "a": "nlp"},
+    )  # fmt: skip
+    smooth = ask(source, ADMIN, "/v1/runs/overlay", run="a", name="loss", smoothing=0.5).json()
+    assert smooth["curves"][0]["value"] == [1.5, 1.5]
+
+
+def test_an_overlay_needs_runs_of_the_caller_and_a_metric() -> None:
+    source = Source()
+    assert ask(source, VISION, "/v1/runs/overlay", run="a", name="loss").status_code == 404
+    assert ask(source, ADMIN, "/v1/runs/overlay", run="a").status_code == 422
+    assert source.read == []
+
+
+def test_a_comparison_may_leave_curves_out() -> None:
+    source = Source()
+    answer = ask(source, ADMIN, "/v1/runs/compare", run=["a", "b"], curves="false")
+    found = Comparison.model_validate_json(answer.text)
+    assert ([*found.metrics], found.curves, source.read) == (["loss"], [], [])
+
+
+def test_a_page_of_runs_has_final_metrics_on_request() -> None:
+    plain = RunPage.model_validate_json(ask(Source(), ADMIN, "/v1/runs").text)
+    assert plain.metrics == {}
+    answer = ask(Source(), ADMIN, "/v1/runs", metrics="true")
+    finals = RunPage.model_validate_json(answer.text).metrics["loss"]
+    assert (finals["a"].value, finals["a"].low, [*finals]) == (0.5, 0.25, ["a", "b"])
