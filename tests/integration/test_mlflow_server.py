@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from gangline.local.kafka import EmbeddedKafka
+from gangline_mlflow.front import server_info
 from support.harnesses.mlflow_process import MlflowProcess, mlflow_server, peak_bytes
 from support.harnesses.postgres import EmbeddedPostgres
 
@@ -212,6 +213,19 @@ def test_a_large_artifact_takes_no_memory(server: MlflowProcess) -> None:
                 time.sleep(1)  # the server must not read ahead
                 assert sum(map(len, answer.iter_raw())) == size
     assert peak_bytes(server.pid) - before < size / 10
+
+
+def test_a_client_s_first_question_is_answered_before_mlflow_is_loaded(
+    kafka: EmbeddedKafka, tmp_path: Path
+) -> None:
+    no_bus = {"GANGLINE_BOOTSTRAP_SERVERS": "127.0.0.1:1", "GANGLINE_MLFLOW_LAZY": "true"}
+    with mlflow_server(kafka.bootstrap, tmp_path, own=no_bus) as server:
+        headers = {"Authorization": f"Bearer {server.token}"}
+        asked = f"{server.url}/api/3.0/mlflow/server-info"
+        answer = httpx.get(asked, headers=headers, timeout=60)
+        assert answer.json() == server_info(presigned=False)
+        with pytest.raises(httpx.ReadTimeout):  # it waits for the bus
+            httpx.get(f"{server.url}/version", headers=headers, timeout=1)
 
 
 def test_a_killed_server_loses_no_point_that_it_acknowledged(server: MlflowProcess) -> None:

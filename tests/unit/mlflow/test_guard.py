@@ -20,7 +20,7 @@ from gangline_mlflow.latest import DatabaseAway
 
 
 def status(make: Callable[[str], None], headers: dict[str, str], has: bool | Exception) -> int:
-    """The status of a request with a token and these headers; 200: it was handed on."""
+    """The status of a request with these headers; 200: it was handed on."""
     sent: list[Any] = []
 
     async def app(_scope: Any, _receive: Any, send: Any) -> None:
@@ -41,7 +41,7 @@ def status(make: Callable[[str], None], headers: dict[str, str], has: bool | Exc
     }
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(guard, "make_workspace", make)
-        asked = guard.Guard(app, "token", cast("JobRuns", SimpleNamespace(has=found)))
+        asked = guard.Guard(app, cast("JobRuns", SimpleNamespace(has=found)))
         asyncio.run(asked(scope, cast("Any", None), send))
     return int(sent[0]["status"])
 
@@ -54,8 +54,7 @@ def refused(_: str) -> None:
     raise MlflowException("not a name", INVALID_PARAMETER_VALUE)
 
 
-TOKEN = {"authorization": "Bearer token"}
-NLP = {**TOKEN, "x-mlflow-workspace": "nlp"}
+NLP = {"x-mlflow-workspace": "nlp"}
 JOB = {**NLP, "x-gangline-job": "j"}
 
 
@@ -65,9 +64,8 @@ JOB = {**NLP, "x-gangline-job": "j"}
         (str, NLP, True, 200),
         (str, JOB, True, 200),
         (str, JOB, False, 503),
-        (str, {**NLP, "authorization": "Bearer other"}, True, 401),
-        (str, TOKEN, True, 400),
-        (str, {**NLP, "x-mlflow-workspace": "default"}, True, 400),
+        (str, {}, True, 400),
+        (str, {"x-mlflow-workspace": "default"}, True, 400),
         (refused, NLP, True, 400),
         (away, NLP, True, 503),
         (str, JOB, DatabaseAway("connection refused"), 503),

@@ -1,8 +1,10 @@
 """`python -m gangline_mlflow`: MLflow's own server on Gangline's store, behind the gateway.
 
-1. Listen. With `mlflow_lazy`, wait for the first connection: MLflow is not even imported before.
-2. Wait for the bus.
-3. Migrate the database, read from the bus what it lacks, and serve until a signal.
+1. Listen. With `mlflow_lazy`, wait for the first connection: not even a web server is loaded before.
+2. Answer what the server can do; other requests wait. With `mlflow_lazy`, load MLflow only after
+   this first answer.
+3. Wait for the bus, migrate the database, and read from the bus what it lacks.
+4. Serve until a signal.
 """
 
 from __future__ import annotations
@@ -10,11 +12,13 @@ from __future__ import annotations
 import select
 import socket
 import sys
+from collections.abc import Callable
 
 from gangline_bus.topics import TopicNames
 from gangline_mlflow import collecting, parts
 from gangline_mlflow.artifacts import Artifacts
 from gangline_mlflow.config import Settings
+from gangline_mlflow.front import Front, server_info
 from gangline_mlflow.history import Histories
 from gangline_mlflow.server import Server, create_app
 from gangline_service.bound_address import BoundAddress
@@ -37,20 +41,20 @@ def main(context: Context[Settings]) -> int:
         address.write(settings.mlflow_file)
     if settings.mlflow_lazy:
         health.set("http", ok=True, detail="starts with the first request")
-        while not _is_asked(listening):
-            health.beat()
-            if context.stopping.is_set():
-                return 0
+        if not _wait(lambda: _is_asked(listening), context):
+            return 0
+    token = settings.service_token.get_secret_value()
+    front = Front(token, server_info(presigned=settings.mlflow_presigned))
+    server = Server(front, listening)
+    if settings.mlflow_lazy and not _wait(lambda: front.asked.wait(0.5), context):
+        return 0
     names = TopicNames(settings.topic_prefix)
     bus = connect(settings, "gangline.mlflow")
     wait_for_topics(bus, names, context)
-    histories = Histories(
-        settings.clickhouse_url, settings.clickhouse_user, settings.service_token.get_secret_value()
-    )
+    histories = Histories(settings.clickhouse_url, settings.clickhouse_user, token)
     artifacts = Artifacts(open_store(settings.artifacts_url, options=S3Options(part_threads=2)))
     parts.use(parts.Parts(bus, names, histories, artifacts, health.beat))
-    app = create_app(settings)
-    server = Server(app, listening)
+    front.open(create_app(settings))
     health.set("http", ok=True, detail=address.url)
     context.log.info("mlflow.serving", url=address.url)
     while not context.stopping.wait(0.5):
@@ -59,6 +63,15 @@ def main(context: Context[Settings]) -> int:
         health.beat()
     server.close()
     return 0
+
+
+def _wait(is_done: Callable[[], bool], context: Context[Settings]) -> bool:
+    """Ask until something is done. False: the process must stop."""
+    while not is_done():
+        context.health.beat()
+        if context.stopping.is_set():
+            return False
+    return True
 
 
 def _listen(settings: Settings) -> socket.socket:

@@ -1,4 +1,4 @@
-"""MLflow's own application as this process serves it: the guard, the fast lane, then MLflow."""
+"""MLflow's own application as this process serves it: front, guard, fast lanes, then MLflow."""
 
 from __future__ import annotations
 
@@ -51,7 +51,6 @@ def create_app(settings: Settings) -> Any:
     from gangline_mlflow.collecting import Collector
     from gangline_mlflow.guard import Guard
     from gangline_mlflow.lane import FastLane
-    from gangline_mlflow.ui import OneWorkspace
     from gangline_mlflow.wsgi import BoundedResponder
 
     fastapi_app._EfficientWSGIResponder = BoundedResponder  # noqa: SLF001 - see ADR 32
@@ -64,9 +63,8 @@ def create_app(settings: Settings) -> Any:
         )
     )
     _get_model_registry_store()
-    token = settings.service_token.get_secret_value()
-    lanes = OneWorkspace(ArtifactLane(FastLane(fastapi_app.app, store), artifacts))
-    return Guard(Collector(lanes, store), token, store.jobs)
+    lanes = ArtifactLane(FastLane(fastapi_app.app, store), artifacts)
+    return Guard(Collector(lanes, store), store.jobs)
 
 
 def _repository(settings: Settings) -> Any:
@@ -90,6 +88,7 @@ class Server:
             app,
             http="httptools",
             ws="none",
+            lifespan="off",  # MLflow's cleans up after its assistant, which is off
             log_config=None,
             access_log=False,
             proxy_headers=False,
