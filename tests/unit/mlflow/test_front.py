@@ -41,8 +41,8 @@ def test_it_is_what_mlflow_says_of_this_server(
     store = object.__new__(GanglineStore)
     monkeypatch.setattr(handlers, "_get_tracking_store", lambda: store)
     monkeypatch.setattr(handlers, "_artifact_repo", None)
-    registry = artifact_repository_registry._artifact_repository_registry  # noqa: SLF001
-    monkeypatch.setattr(registry, "_registry", dict(registry._registry))  # noqa: SLF001
+    registry = artifact_repository_registry._artifact_repository_registry
+    monkeypatch.setattr(registry, "_registry", dict(registry._registry))
     artifact_repo.install(DirectArtifacts if presigned else artifact_repo.TeamArtifacts)
     assert handlers.build_server_info_payload() == server_info(presigned=presigned)
 

@@ -1,6 +1,6 @@
 """`python -m gangline_mlflow`: MLflow's own server on Gangline's store, behind the gateway.
 
-1. Listen. With `mlflow_lazy`, wait for the first connection: not even a web server is loaded before.
+1. Listen. With `mlflow_lazy`, wait for the first connection; no web server is loaded before.
 2. Answer what the server can do; other requests wait. With `mlflow_lazy`, load MLflow only after
    this first answer.
 3. Wait for the bus, migrate the database, and read from the bus what it lacks.

@@ -18,7 +18,7 @@ from gangline_bus.codec import receive
 from gangline_bus.memory import Broker
 from gangline_bus.topics import TopicNames, create_topics
 from gangline_schemas.catalog import Topic
-from gangline_schemas.events.heartbeats import NodeHealth, WorkerHeartbeat
+from gangline_schemas.events.heartbeats import NodeHealth, NodeUse, WorkerHeartbeat
 from gangline_schemas.events.logs import LogLine
 from gangline_schemas.events.metrics import MetricLogged
 from gangline_schemas.events.workers import NodeLeaving
@@ -68,6 +68,7 @@ def outgoing_to(
     folder: Path,
     *readers: MetricReader,
     health: Callable[[], NodeHealth | None] = lambda: None,
+    use: Callable[[], NodeUse | None] = lambda: None,
 ) -> Outgoing:
     return Outgoing(
         folder,
@@ -77,7 +78,7 @@ def outgoing_to(
         limit_bytes=1_000_000,
         gpus=tuple,
         health=health,
-        use=lambda: None,
+        use=use,
         meter=MeterProvider(readers).get_meter("test"),
     )
 
@@ -143,13 +144,18 @@ def test_they_are_sent_though_the_disk_stays_full(
     assert outgoing.unsaved() == b""
 
 
-def test_a_reading_of_the_health_is_told_until_a_heartbeat_with_it_was_delivered(
+def test_readings_are_sent_until_a_heartbeat_with_them_was_delivered_and_not_again(
     broker: Broker, tmp_path: Path
 ) -> None:
-    newest: list[NodeHealth | None] = [None]
-    outgoing = outgoing_to(broker, tmp_path, health=lambda: newest[0])
+    newest: list[datetime | None] = [None]
+    outgoing = outgoing_to(
+        broker,
+        tmp_path,
+        health=lambda: None if newest[0] is None else NodeHealth(read_at=newest[0]),
+        use=lambda: None if newest[0] is None else NodeUse(read_at=newest[0]),
+    )
     outgoing.start()
-    first, second = (NodeHealth(read_at=NOW + timedelta(seconds=s)) for s in (0, 10))
+    first, second = NOW, NOW + timedelta(seconds=10)
     beat(outgoing)
     newest[0] = first
     broker.down = True
@@ -164,9 +170,11 @@ def test_a_reading_of_the_health_is_told_until_a_heartbeat_with_it_was_delivered
 
     reader = broker.connect("reader").reader("reader")
     reader.assign(dict.fromkeys(NAMES.places(broker.connect("places"), Topic.HEARTBEATS), 0))
-    told = [receive(record).envelope.data for record in reader.poll(100, 0.0)]
-    healths = [item.health for item in told if isinstance(item, WorkerHeartbeat)]
-    assert healths == [None, first, None, None, second, None]
+    sent = [receive(record).envelope.data for record in reader.poll(100, 0.0)]
+    beats = [event for event in sent if isinstance(event, WorkerHeartbeat)]
+    for readings in ([beat.health for beat in beats], [beat.use for beat in beats]):
+        times = [reading and reading.read_at for reading in readings]
+        assert times == [None, first, None, None, second, None]
 
 
 def test_points_of_a_job_are_those_of_its_mlflow_run(broker: Broker, tmp_path: Path):
