@@ -15,13 +15,13 @@ from gangline_gateway.curves import CurveError, CurveQuery, CurveReader
 from gangline_gateway.history import History, RunFilter
 from gangline_gateway.log_pages import LogFilter
 from gangline_gateway.parallel import parallel
-from gangline_gateway.prices import GpuPrices
 from gangline_gateway.resources import ResourceReader
 from gangline_gateway.sql_parts import CursorError
 from gangline_schemas.api.runs import Resources, Run
 from gangline_schemas.events.metrics import MetricLogged
 from gangline_schemas.events.requests import RunTagged
 from gangline_schemas.events.steps import WorkerStep
+from gangline_schemas.gpu_prices import GpuPrices
 from gangline_schemas.mlflow_workspace import mlflow_run_id
 from support.fixtures.tracker import BASE, BASE_MS, logged, number, send_logged, step_event
 from support.harnesses.tracker_process import TrackerProcess, wait_until

@@ -7,14 +7,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from gangline_mlflow.job_changes import (
-    GPU_SECONDS,
     INCIDENTS,
     RESTARTS,
     Change,
     EndedAttempt,
-    NewPoint,
     take,
 )
+from gangline_mlflow.job_usage import Allocated, NewPoint, Released
 from gangline_schemas.base import Event
 from gangline_schemas.events.faults import FailureCause, FailureClass, GangFailed
 from gangline_schemas.events.scheduling import (
@@ -126,10 +125,8 @@ def test_an_attempt_that_ends_is_charged_and_ends_its_runs(
     reason: ReleaseReason, status: str
 ) -> None:
     change = after(allocated(3), released(3, reason))
-    assert change.points == [
-        NewPoint(RESTARTS, 3, MS, 2.0),
-        NewPoint(GPU_SECONDS, 3, MS + 1000, 4.0),
-    ]
+    assert change.points == [NewPoint(RESTARTS, 3, MS, 2.0)]
+    assert change.usage == [Allocated(""), Released(3, MS + 1000, 4.0)]
     assert change.ended == [EndedAttempt(3, status, MS + 1000)]
     assert change.tags["gangline.attempt"] == "3"
 
@@ -143,6 +140,7 @@ def test_the_gpu_type_is_that_of_the_gang_s_nodes() -> None:
     change = after(QUEUED, NodeAdmitted(node=node), allocated(1), gpu_models=models)
     assert change.tags["gangline.gpu_type"] == "h100-80gb"
     assert models == {"n1": "h100-80gb"}
+    assert change.usage == [Allocated("h100-80gb")]
     assert after(allocated(1)).tags.get("gangline.gpu_type") is None
 
 

@@ -19,8 +19,8 @@ from gangline_bus.memory import Broker
 from gangline_bus.topics import TopicNames
 from gangline_mlflow.artifacts import Artifacts
 from gangline_mlflow.history import Histories
-from gangline_mlflow.job_changes import GPU_SECONDS
 from gangline_mlflow.job_runs import JobRuns
+from gangline_mlflow.job_usage import GPU_SECONDS
 from gangline_mlflow.latest import DatabaseAway
 from gangline_mlflow.parts import Parts
 from gangline_mlflow.plain import Point
@@ -96,6 +96,6 @@ def test_a_batch_waits_for_the_database_and_counts_once(
         GangReleased(job_id="j", attempt=1, reason=reason, allocated_at=AT, gpu_seconds=4.0)
     )
     follower.runs._turn(1.0)
-    assert follower.runs.table.gpu_seconds(["j"]) == {"j": 4.0}
+    assert follower.runs.table.usage(["j"])["j"].gpu_seconds == {"": 4.0}
     assert set(follower.sent) == {4.0}
     assert sum(follower.runs.table.positions().values()) == 1

@@ -12,6 +12,7 @@ sa = pytest.importorskip("sqlalchemy")
 from gangline_bus.ports import TopicPartition  # noqa: E402 - it needs sqlalchemy
 from gangline_mlflow.job_changes import Change, EndedAttempt, NewRun  # noqa: E402
 from gangline_mlflow.job_table import Experiment, JobTable  # noqa: E402
+from gangline_mlflow.job_usage import Usage  # noqa: E402
 from gangline_mlflow.latest import DatabaseAway  # noqa: E402
 from gangline_schemas.mlflow_workspace import family_of, mlflow_run_id  # noqa: E402
 
@@ -34,6 +35,8 @@ TABLES = (
     """,
 )
 LOG = TopicPartition("gangline.scheduling", 0)
+FIRST = Usage(model="cpu", gpu_seconds={"cpu": 4.0})
+SECOND = Usage(model="cpu", gpu_seconds={"cpu": 5.5})
 PLACE = Experiment(3, "mlflow-artifacts:/workspaces/nlp/3")
 
 
@@ -76,15 +79,15 @@ def test_changes_and_their_positions_are_written_together(engine: Any, table: Jo
     assert table.positions() == {}
     table.add({"j": (new(), PLACE)})
     change = Change(status=("RUNNING", None), tags={"gangline.state": "running"})
-    table.write({"j": change, "unknown": change}, {"j": 4.0}, {"n1": "cpu"}, {LOG: 7})
+    table.write({"j": change, "unknown": change}, {"j": FIRST}, {"n1": "cpu"}, {LOG: 7})
     assert table.positions() == {LOG: 7}
-    assert table.gpu_seconds(["j", "unknown"]) == {"j": 4.0}
+    assert table.usage(["j", "unknown"]) == {"j": FIRST}
     assert table.gpu_models() == {"n1": "cpu"}
     assert rows(engine, "SELECT status FROM runs") == [("RUNNING",)]
     assert rows(engine, "SELECT key, value FROM tags") == [("gangline.state", "running")]
-    table.write({"j": Change(status=("FINISHED", 9))}, {"j": 5.5}, {}, {LOG: 8})
+    table.write({"j": Change(status=("FINISHED", 9))}, {"j": SECOND}, {}, {LOG: 8})
     assert rows(engine, "SELECT status, end_time FROM runs") == [("FINISHED", 9)]
-    assert (table.positions(), table.gpu_seconds(["j"])) == ({LOG: 8}, {"j": 5.5})
+    assert (table.positions(), table.usage(["j"])) == ({LOG: 8}, {"j": SECOND})
 
 
 def test_a_batch_that_fails_leaves_no_position(engine: Any, table: JobTable) -> None:

@@ -10,6 +10,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from gangline_gateway.user_limits import RequestLimits
 from gangline_schemas.data_use import ApprovalRule
+from gangline_schemas.gpu_prices import WrittenPrices
 from gangline_service.connections import ConnectionLimits
 from gangline_service.loopback import is_loopback
 from gangline_service.settings import ServiceSettings
@@ -46,7 +47,7 @@ class Settings(ServiceSettings):
     """Requests of one token to MLflow a second, on average; further ones get 429."""
     console_url: str | None = None
     """The http:// URL of `gangline_console`; without one, /console is not served."""
-    gpu_prices: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
+    gpu_prices: WrittenPrices = Field(default_factory=dict)
     """The price of a GPU-hour by model or family, such as {"h100": 2.5, "a100-80gb": 1.2}.
 
     With them runs have costs; a run on any other model has none.

@@ -17,12 +17,13 @@ from typing import Any
 from clickhouse_connect.driver.client import Client
 
 from gangline_gateway.log_pages import LogFilter, log_page
-from gangline_gateway.prices import COST, GpuPrices
+from gangline_gateway.prices import COST, parameters
 from gangline_gateway.run_filter import RunQuery
 from gangline_gateway.sql_parts import Where, fetch
 from gangline_schemas.api.checkpoints import Checkpoint
 from gangline_schemas.api.logs import LogPage
 from gangline_schemas.api.runs import Run, RunPage
+from gangline_schemas.gpu_prices import GpuPrices
 
 MAX_PAGE = 1000
 MAX_RUNS = 100
@@ -88,7 +89,7 @@ class History:
             query.after(cursor)
         for condition in query.conditions:
             where.add(condition)
-        where.parameters |= query.parameters | self._prices.parameters
+        where.parameters |= query.parameters | parameters(self._prices)
         size = max(1, min(limit, MAX_PAGE))
         rows = self._rows(
             f"SELECT {_RUN_COLUMNS}, {query.columns} FROM gangline.run_list AS r "
@@ -111,7 +112,7 @@ class History:
         where = Where()
         where.teams(teams)
         where.add("job_id IN {jobs:Array(String)}", jobs=list(job_ids)[:MAX_RUNS])
-        where.parameters |= self._prices.parameters
+        where.parameters |= parameters(self._prices)
         rows = self._rows(
             f"SELECT {_RUN_COLUMNS} FROM gangline.run_list AS r {where.sql}", where.parameters
         )

@@ -22,7 +22,6 @@ from gangline_gateway.curves import CurveError, CurveReader
 from gangline_gateway.filter_words import FilterError
 from gangline_gateway.history import History
 from gangline_gateway.incidents import Incidents
-from gangline_gateway.prices import GpuPrices
 from gangline_gateway.problems import ProblemError, invalid, unavailable
 from gangline_gateway.reports.source import Reports
 from gangline_gateway.resources import ResourceReader
@@ -30,6 +29,7 @@ from gangline_gateway.run_points import PointReader
 from gangline_gateway.sql_parts import CursorError, fetch
 from gangline_gateway.user_limits import UserSlots, current_user
 from gangline_schemas.api.logs import BusEvent
+from gangline_schemas.gpu_prices import GpuPrices
 
 log = structlog.get_logger(__name__)
 AnswerT = TypeVar("AnswerT")

@@ -10,9 +10,9 @@ from typing import Any
 
 from clickhouse_connect.driver.client import Client
 
-from gangline_gateway.prices import GpuPrices
 from gangline_gateway.sql_parts import Where, fetch, logged_id
 from gangline_schemas.api.runs import ResourceCurve, ResourcePoint, Resources, Run
+from gangline_schemas.gpu_prices import GpuPrices
 from gangline_schemas.limits import LATEST
 from gangline_schemas.system_metrics import PREFIX
 

@@ -21,6 +21,7 @@ from gangline_mlflow.config import Settings
 from gangline_mlflow.front import Front, server_info
 from gangline_mlflow.history import Histories
 from gangline_mlflow.server import Server, create_app
+from gangline_schemas.gpu_prices import GpuPrices
 from gangline_service.bound_address import BoundAddress
 from gangline_service.deciding import connect, wait_for_topics
 from gangline_service.lifecycle import Context, run
@@ -53,7 +54,8 @@ def main(context: Context[Settings]) -> int:
     wait_for_topics(bus, names, context)
     histories = Histories(settings.clickhouse_url, settings.clickhouse_user, token)
     artifacts = Artifacts(open_store(settings.artifacts_url, options=S3Options(part_threads=2)))
-    parts.use(parts.Parts(bus, names, histories, artifacts, health.beat))
+    prices = GpuPrices.of(settings.gpu_prices)
+    parts.use(parts.Parts(bus, names, histories, artifacts, health.beat, prices))
     front.open(create_app(settings))
     health.set("http", ok=True, detail=address.url)
     context.log.info("mlflow.serving", url=address.url)

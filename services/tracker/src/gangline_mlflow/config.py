@@ -9,6 +9,7 @@ from urllib.parse import urlsplit, urlunsplit
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from gangline_schemas.base import Identifier
+from gangline_schemas.gpu_prices import WrittenPrices
 from gangline_schemas.mlflow_workspace import workspace_of
 from gangline_service.settings import ServiceSettings
 
@@ -39,6 +40,8 @@ class Settings(ServiceSettings):
     mlflow_presigned: bool = False
     """Clients reach the S3 server under the endpoint of `store_url`: large files go there directly,
     by presigned URLs."""
+    gpu_prices: WrittenPrices = Field(default_factory=dict)
+    """As the gateway's: the price of a GPU-hour by model or family. Runs of jobs get a cost."""
     service_token: SecretStr
     """Requests must carry it: the gateway does. It is the password for ClickHouse, too."""
     clickhouse_url: str

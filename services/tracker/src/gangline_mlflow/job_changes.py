@@ -10,8 +10,9 @@ import shlex
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import NamedTuple, get_args
+from typing import get_args
 
+from gangline_mlflow.job_usage import Allocated, NewPoint, Released
 from gangline_schemas.base import Event
 from gangline_schemas.events.faults import GangFailed
 from gangline_schemas.events.scheduling import (
@@ -30,9 +31,7 @@ from gangline_schemas.system_metrics import PLATFORM
 _OfJob = JobQueued | JobReprioritized | JobStateChanged | GangAllocated | GangReleased | GangFailed
 TAKEN: tuple[type[Event], ...] = (*get_args(_OfJob), NodeAdmitted)
 """The events that change something."""
-GPU_SECONDS, RESTARTS, INCIDENTS = (
-    PLATFORM + name for name in ("gpu_seconds", "restarts", "incidents")
-)
+RESTARTS, INCIDENTS = (PLATFORM + name for name in ("restarts", "incidents"))
 _STATUS = {
     JobState.RUNNING: "RUNNING",
     JobState.CHECKPOINTING: "RUNNING",
@@ -41,6 +40,7 @@ _STATUS = {
     JobState.CANCELLED: "KILLED",
 }
 """MLflow's words; a job in any other state is SCHEDULED."""
+_BETWEEN = ", "
 _ENDED = {ReleaseReason.SUCCEEDED: "FINISHED"} | dict.fromkeys(
     (ReleaseReason.CANCELLED, ReleaseReason.PREEMPTED), "KILLED"
 )
@@ -67,15 +67,6 @@ class EndedAttempt:
     at_ms: int
 
 
-class NewPoint(NamedTuple):
-    """A point of a metric; `step` is the attempt."""
-
-    name: str
-    step: int
-    time_ms: int
-    value: float
-
-
 @dataclass
 class Change:
     """All that a batch of events changes in the run of one job."""
@@ -85,7 +76,7 @@ class Change:
     """The status, and the end in Unix milliseconds."""
     tags: dict[str, str] = field(default_factory=dict)
     points: list[NewPoint] = field(default_factory=list)
-    """Those of `GPU_SECONDS` hold what an attempt used; the sum is made when they are written."""
+    usage: list[Allocated | Released] = field(default_factory=list)
     ended: list[EndedAttempt] = field(default_factory=list)
 
 
@@ -98,8 +89,8 @@ def take(
 ) -> None:
     """Put an event of the time `at` in. `gpu_models` is by node."""
     if isinstance(event, NodeAdmitted):
-        models = {gpu.model for gpu in event.node.gpus}
-        gpu_models[event.node.node_id] = ", ".join(sorted(models))
+        models = dict.fromkeys(gpu.model for gpu in event.node.gpus)
+        gpu_models[event.node.node_id] = _BETWEEN.join(models)
         return
     if isinstance(event, _OfJob):
         _take(changes.setdefault(event.job_id, Change()), event, _ms(at), gpu_models)
@@ -121,9 +112,10 @@ def _take(change: Change, event: _OfJob, at_ms: int, gpu_models: Mapping[str, st
             change.tags |= _gang_tags(event, gpu_models)
             restarts = float(event.attempt - 1)
             change.points.append(NewPoint(RESTARTS, event.attempt, at_ms, restarts))
+            models = gpu_models.get(event.nodes[0].node_id, "")
+            change.usage.append(Allocated(models.partition(_BETWEEN)[0]))
         case GangReleased():
-            point = NewPoint(GPU_SECONDS, event.attempt, at_ms, event.gpu_seconds)
-            change.points.append(point)
+            change.usage.append(Released(event.attempt, at_ms, event.gpu_seconds))
             status = _ENDED.get(event.reason, "FAILED")
             change.ended.append(EndedAttempt(event.attempt, status, at_ms))
         case GangFailed():
@@ -184,9 +176,9 @@ def _gang_tags(event: GangAllocated, gpu_models: Mapping[str, str]) -> dict[str,
     found = {
         ATTEMPT_TAG: str(event.attempt),
         "gangline.gpus": str(event.world_size),
-        "gangline.nodes": ", ".join(nodes),
+        "gangline.nodes": _BETWEEN.join(nodes),
     }
-    return found | ({"gangline.gpu_type": ", ".join(sorted(models))} if models else {})
+    return found | ({"gangline.gpu_type": _BETWEEN.join(sorted(models))} if models else {})
 
 
 def _ms(at: datetime) -> int:

@@ -29,8 +29,9 @@ from mlflow.utils.workspace_context import ServerWorkspaceContext
 
 from gangline_bus.codec import UndecodableError, event_type, receive
 from gangline_bus.ports import BusError, Reader, Record, TopicPartition
-from gangline_mlflow.job_changes import GPU_SECONDS, TAKEN, Change, Changes, NewRun, take
+from gangline_mlflow.job_changes import TAKEN, Change, Changes, NewRun, take
 from gangline_mlflow.job_table import Experiment, JobTable
+from gangline_mlflow.job_usage import Usage, charge
 from gangline_mlflow.latest import DatabaseAway, patiently
 from gangline_mlflow.parts import Parts
 from gangline_mlflow.plain import Point
@@ -56,7 +57,7 @@ class JobRuns:
 
     def __init__(self, parts: Parts, store: Any, points: Points) -> None:
         self._bus, self._names, self._beat = parts.bus, parts.names, parts.beat
-        self._store, self._points = store, points
+        self._store, self._points, self._prices = store, points, parts.prices
         self.table = JobTable(store.engine)
         self._gpu_models = self.table.gpu_models()
         self._experiments: dict[tuple[str, str], Experiment] = {}
@@ -137,11 +138,11 @@ class JobRuns:
                 take(changes, models, envelope.data, envelope.time)
         self._make(changes)
         if not self._is_written(positions):
-            sums = self._sums(changes)
+            usage = self._charge(changes)
             self._publish(changes)
             known = self._gpu_models
             new = {node: text for node, text in models.items() if known.get(node) != text}
-            self.table.write(changes, sums, new, positions)
+            self.table.write(changes, usage, new, positions)
         self._gpu_models = models
         self._remember([job_id for job_id, change in changes.items() if change.new is not None])
 
@@ -184,17 +185,17 @@ class JobRuns:
             )
         return self._experiments[key]
 
-    def _sums(self, changes: Changes) -> dict[str, float]:
-        """The new sums of GPU seconds; the points of a change get them in place of their parts."""
-        charged = [job for job, change in changes.items() if _charges(change)]
-        sums = dict.fromkeys(charged, 0.0) | self.table.gpu_seconds(charged)
-        for job_id in charged:
-            points = changes[job_id].points
-            for index, point in enumerate(points):
-                if point.name == GPU_SECONDS:
-                    sums[job_id] += point.value
-                    points[index] = point._replace(value=sums[job_id])
-        return sums
+    def _charge(self, changes: Changes) -> dict[str, Usage]:
+        """The new usage of jobs; their changes get the points of it."""
+        using = [job for job, change in changes.items() if change.usage]
+        known = self.table.usage(using)
+        found = {}
+        for job_id in using:
+            change = changes[job_id]
+            usage = known.get(job_id, Usage())
+            found[job_id], points = charge(usage, change.usage, self._prices)
+            change.points += points
+        return found
 
     def _publish(self, changes: Changes) -> None:
         teams = self.table.workspaces(job for job, change in changes.items() if change.points)
@@ -216,10 +217,6 @@ class JobRuns:
                 self._known = set()
             self._known.update(job_ids)
             self._changed.notify_all()
-
-
-def _charges(change: Change) -> bool:
-    return any(point.name == GPU_SECONDS for point in change.points)
 
 
 def _retried(ask: Callable[[], ResultT]) -> ResultT:

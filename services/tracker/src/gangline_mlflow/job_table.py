@@ -15,6 +15,7 @@ import sqlalchemy as sa
 
 from gangline_bus.ports import TopicPartition
 from gangline_mlflow.job_changes import Changes, EndedAttempt, NewRun
+from gangline_mlflow.job_usage import Usage
 from gangline_mlflow.latest import transaction
 from gangline_schemas.mlflow_workspace import (
     ATTEMPT_TAG,
@@ -36,8 +37,8 @@ _CREATE = (
       PRIMARY KEY (topic, topic_partition))
     """,
     """
-    CREATE TABLE IF NOT EXISTS gangline_job_runs (
-      job_id VARCHAR(63) PRIMARY KEY, gpu_seconds FLOAT NOT NULL)
+    CREATE TABLE IF NOT EXISTS gangline_job_usage (
+      job_id VARCHAR(63) PRIMARY KEY, usage VARCHAR(8000) NOT NULL)
     """,
     """
     CREATE TABLE IF NOT EXISTS gangline_node_gpus (
@@ -49,9 +50,9 @@ INSERT INTO gangline_job_positions (topic, topic_partition, next_offset)
 VALUES (:topic, :place, :next)
 ON CONFLICT (topic, topic_partition) DO UPDATE SET next_offset = excluded.next_offset
 """
-_SET_SECONDS = """
-INSERT INTO gangline_job_runs (job_id, gpu_seconds) VALUES (:job, :seconds)
-ON CONFLICT (job_id) DO UPDATE SET gpu_seconds = excluded.gpu_seconds
+_SET_USAGE = """
+INSERT INTO gangline_job_usage (job_id, usage) VALUES (:job, :usage)
+ON CONFLICT (job_id) DO UPDATE SET usage = excluded.usage
 """
 _SET_GPUS = """
 INSERT INTO gangline_node_gpus (node_id, models) VALUES (:node, :models)
@@ -113,10 +114,10 @@ class JobTable:
         """The GPU models of each node."""
         return dict(self._rows("SELECT node_id, models FROM gangline_node_gpus"))
 
-    def gpu_seconds(self, job_ids: Iterable[str]) -> dict[str, float]:
-        """The GPU seconds of these jobs so far."""
-        found = self._by_id("SELECT job_id, gpu_seconds FROM gangline_job_runs", "job_id", job_ids)
-        return {job_id: float(seconds) for job_id, seconds in found}
+    def usage(self, job_ids: Iterable[str]) -> dict[str, Usage]:
+        """What these jobs have used so far."""
+        found = self._by_id("SELECT job_id, usage FROM gangline_job_usage", "job_id", job_ids)
+        return {job_id: Usage.model_validate_json(text) for job_id, text in found}
 
     def known(self, job_ids: Iterable[str]) -> set[str]:
         """Those jobs that have a run."""
@@ -151,11 +152,11 @@ class JobTable:
     def write(
         self,
         changes: Changes,
-        gpu_seconds: Mapping[str, float],
+        usage: Mapping[str, Usage],
         gpu_models: Mapping[str, str],
         positions: Mapping[TopicPartition, int],
     ) -> None:
-        """Write states and tags of runs that exist, sums, and the positions behind them."""
+        """Write states and tags of runs that exist, usage, and the positions behind them."""
         known = self.known(changes)
         statuses, tags, ended = [], [], []
         for job_id, change in changes.items():
@@ -168,7 +169,7 @@ class JobTable:
             for key, value in change.tags.items():
                 tags.append({"run": run, "key": key, "value": _text(value, _TAG_CHARS)})
             ended += [_ended_row(job_id, attempt) for attempt in change.ended]
-        sums = [{"job": job, "seconds": total} for job, total in gpu_seconds.items()]
+        used = [{"job": job, "usage": now.model_dump_json()} for job, now in usage.items()]
         models = [{"node": node, "models": text} for node, text in gpu_models.items()]
         places = [
             {"topic": place.topic, "place": place.partition, "next": offset}
@@ -177,7 +178,7 @@ class JobTable:
         with transaction(self._engine) as connection:
             for statement, rows in (
                 (_SET_STATUS, statuses), (_SET_TAG, tags), (_END_CHILDREN, ended),
-                (_SET_SECONDS, sums), (_SET_GPUS, models), (_SET_POSITION, places),
+                (_SET_USAGE, used), (_SET_GPUS, models), (_SET_POSITION, places),
             ):  # fmt: skip
                 _execute(connection, statement, rows)
 

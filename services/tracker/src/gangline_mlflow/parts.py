@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gangline_bus.ports import Bus
 from gangline_bus.topics import TopicNames
 from gangline_mlflow.artifacts import Artifacts
 from gangline_mlflow.history import Histories
+from gangline_schemas.gpu_prices import GpuPrices
 
 ARTIFACTS = "gangline-artifacts"
 """The scheme by which MLflow finds our repository of artifacts."""
@@ -16,7 +17,7 @@ ARTIFACTS = "gangline-artifacts"
 
 @dataclass(frozen=True)
 class Parts:
-    """The bus, ClickHouse and the object store, as this process reaches them."""
+    """The bus, ClickHouse and the object store, as this process reaches them; and prices."""
 
     bus: Bus
     names: TopicNames
@@ -24,6 +25,7 @@ class Parts:
     artifacts: Artifacts
     beat: Callable[[], None]
     """Called often while the log is read at the start: the process is alive."""
+    prices: GpuPrices = field(default_factory=GpuPrices)
 
 
 _current: list[Parts] = []

@@ -19,7 +19,6 @@ from typing import Any
 
 from clickhouse_connect.driver.client import Client
 
-from gangline_gateway.prices import GpuPrices
 from gangline_gateway.reports.facts import (
     Facts,
     Gang,
@@ -31,6 +30,7 @@ from gangline_gateway.reports.facts import (
     RunMfu,
 )
 from gangline_gateway.sql_parts import fetch
+from gangline_schemas.gpu_prices import GpuPrices
 
 MAX_JOBS = 100_000
 MAX_GANGS = 300_000
