@@ -82,11 +82,10 @@ class Front:
         return True
 
     async def _opened(self) -> ASGIApp:
-        with self._lock:
-            if self._app is not None:
-                return self._app
-            event = asyncio.Event()
-            self._waiting.append((asyncio.get_running_loop(), event))
-        await event.wait()
-        assert self._app is not None  # noqa: S101 - `open` sets it before the event
-        return self._app
+        while True:
+            with self._lock:
+                if self._app is not None:
+                    return self._app
+                event = asyncio.Event()
+                self._waiting.append((asyncio.get_running_loop(), event))
+            await event.wait()
