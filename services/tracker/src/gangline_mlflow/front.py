@@ -23,7 +23,7 @@ _PAGES = "/ajax-api/3.0/mlflow/server-info"
 
 
 def server_info(*, presigned: bool) -> dict[str, object]:
-    """What MLflow's `build_server_info_payload` says of this server."""
+    """The answer of MLflow's `build_server_info_payload` for this server."""
     return {
         "store_type": "SqlStore",
         "workspaces_enabled": True,

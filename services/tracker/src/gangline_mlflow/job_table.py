@@ -115,7 +115,7 @@ class JobTable:
         return dict(self._rows("SELECT node_id, models FROM gangline_node_gpus"))
 
     def usage(self, job_ids: Iterable[str]) -> dict[str, Usage]:
-        """What these jobs have used so far."""
+        """The usage of these jobs so far."""
         found = self._by_id("SELECT job_id, usage FROM gangline_job_usage", "job_id", job_ids)
         return {job_id: Usage.model_validate_json(text) for job_id, text in found}
 

@@ -39,7 +39,7 @@ class Released(NamedTuple):
 
 
 class Usage(Model):
-    """What a job has used so far."""
+    """The GPU-seconds of a job so far."""
 
     model: str = ""
     """Of the newest attempt's GPUs."""
