@@ -146,8 +146,11 @@ def drain(broker: Broker, group: Group, client: Client, at: int) -> bool:
     try:
         while pipeline.cycle(0.0):
             pass
+        pipeline.flush()
     except Crash:
         return False
+    finally:
+        pipeline.close()
     return True
 
 
@@ -186,6 +189,7 @@ def test_one_insert_is_one_part(client: Client) -> None:
     pipeline.seek()
     pipeline.cycle(0.0)
     pipeline.flush()
+    pipeline.close()
     parts = client.query(
         "SELECT sum(rows), count() FROM system.parts WHERE database = 'gangline' "
         "AND table = 'steps' AND active"

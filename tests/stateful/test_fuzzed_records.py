@@ -211,6 +211,7 @@ def test_the_tracker_reads_on(group: Group) -> None:
     while pipeline.cycle(0.0):
         pass
     pipeline.flush()
+    pipeline.close()
     assert rows.count[group.table] > 0
     assert pipeline.counts.records + pipeline.counts.refused == RECORDS * len(group.topics)
 

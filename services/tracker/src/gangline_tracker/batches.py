@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from itertools import chain
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -72,9 +73,11 @@ class StepBatch:
 
     def __init__(self) -> None:
         self._teams, self._runs, self._names = _Codes(), _Codes(), _Codes()
-        self._records: list[tuple[int, int, int, int, int, int]] = []
-        self._lengths: list[int] = []
-        self._columns: list[tuple[int, npt.NDArray[np.uint64], npt.NDArray[np.int64]]] = []
+        self._records: list[tuple[int, int, int, int, int, int, int]] = []
+        self._shapes: dict[tuple[str, ...], npt.NDArray[np.int32]] = {}
+        self._name_codes: list[npt.NDArray[np.int32]] = []
+        self._steps: list[npt.NDArray[np.uint64]] = []
+        self._times: list[npt.NDArray[np.int64]] = []
         self._values: list[npt.NDArray[np.float64]] = []
         self._rows = 0
 
@@ -83,51 +86,53 @@ class StepBatch:
         event = received.envelope.data
         if not isinstance(event, WorkerStep):
             raise TypeError(f"{event.type} is not a worker.step")
-        step = np.array(event.step, dtype=np.uint64)
-        time = np.array(event.time_ms, dtype=np.int64)
-        rows = 0
-        for name, column in event.metrics.items():
-            values = np.array(column, dtype=np.float64)  # None becomes NaN: not reported
-            missing = np.isnan(values)
-            kept_step, kept_time = step, time
-            if missing.any():
-                values, kept_step, kept_time = values[~missing], step[~missing], time[~missing]
-            self._columns.append((self._names.code(name), kept_step, kept_time))
-            self._values.append(values)
-            rows += len(values)
+        names, steps = tuple(event.metrics), len(event.step)
+        codes = self._shapes.get(names)
+        if codes is None:
+            codes = np.array([self._names.code(name) for name in names], dtype=np.int32)
+            self._shapes[names] = codes
+        values = list(chain.from_iterable(event.metrics.values()))
         team, run = self._teams.code(event.team), self._runs.code(event.run_id)
-        self._records.append(
-            (team, run, event.attempt, event.rank, received.partition, received.offset)
-        )
-        self._lengths.append(rows)
-        self._rows += rows
+        place = (received.partition, received.offset)
+        self._records.append((team, run, event.attempt, event.rank, *place, len(values)))
+        self._name_codes.append(codes.repeat(steps))
+        self._steps += [np.array(event.step, dtype=np.uint64)] * len(names)
+        self._times += [np.array(event.time_ms, dtype=np.int64)] * len(names)
+        self._values.append(np.array(values, dtype=np.float64))  # None becomes NaN: not reported
+        self._rows += len(values)
 
     def rows(self) -> int:
-        """Values gathered so far."""
+        """Values gathered so far, with those that are missing."""
         return self._rows
 
     def inserts(self, at: datetime) -> list[Insert]:
         """One INSERT into steps; none without values."""
         if not self._rows:
             return []
-        records = np.repeat(np.array(self._records, dtype=np.int64), self._lengths, axis=0)
-        lengths = [len(values) for values in self._values]
-        names = np.repeat(np.array([c[0] for c in self._columns], dtype=np.int32), lengths)
-        time = pa.array(np.concatenate([c[2] for c in self._columns]))
+        records = np.array(self._records, dtype=np.int64)
+        of_rows = np.repeat(np.arange(len(records)), records[:, 6])
+
+        def column(place: int, kind: npt.DTypeLike) -> npt.NDArray[Any]:
+            return records[:, place].astype(kind)[of_rows]
+
+        time = pa.array(np.concatenate(self._times))
         columns = {
-            "team": self._teams.column(records[:, 0].astype(np.int32)),
-            "run_id": self._runs.column(records[:, 1].astype(np.int32)),
-            "attempt": pa.array(records[:, 2].astype(np.uint32)),
-            "rank": pa.array(records[:, 3].astype(np.uint32)),
-            "step": pa.array(np.concatenate([c[1] for c in self._columns])),
+            "team": self._teams.column(column(0, np.int32)),
+            "run_id": self._runs.column(column(1, np.int32)),
+            "attempt": pa.array(column(2, np.uint32)),
+            "rank": pa.array(column(3, np.uint32)),
+            "step": pa.array(np.concatenate(self._steps)),
             "time": time.cast(pa.timestamp("ms", tz="UTC")),
-            "name": self._names.column(names),
-            "value": pa.array(np.concatenate(self._values)),
-            "partition": pa.array(records[:, 4].astype(np.uint32)),
-            "offset": pa.array(records[:, 5].astype(np.uint64)),
+            "name": self._names.column(np.concatenate(self._name_codes)),
+            "value": pa.array(values := np.concatenate(self._values)),
+            "partition": pa.array(column(4, np.uint32)),
+            "offset": pa.array(column(5, np.uint64)),
             "ingested": ingested(at, self._rows),
         }
-        return [Insert("steps", pa.table(columns))]
+        rows, missing = pa.table(columns), np.isnan(values)
+        if missing.any():
+            rows = rows.filter(pa.array(~missing))
+        return [Insert("steps", rows)] if rows.num_rows else []
 
 
 class LogBatch:

@@ -3,9 +3,10 @@
 The cycle of one pipeline (one group of topics, one table that holds the offsets, one thread)
 1. Read max(offset) of each partition from the table; continue at the offset after it.
 2. Poll; decode into the open batch. Unreadable records are counted and go to the DLQ.
-3. When the batch is full or old enough: write it. Derived tables first (the same rows however
-   often), then one INSERT of one block into the table with the offsets. That INSERT is atomic, so
-   the rows and the position can never disagree.
+3. When the batch is full or old enough: let a second thread write it, once the batch before is
+   written. Derived tables first (the same rows however often), then one INSERT of one block into
+   the table with the offsets. That INSERT is atomic, so the rows and the position can never
+   disagree. Meanwhile the next batch is read and decoded.
 
 The position lives with the data and nowhere else. There is nothing to commit, and the next process
 begins with step 1 after a crash at any point. For the same reason an INSERT of unknown outcome ends
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -43,7 +45,7 @@ class PositionError(Exception):
 
 
 class Sink(Protocol):
-    """Where a pipeline's rows go. Used by one thread."""
+    """Where a pipeline's rows go. Serves one call at a time."""
 
     def positions(self, group: Group) -> dict[tuple[str, int], int]:
         """The next offset by (topic without prefix, partition), as the table has it."""
@@ -131,6 +133,8 @@ class Pipeline:
         self._reader: Reader = bus.reader(f"tracker.{group.table}")
         self._writer: Writer | None = None
         self._limit = DlqLimit()
+        self._writes = ThreadPoolExecutor(1, thread_name_prefix=f"insert-{group.table}")
+        self._writing: Future[None] | None = None
 
     def seek(self) -> Positions:
         """Step 1. Raises PositionError when the bus is not the one that the table knows."""
@@ -156,35 +160,51 @@ class Pipeline:
         return positions
 
     def cycle(self, timeout_s: float) -> int:
-        """Steps 2 and 3, once; how many records were taken."""
+        """Steps 2 and 3, once; how many records were taken. Raises what an INSERT raised."""
         records = self._reader.poll(self._max_poll, timeout_s)
         for record in records:
             self._take(record)
         if self._due():
-            self.flush()
+            self._hand_over()
         return len(records)
 
     def flush(self) -> None:
-        """Write what is gathered."""
-        now = self._clock()
-        inserts = self._batch.inserts(now)
+        """Write what is gathered, and wait for it."""
+        self._hand_over()
+        self._settle()
+
+    def _hand_over(self) -> None:
+        self._settle()
+        batch, self._batch, self._opened = self._batch, self._new_batch(), None
+        self._writing = self._writes.submit(self._write, batch, self._clock())
+
+    def _settle(self) -> None:
+        """Wait for the batch that is being written. Raises what its INSERT raised."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def _write(self, batch: Batch, now: datetime) -> None:
+        inserts = batch.inserts(now)
         for item in inserts:
             self._sink.insert(item.table, item.rows)
         if inserts:
             self.counts.rows += inserts[-1].rows.num_rows
-        self._batch, self._opened = self._new_batch(), None
 
     def run(self, stopping: threading.Event, beat: Callable[[], None]) -> None:
-        """Cycle until `stopping`, then write the open batch."""
-        self.seek()
-        while not stopping.is_set():
-            beat()
-            self.cycle(0.2)
-        self.flush()
-        self.close()
+        """Cycle until `stopping`, then write the open batch. No INSERT runs afterwards."""
+        try:
+            self.seek()
+            while not stopping.is_set():
+                beat()
+                self.cycle(0.2)
+            self.flush()
+        finally:
+            self.close()
 
     def close(self) -> None:
-        """Close the reader and the producer."""
+        """Wait for the INSERT that runs, and close the reader and the producer."""
+        self._writes.shutdown()
         self._reader.close()
         if self._writer is not None:
             self._writer.close()
@@ -200,7 +220,7 @@ class Pipeline:
         if self._opened is None:
             self._opened = self._clock()
         if self._batch.rows() >= self.group.max_rows:
-            self.flush()
+            self._hand_over()
 
     def _add(self, received: Received) -> None:
         try:
