@@ -33,6 +33,7 @@ $(STAMP): $(UV) requirements.lock $(PYPROJECTS)
 	@test -x $(BIN)/python || $(UV) venv --quiet --python $(PYTHON) .venv
 	@$(UV) pip sync --quiet --require-hashes --compile-bytecode requirements.lock
 	@$(UV) pip install --quiet --no-deps --no-build-isolation $(MEMBERS:%=-e ./%)
+	@$(BIN)/python -m gangline.local.console_files
 	@echo "setting up: Java's cache for the embedded broker (10 s, once per machine)"
 	@$(BIN)/python -m gangline.local.aot_cache || echo "no cache: each start of the broker takes 1 s longer"
 	@touch $(STAMP)

@@ -2,7 +2,7 @@
 
 ```
 kafka, s3 (or the user's own) -> topics -> quota, scheduler, fault-manager, checkpoint-service,
-alerts, tracker, mlflow -> gateway -> node agents
+alerts, tracker, mlflow, console -> gateway -> node agents
 ```
 Everything binds 127.0.0.1. State is kept in one data directory; ports stay the same over restarts.
 """
@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
+from gangline.local import console_files
 from gangline.local.artifacts import Progress
 from gangline.local.client import Client
 from gangline.local.kafka import EmbeddedKafka
@@ -112,6 +113,7 @@ class Platform:
         bus.close()
         client = self._client(bootstrap, ports)
         on_phase("services")
+        console_files.prepare(self._progress)
         self.supervisor.start([*self._services(environment), *self._agents(environment)])
         self.supervisor.wait_ready(READY_TIMEOUT_S)
         on_phase("nodes")
@@ -132,6 +134,7 @@ class Platform:
         if self.settings.live_view:
             found.append(self._process("live-view-0", "gangline_tracker.live", environment))
         found.append(self._process("mlflow-0", "gangline_mlflow", environment))
+        found.append(self._process("console-0", "gangline_console", environment))
         return found
 
     def _agents(self, environment: Mapping[str, str]) -> list[ProcessSpec]:
@@ -184,6 +187,9 @@ class Platform:
             "GANGLINE_GATEWAY_PORT": str(ports["gateway"]),
             "GANGLINE_MLFLOW_PORT": str(ports["mlflow"]),
             "GANGLINE_MLFLOW_URL": f"http://127.0.0.1:{ports['mlflow']}",
+            "GANGLINE_CONSOLE_PORT": str(ports["console"]),
+            "GANGLINE_CONSOLE_URL": f"http://127.0.0.1:{ports['console']}",
+            "GANGLINE_CONSOLE_GATEWAY_URL": f"http://127.0.0.1:{ports['gateway']}",
             "GANGLINE_MLFLOW_TRACKING_URI": f"http://127.0.0.1:{ports['gateway']}/mlflow",
             "GANGLINE_MLFLOW_DATABASE": f"sqlite:///{self.data_dir / 'mlflow.db'}",
             "GANGLINE_MLFLOW_LAZY": "true",
@@ -222,7 +228,7 @@ class Platform:
         """The ports of this data directory: picked once, kept over restarts."""
         path = self.data_dir / "ports.json"
         kept: dict[str, int] = json.loads(path.read_text("utf-8")) if path.exists() else {}
-        wanted = ("gateway", "clickhouse", "mlflow")
+        wanted = ("gateway", "clickhouse", "mlflow", "console")
         missing = [name for name in wanted if name not in kept]
         if missing:
             free = [port for port in pick_ports(len(wanted)) if port not in kept.values()]

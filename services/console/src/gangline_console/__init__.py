@@ -1,0 +1,1 @@
+"""The console: pages in the browser over the gateway's REST, with the user's own token."""

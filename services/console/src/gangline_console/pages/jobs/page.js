@@ -1,0 +1,91 @@
+// The table follows /v1/changes: rows change in place, new jobs come to the top of the first page.
+import { badge, duration, number, time } from "../../format.js";
+import { follow } from "../../live.js";
+
+const table = () => document.getElementById("jobs");
+
+function put(row, name, content, title) {
+  const cell = row.querySelector(`[data-cell="${name}"]`);
+  if (!cell) return;
+  const node = typeof content === "string" ? document.createTextNode(content) : content;
+  if (cell.textContent === node.textContent) return;
+  cell.replaceChildren(node);
+  if (title !== undefined) cell.title = title;
+}
+
+const why = (job) => job.waiting?.message
+  ?? (job.failure && job.state === "failed" ? job.failure.message : job.reason);
+
+function fill(row, job) {
+  const ended = job.ended_at !== null;
+  if (row.querySelector("[data-cell=state]").textContent.trim() !== badge(job.state).textContent.trim()) {
+    put(row, "state", badge(job.state));
+    row.classList.remove("changed");
+    requestAnimationFrame(() => row.classList.add("changed"));
+  }
+  put(row, "why", why(job), why(job));
+  put(row, "gpus", String(job.gpus));
+  put(row, "loss", number(job.loss));
+  put(row, "left", ended ? "–" : duration(job.estimated_remaining_s));
+  put(row, "elapsed", duration(job.elapsed_s));
+  const bar = row.querySelector(".bar");
+  bar.querySelector("progress").max = job.total_steps || 1;
+  bar.querySelector("progress").value = job.step ?? 0;
+  bar.querySelector(".num").textContent =
+    number(job.step) + (job.total_steps ? ` of ${number(job.total_steps)}` : "");
+  const pick = row.querySelector("input[type=checkbox]");
+  pick.disabled = ended;
+  if (ended) pick.checked = false;
+}
+
+function made(job) {
+  const row = document.getElementById("row").content.firstElementChild.cloneNode(true);
+  row.dataset.job = job.job_id;
+  const pick = row.querySelector("input[type=checkbox]");
+  pick.value = job.job_id;
+  pick.setAttribute("aria-label", `Select ${job.name}`);
+  const link = row.querySelector("a.row");
+  link.href = `/console/jobs/${encodeURIComponent(job.job_id)}`;
+  link.textContent = job.name;
+  row.querySelector(".id").textContent = job.job_id;
+  put(row, "team", job.team);
+  put(row, "user", job.user);
+  put(row, "submitted", time(job.submitted_at));
+  return row;
+}
+
+function passes(job, filter) {
+  return (!filter.state.length || filter.state.includes(job.state))
+    && (!filter.team || filter.team === job.team)
+    && (!filter.user || filter.user === job.user)
+    && job.name.startsWith(filter.name ?? "");
+}
+
+function changed(job) {
+  const place = table();
+  const row = place.querySelector(`tr[data-job="${CSS.escape(job.job_id)}"]`);
+  if (row) return fill(row, job);
+  if (place.dataset.first !== "1" || !passes(job, JSON.parse(place.dataset.filter))) return;
+  const rows = document.getElementById("rows");
+  if (!rows) return location.reload(); // the page said that there are none
+  if (Date.parse(job.submitted_at) < newest(rows)) return; // it belongs further down
+  const fresh = made(job);
+  fill(fresh, job);
+  rows.prepend(fresh);
+}
+
+const newest = (rows) =>
+  Date.parse(rows.querySelector("[data-cell=submitted] time")?.dateTime ?? 0);
+
+function picked() {
+  const count = table().querySelectorAll("input[name=job]:checked").length;
+  const button = document.getElementById("cancel");
+  if (!button) return;
+  button.disabled = !count;
+  button.textContent = count ? `Cancel ${count} selected…` : "Cancel selected…";
+}
+
+document.addEventListener("change", picked);
+document.addEventListener("htmx:afterSwap", picked);
+picked();
+follow("/v1/changes?follow=true", { job: changed }, { onAgain: () => location.reload() });

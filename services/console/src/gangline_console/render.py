@@ -1,0 +1,73 @@
+"""Templates: autoescaped Jinja with filters for times, durations, sizes and numbers."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from gangline_console import formats
+from gangline_console.assets import PACKAGE, Assets
+
+STATES: dict[str, tuple[str, str]] = {
+    "pending": ("wait", "◌"),
+    "scheduled": ("wait", "◔"),
+    "initializing": ("busy", "◑"),
+    "running": ("run", "▶"),
+    "checkpointing": ("busy", "⭳"),
+    "preempted": ("warn", "⏸"),
+    "succeeded": ("good", "✓"),
+    "failed": ("bad", "✕"),
+    "cancelled": ("off", "⊘"),
+    "rejected": ("bad", "⊗"),
+}
+"""Kind and icon of each state of a job; the kind has a colour in console.css."""
+
+
+def environment(assets: Assets, package: Path = PACKAGE) -> Environment:
+    """The environment of all templates; pages are `NAME/page.html`."""
+    made = Environment(
+        loader=FileSystemLoader([package / "templates", package / "pages"]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    made.filters |= {
+        "number": formats.number,
+        "percent": formats.percent,
+        "size": formats.size,
+        "duration": formats.duration,
+        "gpu_hours": formats.gpu_hours,
+        "time": time_tag,
+        "state_kind": lambda state: STATES.get(state, ("off", "•"))[0],
+        "state_icon": lambda state: STATES.get(state, ("off", "•"))[1],
+        "query": query,
+    }
+    made.globals |= {"static": assets.url, "STATES": STATES, "NONE": formats.NONE}
+    return made
+
+
+def time_tag(moment: datetime | None, now: datetime | None = None) -> Markup | str:
+    """A relative time whose exact one shows on hover; the browser keeps it current."""
+    if moment is None:
+        return formats.NONE
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(
+        moment.astimezone(UTC).isoformat(),
+        formats.exact(moment),
+        formats.relative(moment, now or datetime.now(UTC)),
+    )
+
+
+def query(values: dict[str, Any], **changes: Any) -> str:
+    """A query string of these values with changes; None and empty ones are left out."""
+    wanted = {name: value for name, value in {**values, **changes}.items() if value not in _UNSET}
+    return f"?{urlencode(wanted, doseq=True)}" if wanted else ""
+
+
+_UNSET: tuple[Any, ...] = (None, "", [], ())

@@ -1,0 +1,28 @@
+// What every page has: theme switch, keys, dialogs, times that stay current.
+import { keepTimes } from "./format.js";
+import { keys } from "./keys.js";
+
+const root = document.documentElement;
+
+function switchTheme() {
+  const dark = matchMedia("(prefers-color-scheme: dark)").matches;
+  const now = root.dataset.theme ?? (dark ? "dark" : "light");
+  root.dataset.theme = now === "dark" ? "light" : "dark";
+  localStorage.setItem("theme", root.dataset.theme);
+  document.dispatchEvent(new CustomEvent("theme"));
+}
+
+document.getElementById("theme").addEventListener("click", switchTheme);
+document.getElementById("help").addEventListener("click", () =>
+  document.getElementById("keys").showModal());
+document.addEventListener("click", (event) => {
+  const opener = event.target.closest("[data-opens]");
+  if (opener) document.getElementById(opener.dataset.opens)?.showModal();
+  const closer = event.target.closest("[data-closes]");
+  if (closer) closer.closest("dialog")?.close();
+  for (const menu of document.querySelectorAll("details.menu[open]")) {
+    if (!menu.contains(event.target)) menu.open = false;
+  }
+});
+keys({ t: switchTheme });
+keepTimes();

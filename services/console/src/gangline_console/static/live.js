@@ -1,0 +1,94 @@
+// One EventSource a page: it resumes by its cursor, and the page shows how old it is without it.
+import { exact, relative } from "./format.js";
+
+const RETRY_MS = [1000, 2000, 5000, 10000];
+
+function show(state, at) {
+  const place = document.getElementById("live");
+  if (!place) return;
+  place.hidden = false;
+  place.className = `live ${state}`;
+  place.textContent = state === "on" ? "● live"
+    : state === "ended" ? "■ complete"
+    : state === "signed-out" ? "Your session has ended: sign in again"
+    : `◌ as of ${relative(at)}`;
+  place.title = `The page is as of ${exact(at)}`;
+}
+
+/**
+ * Follow a stream of the gateway.
+ *
+ * handlers: {event name: function(data, event)}. `onAgain`: called when a stream begins again
+ * without its cursor, so that the page must read what it missed. Returns a function that ends it.
+ */
+export function follow(url, handlers, { onAgain = () => {} } = {}) {
+  let source = null, tries = 0, fresh = Date.now(), state = "on", timer = 0, over = false;
+
+  function open(again) {
+    source = new EventSource(url);
+    source.onopen = () => {
+      tries = 0;
+      fresh = Date.now();
+      show(state = "on", fresh);
+      if (again) onAgain();
+    };
+    source.onerror = async () => {
+      if (over) return;
+      if (state === "on") fresh = Date.now();
+      show(state = "away", fresh);
+      if (source.readyState !== EventSource.CLOSED) return; // it tries again, with its cursor
+      timer = setTimeout(reopen, RETRY_MS[Math.min(tries++, RETRY_MS.length - 1)]);
+    };
+    for (const [name, handler] of Object.entries(handlers)) {
+      source.addEventListener(name, (event) => {
+        fresh = Date.now();
+        handler(event.data ? JSON.parse(event.data) : null, event);
+      });
+    }
+    source.addEventListener("end", () => stop("ended"));
+    source.addEventListener("dropped", () => {
+      source.close();
+      timer = setTimeout(reopen, RETRY_MS[0]);
+    });
+  }
+
+  async function reopen() {
+    source.close();
+    const answer = await fetch("/v1/whoami").catch(() => null);
+    if (answer?.status === 401) return stop("signed-out");
+    if (!over) open(true);
+  }
+
+  function stop(why) {
+    over = true;
+    clearTimeout(timer);
+    clearInterval(ages);
+    source.close();
+    if (why) show(why, fresh);
+  }
+
+  const ages = setInterval(() => { if (state !== "on") show(state, fresh); }, 1000);
+  addEventListener("offline", () => { if (!over) show(state = "away", fresh); });
+  addEventListener("pagehide", () => stop());
+  addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
+  open(false);
+  return () => stop();
+}
+
+/** JSON of the gateway's REST. Throws an Error with the problem's text. */
+export async function get(path) {
+  const answer = await fetch(path, { headers: { accept: "application/json" } });
+  const body = await answer.json().catch(() => null);
+  if (!answer.ok) throw new Error(body?.detail ?? `the gateway answered ${answer.status}`);
+  return body;
+}
+
+/** Calls at most once in `ms`; the last call of a burst is not lost. */
+export function atMost(ms, call) {
+  let last = 0, timer = 0;
+  return (...values) => {
+    clearTimeout(timer);
+    const wait = Math.max(0, last + ms - performance.now());
+    timer = setTimeout(() => { last = performance.now(); call(...values); }, wait);
+  };
+}

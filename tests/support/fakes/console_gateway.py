@@ -1,0 +1,54 @@
+"""The gateway as the console's pages see it: answers by method and path, and what was asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import BaseModel
+
+from gangline_console.client import ApiError, Gateway, GatewayAwayError, Query
+from gangline_schemas.api.cluster import Whoami
+from gangline_schemas.api.problem import Problem
+
+TOKEN = "gl_of-a-user"
+WHO = Whoami(name="ana", role="member", teams=["research"])
+
+
+def problem(status: int, code: str, detail: str) -> ApiError:
+    """An answer that is a problem document."""
+    return ApiError(
+        Problem(
+            type=f"urn:gangline:problem:{code}", title=code, status=status, detail=detail,
+            instance="urn:gangline:request:0",
+        )
+    )  # fmt: skip
+
+
+@dataclass
+class FakeGateway(Gateway):
+    """`answers` maps `GET /v1/...` to a model of the answer or to the error that is raised."""
+
+    answers: dict[str, BaseModel | Exception] = field(default_factory=dict)
+    asked: list[tuple[str, Mapping[str, Any], Any]] = field(default_factory=list)
+
+    async def send(
+        self, token: str, method: str, path: str, query: Query | None, body: Any
+    ) -> tuple[int, str]:
+        if token != TOKEN:
+            raise problem(401, "no-token", "give a token of this installation")
+        self.asked.append((f"{method} {path}", dict(query or {}), body))
+        found = self.answers.get(f"{method} {path}")
+        if path == "/v1/whoami" and found is None:
+            found = WHO
+        if found is None:
+            raise problem(404, "not-found", "there is no such job, or it is not your team's")
+        if isinstance(found, Exception):
+            raise found
+        return 200, found.model_dump_json()
+
+
+def away() -> GatewayAwayError:
+    """No answer at all."""
+    return GatewayAwayError("the gateway does not answer (ClientConnectorError)")

@@ -1,0 +1,50 @@
+"""Numbers, sizes, durations and times as pages write them."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from gangline_console.formats import NONE, duration, number, relative, size
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, NONE), (0, "0"), (12345, "12,345"), (0.03127, "0.03127"), (1.5, "1.5"),
+        (123456.7, "123,457"), (3.2e-7, "3.2e-7"), (-0.5, "-0.5"), (math.inf, "∞"),
+        (math.nan, "NaN"), (1e20, "1e20"),
+    ],
+)  # fmt: skip
+def test_numbers(value: float | None, text: str):
+    assert number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0 B"), (999, "999 B"), (1500, "1.5 KB"), (999_600, "1.0 MB"), (14.2e9, "14.2 GB")],
+)
+def test_sizes(value: float, text: str):
+    assert size(value) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"), (0.25, "250 ms"), (9.99, "9.9 s"), (59.9, "59 s"), (200, "3 min 20 s"),
+        (3600, "1 h"), (7500, "2 h 5 min"), (3 * 86400 + 4 * 3600, "3 d 4 h"), (-5, "-5 s"),
+    ],
+)  # fmt: skip
+def test_durations(seconds: float, text: str):
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("ago_s", "text"),
+    [(1, "now"), (40, "40 s ago"), (200, "3 min ago"), (-5400, "in 1 h"), (40 * 86400, "40 d ago")],
+)
+def test_relative_times(ago_s: float, text: str):
+    now = datetime(2026, 11, 26, tzinfo=UTC)
+    assert relative(now - timedelta(seconds=ago_s), now) == text

@@ -1,0 +1,123 @@
+"""The frame of all pages: who may see them, errors that say what to do, headers, static files."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from gangline_console.assets import Assets
+from gangline_schemas.api.cluster import TeamList
+from gangline_schemas.api.jobs import JobPage
+from support.builders.console import console, csrf, job
+from support.fakes.console_gateway import away, problem
+
+LISTS = {
+    "GET /v1/training-jobs": JobPage(jobs=[], cursor=None),
+    "GET /v1/teams": TeamList(teams=[]),
+}
+
+
+def test_a_request_without_a_token_is_sent_to_sign_in():
+    client, gateway = console(LISTS)
+
+    answer = client.get("/console/jobs", headers={"authorization": ""})
+
+    assert answer.status_code == 401
+    assert 'href="/session?next=/console/"' in answer.text
+    assert gateway.asked == []
+
+
+def test_each_page_names_the_user_and_has_the_security_headers():
+    client, _ = console(LISTS)
+
+    answer = client.get("/console/jobs")
+
+    assert "ana" in answer.text
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert "unsafe" not in answer.headers["content-security-policy"]
+    assert answer.headers["cache-control"] == "no-store"
+
+
+def test_no_page_has_what_the_security_policy_forbids():
+    client, _ = console({**LISTS, "GET /v1/training-jobs/a": job("a")})
+
+    for path in ("/console/jobs", "/console/jobs/a", "/console/components", "/console/nothing"):
+        text = client.get(path).text
+        assert not re.search(r"<style|style=|<script(?![^>]*src=)|\son[a-z]+=", text), path
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "advice"),
+    [
+        (problem(403, "forbidden", "the token does not belong to this team"), 403, "token of this"),
+        (problem(404, "not-found", "there is no such job"), 404, "Check the address"),
+        (problem(429, "too-many", "your token is limited to 100"), 429, "Wait some seconds"),
+        (away(), 503, "tries again"),
+        (RuntimeError("a bug"), 500, "console&#39;s log"),
+    ],
+)
+def test_an_error_says_what_to_do(error: Exception, status: int, advice: str):
+    client, _ = console({**LISTS, "GET /v1/training-jobs/a": error})
+
+    answer = client.get("/console/jobs/a")
+
+    assert answer.status_code == status
+    assert advice in answer.text
+    assert "a bug" not in answer.text
+
+
+def test_a_gateway_that_is_away_from_the_start_has_a_page_that_tries_again():
+    client, _ = console({"GET /v1/whoami": away()})
+
+    answer = client.get("/console/jobs")
+
+    assert answer.status_code == 503
+    assert answer.headers["refresh"] == "5"
+
+
+def test_addresses_that_lead_nowhere_say_so():
+    client, _ = console()
+
+    assert client.get("/console/nothing").status_code == 404
+    assert client.get("/elsewhere").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [({}, 403), ({"csrf": "0" * 64}, 403), ({"csrf": csrf() + "x"}, 403)],
+)
+def test_a_form_without_its_token_changes_nothing(fields: dict[str, str], status: int):
+    client, gateway = console({**LISTS, "POST /v1/training-jobs/a/cancel": job("a")})
+
+    answer = client.post("/console/jobs/cancel", data={"job": "a", "sure": "1", **fields})
+
+    assert answer.status_code == status
+    assert not any(asked[0].startswith("POST") for asked in gateway.asked)
+
+
+def test_a_form_of_another_kind_is_rejected():
+    client, _ = console(LISTS)
+
+    answer = client.post("/console/jobs/cancel", json={"csrf": csrf()})
+
+    assert answer.status_code == 415
+
+
+def test_static_files_may_be_kept_forever_under_the_address_of_their_version():
+    client, _ = console()
+    url = Assets.load().url("console.css")
+
+    answer = client.get(url)
+    other = client.get(url.replace(url.split("/")[3], "0" * 12))
+
+    assert "immutable" in answer.headers["cache-control"]
+    assert other.headers["cache-control"] == "no-cache"
+    assert other.text == answer.text
+
+
+def test_no_file_besides_the_static_ones_is_served():
+    client, _ = console()
+
+    for name in ("../app.py", "pages/jobs/__init__.py", "pages/jobs/page.html", "%2e%2e/app.py"):
+        assert client.get(f"/console/static/0/{name}").status_code == 404, name

@@ -1,0 +1,129 @@
+"""The table of jobs: filters in the address, pages, and cancelling many at once."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel
+
+from gangline_schemas.api.cluster import TeamList
+from gangline_schemas.api.jobs import JobPage
+from support.builders.console import console, csrf, job
+from support.fakes.console_gateway import problem
+
+
+def lists(*jobs: BaseModel, cursor: str | None = None) -> dict[str, BaseModel | Exception]:
+    return {
+        "GET /v1/training-jobs": JobPage.model_validate(
+            {
+                "jobs": [
+                    item.model_dump(exclude={
+                        "metrics", "gpu_utilization", "ranks", "nodes", "stopping", "errors",
+                        "review", "spec",
+                    })
+                    for item in jobs
+                ],
+                "cursor": cursor,
+            }
+        ),
+        "GET /v1/teams": TeamList(teams=[]),
+    }  # fmt: skip
+
+
+def test_filters_of_the_address_are_asked_of_rest_and_kept_in_links():
+    client, gateway = console(lists(job(), cursor="7.x"))
+
+    answer = client.get("/console/jobs?state=running&team=research&name=lla&user=")
+
+    asked = dict(next(item[1] for item in gateway.asked if item[0] == "GET /v1/training-jobs"))
+    assert asked == {
+        "state": ["running"], "team": "research", "user": None, "name": "lla", "cursor": None,
+    }  # fmt: skip
+    assert "state=running&amp;team=research&amp;name=lla&amp;cursor=7.x" in answer.text
+
+
+def test_a_row_shows_values_with_their_units():
+    client, _ = console(lists(job()))
+
+    text = client.get("/console/jobs").text
+
+    for shown in ("1,200 of 20,000", "0.03127", "1 h 1 min", "1 min 30 s", "running"):
+        assert shown in text, shown
+
+
+def test_an_empty_list_says_how_to_get_a_job_and_a_filtered_one_how_to_see_all():
+    client, _ = console(lists())
+
+    assert "gangline submit" in client.get("/console/jobs").text
+    assert "Show all jobs" in client.get("/console/jobs?state=failed").text
+
+
+def test_texts_of_users_are_escaped():
+    client, _ = console(lists(job(reason="<script>alert(1)</script>", user='"><img src=x>')))
+
+    text = client.get("/console/jobs").text
+
+    assert "<script>alert" not in text
+    assert "<img" not in text
+
+
+def test_cancelling_names_the_jobs_and_says_what_is_lost_before_it_asks_rest():
+    client, gateway = console(
+        {
+            "GET /v1/training-jobs/a": job("a", name="first"),
+            "GET /v1/training-jobs/b": job("b", name="second", state="succeeded"),
+        }
+    )
+
+    answer = client.post("/console/jobs/cancel", data={"csrf": csrf(), "job": ["a", "b"]})
+
+    assert "Cancel 1 job?" in answer.text
+    assert "first" in answer.text
+    assert "Already ended: second" in answer.text
+    assert "is lost" in answer.text
+    assert not any(item[0].startswith("POST") for item in gateway.asked)
+
+
+def test_confirmed_jobs_are_cancelled_and_the_browser_goes_back_to_its_list():
+    client, gateway = console({"POST /v1/training-jobs/a/cancel": job("a")})
+
+    answer = client.post(
+        "/console/jobs/cancel",
+        data={"csrf": csrf(), "job": "a", "sure": "1", "back": "?state=running"},
+    )
+
+    assert answer.status_code == 303
+    assert answer.headers["location"] == "/console/jobs?state=running&cancelled=1"
+    assert "POST /v1/training-jobs/a/cancel" in [item[0] for item in gateway.asked]
+
+
+def test_jobs_that_cannot_be_cancelled_are_named_with_the_reason():
+    client, _ = console(
+        {
+            "POST /v1/training-jobs/a/cancel": job("a"),
+            "POST /v1/training-jobs/b/cancel": problem(409, "ended", "the job has already ended"),
+        }
+    )
+
+    answer = client.post(
+        "/console/jobs/cancel", data={"csrf": csrf(), "job": ["a", "b"], "sure": "1"}
+    )
+
+    assert "1 of 2 jobs could not be cancelled" in answer.text
+    assert "the job has already ended" in answer.text
+
+
+def test_the_way_back_leads_to_no_other_host():
+    client, _ = console({"POST /v1/training-jobs/a/cancel": job("a")})
+
+    answer = client.post(
+        "/console/jobs/cancel",
+        data={"csrf": csrf(), "job": "a", "sure": "1", "back": "//evil.example"},
+    )
+
+    assert answer.headers["location"] == "/console/jobs?cancelled=1"
+
+
+def test_search_goes_to_a_job_by_its_id_or_to_names_that_begin_so():
+    client, _ = console({"GET /v1/training-jobs/llama-0a1b": job()})
+
+    assert client.get("/console/search?q=llama-0a1b").headers["location"].endswith("llama-0a1b")
+    assert client.get("/console/search?q=ll").headers["location"] == "/console/jobs?name=ll"
