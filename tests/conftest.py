@@ -9,7 +9,12 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-pytest_plugins = ["order", "support.fixtures.kafka", "support.fixtures.platform"]
+pytest_plugins = [
+    "order",
+    "support.fixtures.kafka",
+    "support.fixtures.platform",
+    "support.fixtures.browser",
+]
 
 settings.register_profile("gangline", deadline=None)  # a slow machine breaks no property
 settings.load_profile("gangline")

@@ -99,7 +99,7 @@ class Gateway:
 
 @dataclass(frozen=True)
 class Api:
-    """What one user may ask. Paths begin with `/v1/`.
+    """REST of one user. Paths begin with `/v1/`.
 
     Each call raises ApiError or GatewayAwayError.
     """

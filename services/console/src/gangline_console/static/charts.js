@@ -2,6 +2,7 @@
 import { number } from "./format.js";
 
 const base = new URL("vendor/", import.meta.url);
+const LEGEND_PX = 28;
 let loading = null;
 
 /** Load a classic script of vendor/ once. */
@@ -53,7 +54,7 @@ export class Chart {
   }
 
   size() {
-    return { width: this.place.clientWidth, height: this.place.clientHeight };
+    return { width: this.place.clientWidth, height: this.place.clientHeight - LEGEND_PX };
   }
 
   async show(series) {
