@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from playwright.sync_api import Browser, Page, Request, Response, sync_playwright
+from playwright.sync_api import Browser, Page, Request, Response, expect, sync_playwright
 
 CHROMIUM = os.environ.get("GANGLINE_CHROMIUM") or next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -60,6 +60,7 @@ class ConsolePage:
 @contextmanager
 def chromium() -> Iterator[Browser]:
     """A browser that ends with the block. Meanwhile its thread can run no other event loop."""
+    expect.set_options(timeout=WAIT_MS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=_ARGUMENTS)
         yield browser

@@ -85,10 +85,13 @@ export async function get(path) {
 
 /** Calls at most once in `ms`; the last call of a burst is not lost. */
 export function atMost(ms, call) {
-  let last = 0, timer = 0;
-  return (...values) => {
-    clearTimeout(timer);
-    const wait = Math.max(0, last + ms - performance.now());
-    timer = setTimeout(() => { last = performance.now(); call(...values); }, wait);
+  let last = -Infinity, timer = 0, values = [];
+  return (...given) => {
+    values = given;
+    timer ||= setTimeout(() => {
+      timer = 0;
+      last = performance.now();
+      call(...values);
+    }, Math.max(0, last + ms - performance.now()));
   };
 }
