@@ -1,6 +1,6 @@
 // The table follows /v1/changes: rows change in place, new jobs come to the top of the first page.
 import { badge, duration, number, time } from "../../format.js";
-import { follow } from "../../live.js";
+import { follow, get } from "../../live.js";
 
 const table = () => document.getElementById("jobs");
 
@@ -85,7 +85,15 @@ function picked() {
   button.textContent = count ? `Cancel ${count} selected…` : "Cancel selected…";
 }
 
+/** Read the list again: what changed before the stream began is not sent. */
+async function reread() {
+  const query = new URLSearchParams([...new URLSearchParams(location.search)].filter(([, value]) => value));
+  query.delete("cancelled");
+  const { jobs } = await get(`/v1/training-jobs?${query}`).catch(() => ({ jobs: [] }));
+  jobs.reverse().forEach(changed);
+}
+
 document.addEventListener("change", picked);
 document.addEventListener("htmx:afterSwap", picked);
 picked();
-follow("/v1/changes?follow=true", { job: changed }, { onAgain: () => location.reload() });
+follow("/v1/changes?kind=job", { job: changed, snapshot: reread }, { onAgain: reread });
