@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -15,6 +16,7 @@ from gangline_gateway.live_view import LiveView
 from gangline_gateway.scheduler_questions import AT_ONCE, NoAnswerError, SchedulerQuestions
 from gangline_gateway.tail import Tail
 from gangline_scheduler.core.state import State
+from gangline_schemas.gpu_prices import GpuPrices
 from gangline_schemas.job import JobSpec
 from support.builders.gateway import GatewayHarness, bearer, job, served
 
@@ -24,7 +26,9 @@ WHAT_IF = "/v1/what-if"
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> GatewayHarness:
-    return GatewayHarness(tmp_path_factory.mktemp("gateway"))
+    made = GatewayHarness(tmp_path_factory.mktemp("gateway"))
+    made.context = replace(made.context, prices=GpuPrices.of({"cpu": 1.5}))
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +78,32 @@ def test_a_waiting_job_is_told_its_place_and_start(
     later = client.post(WHAT_IF, json=job("nlp", 4), headers=NLP).json()
     assert (later["starts"], later["waiting"]["position"]) == ("later", 2)
     assert later["start"] > why["since"]
+
+
+def test_a_plan_has_the_team_s_gpus_and_the_price_of_an_hour(client: httpx.Client) -> None:
+    found = client.post(WHAT_IF, json=job("nlp", 1), headers=NLP).json()
+    assert found["price_per_hour"] == {"least": 1.5, "most": 1.5}
+    assert found["quota"]["allocated"] == 0
+    assert found["quota"]["limit"] == found["quota"]["ceiling"] == 8
+    later = client.post(WHAT_IF, json=job("nlp", 4), headers=NLP).json()
+    assert later["price_per_hour"] == {"least": 6.0, "most": 6.0}
+
+
+def test_the_outlook_names_the_caller_s_jobs_alone(client: httpx.Client) -> None:
+    queue = client.get("/v1/queue", headers=ADMIN).json()["queue"]
+    vision = [entry["job_id"] for entry in queue if entry["team"] == "vision"]
+    only = client.get("/v1/queue?team=vision", headers=ADMIN).json()
+    assert [entry["job_id"] for entry in only["queue"]] == vision
+    assert client.get("/v1/queue?team=vision", headers=NLP).json()["queue"] == []
+    (shard,) = client.get("/v1/queue/outlook", headers=ADMIN).json()["shards"]
+    assert [item["job_id"] for item in shard["starts"]] == [entry["job_id"] for entry in queue]
+    (hidden,) = client.get("/v1/queue/outlook", headers=NLP).json()["shards"]
+    assert [(item["team"], item["job_id"] is None) for item in hidden["starts"]] == [
+        (entry["team"], False) if entry["team"] == "nlp" else (None, True) for entry in queue
+    ]
+    assert [item["start"] for item in hidden["starts"]] == [
+        item["start"] for item in shard["starts"]
+    ]
 
 
 def test_what_quota_would_reject_never_starts(client: httpx.Client) -> None:

@@ -1,4 +1,4 @@
-"""The job file: YAML in, a valid spec out, with its working directory packed and its code named."""
+"""The job file as a spec, with its working directory packed and its code named."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ import yaml
 from pydantic import ValidationError
 
 from gangline.errors import CliError, ExitCode
-from gangline.yaml_core import load_yaml
 from gangline_schemas.base import field_errors
 from gangline_schemas.job import DIFF_LIMIT_CHARS, JobSpec
+from gangline_schemas.job_file import JobFileError, read_document
+from gangline_schemas.yaml_core import load_yaml
 
 MAX_BUNDLE_BYTES = 64 * 1024 * 1024
 MAX_BUNDLE_FILES = 20_000
@@ -148,21 +149,18 @@ def pack(folder: Path) -> Bundle:
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        content = load_yaml(path.read_text(encoding="utf-8"))
+        return read_document(path.read_text(encoding="utf-8")).content
     except OSError as error:
         raise CliError(f"cannot read {path}: {error.strerror}", code=ExitCode.USAGE) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        place, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
-        where = f" at line {place.line + 1}" if place else ""
-        why = f": {problem}" if problem else ""
-        raise CliError(f"{path} is not YAML{where}{why}", code=ExitCode.USAGE) from None
-    if not isinstance(content, dict):
+    except UnicodeDecodeError:
+        raise CliError(f"{path} is not text in UTF-8", code=ExitCode.USAGE) from None
+    except JobFileError as error:
+        where = f" at line {error.line}:" if error.line else ""
         raise CliError(
-            f"{path} must hold fields such as name, team, command and resources",
+            f"{path}{where} {error.message}",
             "see examples/ for complete job files",
             ExitCode.USAGE,
-        )
-    return content
+        ) from None
 
 
 def _files(folder: Path) -> Iterator[Path]:

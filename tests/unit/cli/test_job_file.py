@@ -38,13 +38,13 @@ def fill(folder: Path, files: dict[str, str]) -> Path:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("name: a\nteam: [", "not YAML at line"),
+        ("name: a\nteam: [", "at line 2: is not YAML"),
         ("- a\n- b\n", "must hold fields"),
         ("", "must hold fields"),
         (GOOD + "gpu: 1\n", "gpu: there is no such field"),
         (GOOD + "comand: [x]\n", "comand: there is no such field; did you mean command?"),
-        (GOOD + "  run: x\n", "at line 5: expected <block end>"),
-        (GOOD + "name: b\n", "at line 5: name is given twice"),
+        (GOOD + "  run: x\n", "at line 5: is not YAML: expected <block end>"),
+        (GOOD + "name: b\n", "at line 5: is not YAML: name is given twice"),
         (GOOD.replace("gpus: 1", "gpus: 0"), "resources.gpus: "),
         (GOOD.replace("name: a", "name: Not Good"), "name: "),
         (GOOD + "command: [x]\n", "exactly one of"),

@@ -154,6 +154,36 @@ def test_a_team_is_measured_with_those_below_it() -> None:
     assert entries["org-50"].position > entries["cv-60"].position
 
 
+def test_each_term_of_the_score_is_shown_and_why_a_job_comes_first() -> None:
+    cluster = crowded("fair")
+    gateway = Gateway(cluster)
+    gateway.start()
+    entries = {entry.job_id: entry for entry in gateway.queue(cluster.now).queue}
+    for entry in entries.values():
+        terms = entry.order
+        assert terms is not None
+        assert entry.score == terms.score
+        total = terms.priority + terms.share_penalty - terms.waiting_bonus
+        assert terms.score == pytest.approx(total, abs=0.002)
+    assert (entries["again"].comes_first, entries["cv-60"].comes_first) == ("restart", "")
+    assert (entries["cv-60"].order.waiting_bonus, entries["again"].shard) == (2.0, 0)  # type: ignore[union-attr]
+
+
+def test_a_guarantee_comes_first_in_words_and_other_orders_have_no_terms() -> None:
+    cluster = Cluster(node("n1", 1), policy=Policy(order=order_named("drf")))
+    cluster.give(TeamConfigured(config=team("nlp", guarantee=1)))
+    cluster.run("runs", of_team="cv", preemptible=False)
+    cluster.submit("cv", of_team="cv", priority=30)
+    cluster.submit("nlp", of_team="nlp", priority=60)
+    gateway = Gateway(cluster)
+    gateway.start()
+    shown = gateway.queue(cluster.now).queue
+    assert [(entry.job_id, entry.comes_first, entry.order) for entry in shown] == [
+        ("nlp", "guarantee", None),
+        ("cv", "", None),
+    ]
+
+
 def test_a_caller_sees_its_teams_at_their_places_among_all_and_page_by_page() -> None:
     cluster = crowded("fair")
     gateway = Gateway(cluster)

@@ -15,7 +15,14 @@ from gangline.job_file import read_job_file
 from gangline.render import count
 from gangline.session import Session
 from gangline_schemas.api.jobs import ENDED
-from gangline_schemas.api.questions import AheadJob, Explanation, JobExplained, Outlook, WhatIf
+from gangline_schemas.api.questions import (
+    AheadJob,
+    Explanation,
+    JobExplained,
+    Outlook,
+    PriceRange,
+    WhatIf,
+)
 
 _INDENT = 14
 _NEXT = {
@@ -217,4 +224,11 @@ def plan(answer: WhatIf, now: datetime) -> list[tuple[str, str]]:
         cost, value = answer.cost_gpu_seconds / 3600, answer.value_gpu_seconds / 3600
         rows.append(("preempts", ", ".join(names)))
         rows.append(("cost", f"{cost:.2f} GPU-hours; starting sooner is worth {value:.2f}"))
+    if answer.price_per_hour is not None:
+        rows.append(("price", f"{_price(answer.price_per_hour)} an hour"))
     return rows + [("note", note) for note in answer.notes if note != answer.message]
+
+
+def _price(found: PriceRange) -> str:
+    least, most = f"{found.least:,.2f}", f"{found.most:,.2f}"
+    return least if least == most else f"{least} to {most}"

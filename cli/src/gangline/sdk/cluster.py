@@ -22,6 +22,7 @@ from gangline_schemas.api.cluster import (
 )
 from gangline_schemas.api.data import Approval, ApprovalList, DataUseStatus
 from gangline_schemas.api.logs import BusEvent, EventPage
+from gangline_schemas.api.questions import QueueOutlook
 from gangline_schemas.api.reports import UtilizationReport, WeeklyReport
 from gangline_schemas.team_limits import GpuTypeLimit
 
@@ -90,6 +91,10 @@ class Cluster(Calls):
     def queue(self) -> Queue:
         """Pending jobs in the order in which they start."""
         return self._whole(Queue, "/v1/queue", "queue")
+
+    def queue_outlook(self) -> QueueOutlook:
+        """Expected starts of the first pending jobs, and the GPUs that are reserved."""
+        return self._read(QueueOutlook, "GET", "/v1/queue/outlook")
 
     def events(
         self,

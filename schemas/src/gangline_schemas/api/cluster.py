@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field
 
 from gangline_schemas.api.base import OPEN_WORD, Answer, Body
 from gangline_schemas.api.jobs import Waiting
+from gangline_schemas.api.questions import OrderParts
 from gangline_schemas.isolation import Isolation
 from gangline_schemas.team_limits import GpuTypeLimit, Surplus, TeamConfig, TeamLimits
 
@@ -136,10 +137,23 @@ class QueueEntry(Answer):
     waiting_since: datetime | None
     waited_s: float
     waiting: Waiting | None
+    shard: int = Field(default=0, description="The scheduler's shard in whose queue it is.")
+    order: OrderParts | None = Field(
+        default=None, description="The terms of its score, with the order `fair` alone."
+    )
+    comes_first: str = Field(
+        default="",
+        description="restart: it restarts after a failure; guarantee: its team is owed the GPUs. "
+        "Such jobs come before all others.",
+    )
+    first_eta: datetime | None = Field(
+        default=None,
+        description="The first estimate of its start in this wait; /v1/queue/outlook has new ones.",
+    )
 
 
 class Queue(Answer):
-    """Pending jobs in fair-share order; positions count other teams' jobs too."""
+    """Pending jobs in the scheduler's order; positions count other teams' jobs too."""
 
     queue: list[QueueEntry]
     cursor: int | None = Field(default=None, description="Continues after the last one.")

@@ -165,6 +165,73 @@ class WhatIfAnswer(_Value):
     value_gpu_seconds: Amount = 0.0
     waiting: JobExplained | None = None
     message: Message = ""
+    quota: QuotaNumbers | None = Field(default=None, description="Its team's GPUs, without it.")
+
+
+class NodeGpus(_Value):
+    """GPUs on one node."""
+
+    node_id: Identifier
+    gpus: Gpus
+
+
+class ExpectedStart(_Value):
+    """When a pending job is expected to start and to end.
+
+    `job_id` and `team` are null for jobs of other teams. Without a `start` it would not start when
+    all that runs now has ended. `start_is` as `eta_is` of an outlook.
+    """
+
+    position: Count = Field(ge=1, description="Its place in its shard's queue.")
+    job_id: Identifier | None = None
+    team: Identifier | None = None
+    gpus: Gpus
+    start: Timestamp | None = None
+    start_is: Annotated[Literal["estimate", "at_least"], OPEN_WORD] = "estimate"
+    end: Timestamp | None = None
+    nodes: NodeIds = ()
+    level: Label | None = None
+
+
+class Reserved(_Value):
+    """GPUs that are reserved for a pending job. `job_id` and `team` are null for other teams.
+
+    `kind`: a `reservation` of a job that waited long; a `guarantee` that its team is owed; `freed`,
+    for which gangs stop now. `start` and `end`: when the job is expected to have the GPUs; of
+    `freed` ones now, and until when they are reserved.
+    """
+
+    job_id: Identifier | None = None
+    team: Identifier | None = None
+    kind: Annotated[Literal["reservation", "guarantee", "freed"], OPEN_WORD]
+    gpus: Gpus
+    kept_now: Gpus = Field(
+        default=0, description="Free GPUs that only jobs which end before may use."
+    )
+    start: Timestamp
+    end: Timestamp
+    nodes: tuple[NodeGpus, ...] = Field(default=(), max_length=MAX_NODES)
+    reason: Label = ""
+    victims: Count = Field(default=0, description="Gangs that stop for it.")
+
+
+class ShardOutlook(_Value):
+    """The outlook of one shard's queue; `starts` of its first jobs, in order."""
+
+    shard: Count
+    order: Label = Field(description="The order's name: fair, drf, short, fifo or sjf.")
+    gpus_free: Count
+    gpus_total: Count
+    starts: tuple[ExpectedStart, ...] = Field(default=(), max_length=1000)
+    reserved: tuple[Reserved, ...] = Field(default=(), max_length=MAX_NODES)
+    wait_error: WaitMiss | None = None
+
+
+class QueueOutlook(Answer):
+    """When pending jobs are expected to start, and the GPUs that are reserved for them."""
+
+    as_of: datetime
+    shards: list[ShardOutlook]
 
 
 class Explanation(Answer):
@@ -183,7 +250,20 @@ class Explanation(Answer):
     )
 
 
+class PriceRange(_Value):
+    """The price of an hour on the cheapest and on the dearest GPUs that the gang may get.
+
+    Equal where its GPUs are known. In the currency of the gateway's `gpu_prices`.
+    """
+
+    least: Amount
+    most: Amount
+
+
 class WhatIf(WhatIfAnswer):
     """The outcome of this job if it were submitted now; nothing was changed."""
 
     notes: tuple[str, ...] = Field(default=(), description="Notes of its team's quota.")
+    price_per_hour: PriceRange | None = Field(
+        default=None, description="Of the whole gang; null where the price of a model is unknown."
+    )

@@ -24,6 +24,7 @@ from gangline_gateway.tail import Tail
 from gangline_gateway.user_limits import UserSlots
 from gangline_schemas.base import Event
 from gangline_schemas.data_use import ApprovalRule
+from gangline_schemas.gpu_prices import GpuPrices
 from gangline_service.tokens import Principal, Role
 from gangline_storage.port import ObjectStore
 
@@ -71,6 +72,7 @@ class AppContext:
     mlflow: MlflowRuns | None = None
     answer_wait_s: float = 2.0
     data_approvals: ApprovalRule = ApprovalRule.OFF
+    prices: GpuPrices = field(default_factory=GpuPrices)
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     submitting: KeyLocks = field(default_factory=KeyLocks)
     uploads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(UPLOADS))

@@ -11,7 +11,7 @@ from pydantic.json_schema import models_json_schema
 from gangline_gateway.problems import MEDIA_TYPE
 from gangline_schemas.api.cluster import TeamBody
 from gangline_schemas.api.problem import Problem
-from gangline_schemas.api.questions import JobExplained, WhatIf
+from gangline_schemas.api.questions import JobExplained, QueueOutlook, WhatIf
 from gangline_schemas.job import JobSpec
 
 _REF = "#/components/schemas/{model}"
@@ -40,7 +40,7 @@ def document(app: FastAPI) -> dict[str, Any]:
 def _name_fields_in_snake_case(found: dict[str, Any]) -> None:
     """FastAPI shows the aliases (camelCase), which are accepted too; answers use the names."""
     _, definitions = models_json_schema(
-        [(kind, "validation") for kind in (JobSpec, TeamBody, JobExplained, WhatIf)],
+        [(kind, "validation") for kind in (JobSpec, TeamBody, JobExplained, WhatIf, QueueOutlook)],
         by_alias=False,
         ref_template=_REF,
     )

@@ -17,7 +17,14 @@ from gangline_gateway.live_view import LiveView
 from gangline_schemas.api.checkpoints import Checkpoint
 from gangline_schemas.api.cluster import Node, NodeGpu
 from gangline_schemas.api.jobs import Job, JobSummary, Placed, State
-from gangline_schemas.api.questions import AheadJob, Explanation, JobExplained, WhatIf, WhatIfAnswer
+from gangline_schemas.api.questions import (
+    AheadJob,
+    Explanation,
+    JobExplained,
+    PriceRange,
+    WhatIf,
+    WhatIfAnswer,
+)
 from gangline_schemas.api.runs import Run
 from gangline_schemas.checkpoint_policy import Retention
 from gangline_schemas.events.heartbeats import GpuStatus
@@ -284,7 +291,12 @@ def with_answer(
     )
 
 
-def what_if(answer: WhatIfAnswer, notes: Sequence[str], visible: frozenset[str] | None) -> WhatIf:
+def what_if(
+    answer: WhatIfAnswer,
+    notes: Sequence[str],
+    visible: frozenset[str] | None,
+    price: PriceRange | None,
+) -> WhatIf:
     """The what-if answer, without ids of other teams' jobs."""
     waiting = answer.waiting
     victims = tuple(
@@ -296,6 +308,7 @@ def what_if(answer: WhatIfAnswer, notes: Sequence[str], visible: frozenset[str] 
         **dict(answer)
         | {
             "notes": tuple(notes),
+            "price_per_hour": price,
             "preempts": victims,
             "waiting": None if waiting is None else _seen(waiting, visible),
         }

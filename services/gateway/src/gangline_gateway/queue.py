@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import islice
+from typing import TypeVar
 
 from gangline_gateway.scheduling import Shard
-from gangline_scheduler.core.listing import listed
-from gangline_scheduler.core.model import Job
+from gangline_scheduler.core.listing import Place, listed, order_parts
 from gangline_schemas.api.cluster import Queue, QueueEntry
 from gangline_schemas.api.jobs import Waiting
+from gangline_schemas.api.questions import ExpectedStart, QueueOutlook, Reserved
+
+NamedT = TypeVar("NamedT", ExpectedStart, Reserved)
 
 
 def queue(
@@ -26,9 +29,9 @@ def queue(
     Only jobs of the visible teams (None: all), at most `limit` (None: all) after place `after`.
     """
     shown = (
-        _entry(place, job, score, now)
-        for place, (job, score) in enumerate(_listed(shards, now), 1)
-        if place > after and (visible is None or job.team in visible)
+        _entry(position, number, shards[number], place, now)
+        for position, (number, place) in enumerate(_listed(shards, now), 1)
+        if position > after and (visible is None or place.job.team in visible)
     )
     page = list(islice(shown, None if limit is None else limit + 1))
     entries = page[:limit]
@@ -41,22 +44,24 @@ def queue(
     )
 
 
-def _listed(shards: Sequence[Shard], now: datetime) -> Iterator[tuple[Job, float]]:
-    for shard in shards:
-        yield from listed(shard.state, now, shard.policy)
+def _listed(shards: Sequence[Shard], now: datetime) -> Iterator[tuple[int, Place]]:
+    for number, shard in enumerate(shards):
+        for place in listed(shard.state, now, shard.policy):
+            yield number, place
 
 
-def _entry(place: int, job: Job, score: float, now: datetime) -> QueueEntry:
-    waiting = job.waiting
+def _entry(position: int, number: int, shard: Shard, place: Place, now: datetime) -> QueueEntry:
+    job = place.job
+    waiting, estimate = job.waiting, job.start_estimate
     return QueueEntry(
-        position=place,
+        position=position,
         job_id=job.job_id,
         name=job.spec.name,
         team=job.team,
         user=job.user,
         priority=job.priority,
         gpus=job.gpus,
-        score=round(score, 3),
+        score=round(place.score, 3),
         waiting_since=job.waiting_since,
         waited_s=max(0.0, (now - job.waiting_since).total_seconds()),
         waiting=None
@@ -64,4 +69,33 @@ def _entry(place: int, job: Job, score: float, now: datetime) -> QueueEntry:
         else Waiting.model_validate(
             {"code": waiting.code, "message": waiting.message, "since": waiting.at}
         ),
+        shard=number,
+        order=order_parts(shard.state, job, now, shard.policy),
+        comes_first=place.because,
+        first_eta=None if estimate is None else estimate.start,
     )
+
+
+def seen(outlook: QueueOutlook, visible: frozenset[str] | None) -> QueueOutlook:
+    """The outlook without names of other teams' jobs."""
+    if visible is None:
+        return outlook
+    return outlook.model_copy(
+        update={
+            "shards": [
+                shard.model_copy(
+                    update={
+                        "starts": tuple(_nameless(item, visible) for item in shard.starts),
+                        "reserved": tuple(_nameless(item, visible) for item in shard.reserved),
+                    }
+                )
+                for shard in outlook.shards
+            ]
+        }
+    )
+
+
+def _nameless(item: NamedT, visible: frozenset[str]) -> NamedT:
+    if item.team in visible:
+        return item
+    return item.model_copy(update={"job_id": None, "team": None})

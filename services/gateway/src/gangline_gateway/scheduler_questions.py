@@ -1,4 +1,4 @@
-"""Explain and what-if: runs the scheduler's pure code on a copy of its state.
+"""Explain, what-if and the queue's outlook: runs the scheduler's pure code on a copy of its state.
 
 The gateway folds the state from the scheduler's log (scheduling.py), so questions do not load the
 scheduler. A child process of low priority answers, within `WORK_S`. At most `AT_ONCE` run at a
@@ -17,7 +17,8 @@ from gangline_gateway.followed import NoStateError
 from gangline_gateway.scheduling import Shard, shards
 from gangline_gateway.tail import Tail
 from gangline_scheduler.core import questions
-from gangline_schemas.api.questions import JobExplained, WhatIfAnswer
+from gangline_scheduler.core.outlook import outlook
+from gangline_schemas.api.questions import JobExplained, QueueOutlook, WhatIfAnswer
 from gangline_schemas.job import JobSpec
 from gangline_service.apart import TookTooLong, WorkFailed, apart
 
@@ -26,6 +27,8 @@ log = structlog.get_logger(__name__)
 WORK_S = 2.0
 WAIT_S = 1.0
 AT_ONCE = 2
+KEPT_S = 2.0
+"""The outlook of the queue is the same for all callers, so it is kept for so long."""
 
 
 class NoAnswerError(Exception):
@@ -40,6 +43,8 @@ class SchedulerQuestions:
         self._work_s = work_s
         self._wait_s = wait_s
         self._slots = threading.BoundedSemaphore(AT_ONCE)
+        self._outlooking = threading.Lock()
+        self._outlook: QueueOutlook | None = None
 
     def explain(self, job_id: str, now: datetime) -> JobExplained | None:
         """Why a job waits; None if no such job waits. Raises NoAnswerError."""
@@ -64,6 +69,23 @@ class SchedulerQuestions:
             return min(answers, key=_start).encode()
 
         return WhatIfAnswer.decode(self._apart(work))
+
+    def outlook(self, now: datetime) -> QueueOutlook:
+        """The outlook of all queues, at most `KEPT_S` old. Raises NoAnswerError."""
+        with self._outlooking:
+            kept = self._outlook
+            if kept is None or not 0 <= (now - kept.as_of).total_seconds() < KEPT_S:
+                kept = self._outlook = self._new_outlook(now)
+            return kept
+
+    def _new_outlook(self, now: datetime) -> QueueOutlook:
+        asked = self._shards()
+
+        def work() -> bytes:
+            found = [outlook(each.state, now, each.policy, at) for at, each in enumerate(asked)]
+            return QueueOutlook(as_of=now, shards=found).model_dump_json().encode()
+
+        return QueueOutlook.model_validate_json(self._apart(work))
 
     def _shards(self) -> Sequence[Shard]:
         try:

@@ -26,6 +26,7 @@ from gangline_gateway.scheduler_questions import SchedulerQuestions
 from gangline_gateway.sse import Streams
 from gangline_gateway.tail import Tail
 from gangline_gateway.view_snapshot import ViewSnapshots
+from gangline_schemas.gpu_prices import GpuPrices
 from gangline_schemas.mlflow_workspace import DEFAULT_TEAM
 from gangline_service.bound_address import BoundAddress
 from gangline_service.deciding import begin_on_bus, connect
@@ -62,6 +63,7 @@ def main(context: Context[Settings]) -> int:
         scheduler=SchedulerQuestions(tail),
         answer_wait_s=settings.answer_wait_s,
         data_approvals=settings.data_approvals,
+        prices=GpuPrices.of(settings.gpu_prices),
     )
     server = _bind(settings)
     known = Names.of(server.port, settings.allowed_hosts, settings.scheme)

@@ -21,8 +21,9 @@ from gangline_gateway.app_context import (
 from gangline_gateway.live_model import Outcome
 from gangline_gateway.live_view import LiveView
 from gangline_gateway.problems import conflict, not_found, unavailable
-from gangline_gateway.queue import queue
+from gangline_gateway.queue import queue, seen
 from gangline_gateway.quota_state import state_of
+from gangline_gateway.scheduler_questions import NoAnswerError
 from gangline_gateway.scheduling import shards
 from gangline_gateway.teams import teams
 from gangline_schemas.api.cluster import (
@@ -36,6 +37,7 @@ from gangline_schemas.api.cluster import (
     Version,
     Whoami,
 )
+from gangline_schemas.api.questions import QueueOutlook
 from gangline_schemas.events.admin import NodeDrainRequested, TeamConfigureRequested
 
 cluster = router("Cluster")
@@ -174,10 +176,32 @@ def get_queue(
     caller: Caller,
     limit: Annotated[int, Query(ge=1, le=1000)] = 200,
     cursor: Annotated[int, Query(ge=0, le=2**53, description="The cursor of an earlier page.")] = 0,
+    team: Annotated[str | None, Query(max_length=63, description="Only this team's jobs.")] = None,
 ) -> Queue:
     """Pending jobs that the caller can see, with their positions among all jobs."""
-    found = shards(app.tail.view().scheduling)
-    return queue(found, app.clock(), visible_teams(caller), limit=limit, after=cursor)
+    found, visible = shards(app.tail.view().scheduling), visible_teams(caller)
+    if team is not None:
+        visible = frozenset({team}) if visible is None else visible & {team}
+    return queue(found, app.clock(), visible, limit=limit, after=cursor)
+
+
+@cluster.get(
+    "/v1/queue/outlook",
+    operation_id="getQueueOutlook",
+    summary="Expected starts and reservations",
+    response_model=QueueOutlook,
+    responses=answers(),
+)
+def get_outlook(app: App, caller: Caller) -> QueueOutlook:
+    """Of the first 100 pending jobs of each shard; those of other teams have no names.
+
+    503 if no answer is possible now, or if too many questions run.
+    """
+    try:
+        found = app.scheduler.outlook(app.clock())
+    except NoAnswerError as error:
+        raise unavailable("no-answer", str(error)) from None
+    return seen(found, visible_teams(caller))
 
 
 @who.get(

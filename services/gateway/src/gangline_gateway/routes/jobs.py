@@ -22,6 +22,7 @@ from gangline_gateway.app_context import (
     visible_teams,
 )
 from gangline_gateway.followed import NoStateError
+from gangline_gateway.gang_price import price_per_hour
 from gangline_gateway.history import HistoryRun
 from gangline_gateway.live import place_of
 from gangline_gateway.live_model import JobDetails, LiveJob
@@ -270,7 +271,8 @@ def what_if(spec: Spec, app: App, caller: Caller) -> WhatIf:
         answer = app.scheduler.what_if(spec, app.clock())
     except NoAnswerError as error:
         raise unavailable("no-answer", str(error)) from None
-    return present.what_if(answer, notes, visible_teams(caller))
+    price = price_per_hour(answer, spec, app.tail.view(), app.prices)
+    return present.what_if(answer, notes, visible_teams(caller), price)
 
 
 def _limits(app: AppContext, team: str) -> TeamConfig | None:

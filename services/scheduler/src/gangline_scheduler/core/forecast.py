@@ -63,6 +63,13 @@ def forecast(
     return found
 
 
+def forecasts(
+    state: State, first: Sequence[str], now: datetime, policy: Policy, *, most_ends: int = MOST_ENDS
+) -> dict[str, Forecast]:
+    """When and where each of the first jobs of the queue starts, as if no others waited."""
+    return _Future(_cut(state, {*first}), now, policy).starts_of(first, most_ends)
+
+
 class _Future:
     """A state that moves on by itself; `decided` counts the decisions that were looked at."""
 
@@ -74,19 +81,27 @@ class _Future:
         self._expect(state.live)
 
     def start_of(self, job_id: str, most_ends: int) -> Forecast:
-        plan = self._plan
+        return self.starts_of([job_id], most_ends)[job_id]
+
+    def starts_of(self, job_ids: Sequence[str], most_ends: int) -> dict[str, Forecast]:
+        """Of each job. The passes end with the last of their starts."""
+        plan, found = self._plan, dict[str, Forecast]()
+        left = dict.fromkeys(job_ids)
         for _ in range(most_ends):
             run_pass(plan, self._policy)
             started = self._started()
-            if job_id in started:
+            for job_id in started.keys() & left.keys():
                 event = started[job_id]
                 nodes = tuple(part.node_id for part in event.nodes)
-                return Forecast(plan.now, nodes=nodes, level=event.level)
+                found[job_id] = Forecast(plan.now, nodes=nodes, level=event.level)
+                del left[job_id]
+            if not left:
+                return found
             self._expect(started)
             if not self._ends:
-                return Forecast(None)
+                return found | dict.fromkeys(left, Forecast(None))
             self._end_next()
-        return Forecast(plan.now, exact=False)
+        return found | dict.fromkeys(left, Forecast(plan.now, exact=False))
 
     def _started(self) -> dict[str, GangAllocated]:
         new = (decision.event for decision in self._plan.decisions[self._decided :])

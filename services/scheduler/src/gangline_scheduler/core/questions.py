@@ -22,11 +22,10 @@ from gangline_scheduler.core.allocate import next_demand
 from gangline_scheduler.core.cycle import reservations
 from gangline_scheduler.core.decide import Scheduler
 from gangline_scheduler.core.forecast import forecast
-from gangline_scheduler.core.listing import starting_order
+from gangline_scheduler.core.listing import order_parts, starting_order
 from gangline_scheduler.core.model import Job
 from gangline_scheduler.core.policy.config import Policy
 from gangline_scheduler.core.policy.configured import limits_in
-from gangline_scheduler.core.policy.order import FairShare, own_rank
 from gangline_scheduler.core.policy.placement import place
 from gangline_scheduler.core.policy.reasons import Explainer, Reason
 from gangline_scheduler.core.policy.share import Ceilings
@@ -38,7 +37,6 @@ from gangline_schemas.api.questions import (
     FreedFor,
     GpuNumbers,
     JobExplained,
-    OrderParts,
     Outlook,
     QuotaNumbers,
     RuntimeMiss,
@@ -92,8 +90,8 @@ def explain(state: State, job_id: str, now: datetime, policy: Policy) -> JobExpl
             for other in ahead[:AHEAD_SHOWN]
         ),
         ahead_gpus=sum(other.gpus for other in ahead),
-        order=_order(state, job, now, policy),
-        quota=_quota(state, job),
+        order=order_parts(state, job, now, policy),
+        quota=_quota(state, job.team),
         gpus=_gpus(state, job, policy),
         freed=_freed(state, job_id),
         outlook=_outlook(state, job, [other.job_id for other in ahead], reason, now, policy),
@@ -115,7 +113,8 @@ def what_if(state: State, spec: JobSpec, now: datetime, policy: Policy) -> WhatI
             events.append(decision.event)
         if job_id not in trial.pending:
             break
-    return _would(state, trial, job_id, events, spec, now, policy)
+    found = _would(state, trial, job_id, events, spec, now, policy)
+    return found.model_copy(update={"quota": _quota(state, spec.team)})
 
 
 def _would(
@@ -194,26 +193,13 @@ def _find(state: State, job: Job, policy: Policy) -> object | None:
     return Statement(free_for(state, policy, job.job_id)).place(next_demand(job, state))
 
 
-def _order(state: State, job: Job, now: datetime, policy: Policy) -> OrderParts | None:
-    if not isinstance(policy.order, FairShare):
-        return None
-    _, value, *_ = own_rank(job, now)
-    penalty = policy.order.penalty(state, job.team)
-    return OrderParts(
-        priority=job.priority,
-        share_penalty=round(penalty, 3),
-        waiting_bonus=round(job.priority - value, 3),
-        score=round(value + penalty, 3),
-    )
-
-
-def _quota(state: State, job: Job) -> QuotaNumbers | None:
-    team = state.teams.get(job.team)
+def _quota(state: State, name: str) -> QuotaNumbers | None:
+    team = state.teams.get(name)
     if team is None:
         return None
     return QuotaNumbers(
-        allocated=state.used.get(job.team, 0),
-        ceiling=Ceilings(state).ceiling(state, job.team),
+        allocated=state.used.get(name, 0),
+        ceiling=Ceilings(state).ceiling(state, name),
         limit=team.config.gpu_limit,
         borrow_limit=team.config.borrow_limit,
     )
@@ -245,7 +231,7 @@ def _freed(state: State, job_id: str) -> FreedFor | None:
 def _outlook(
     state: State, job: Job, ahead: Sequence[str], reason: Reason, now: datetime, policy: Policy
 ) -> Outlook:
-    miss, waits = _runtime_miss(state, job.team), _wait_miss(state)
+    miss, waits = _runtime_miss(state, job.team), wait_miss(state)
     if place(next_demand(job, state), state.empty, state.levels) is None:
         why = "no nodes that are there could hold it, even if they were empty"
         return Outlook(eta_reason=why, runtime_error=miss, wait_error=waits)
@@ -269,7 +255,8 @@ def _outlook(
     )
 
 
-def _wait_miss(state: State) -> WaitMiss | None:
+def wait_miss(state: State) -> WaitMiss | None:
+    """How far off the first estimates of starts were; None with too few of them."""
     misses = [abs(wait.actual_s - wait.estimated_s) for wait in state.waits]
     if len(misses) < FEWEST_RUNS:
         return None

@@ -35,25 +35,36 @@ class CoreLoader(yaml.SafeLoader):
         return node
 
 
-CoreLoader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag not in {_BOOL, _INT, _FLOAT, _DATE}]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-CoreLoader.add_implicit_resolver(
-    _BOOL, re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
-)
-CoreLoader.add_implicit_resolver(
-    _INT, re.compile(r"^(?:[-+]?(?:0|[1-9][0-9]*)|0x[0-9a-fA-F]+)$"), list("-+0123456789")
-)
-CoreLoader.add_implicit_resolver(
-    _FLOAT,
-    re.compile(
-        r"^(?:[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*)(?:[eE][-+]?[0-9]+)?"
-        r"|[-+]?[0-9]+[eE][-+]?[0-9]+"
-        r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
-    ),
-    list("-+0123456789."),
-)
+class CoreDumper(yaml.SafeDumper):
+    """Writes what `CoreLoader` reads; texts that it would take for something else are quoted."""
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - PyYAML's
+        """Write equal values twice: a job file with anchors is hard to read."""
+        return True
+
+
+for _kind in (CoreLoader, CoreDumper):
+    _kind.yaml_implicit_resolvers = {
+        first: [
+            (tag, pattern) for tag, pattern in resolvers if tag not in {_BOOL, _INT, _FLOAT, _DATE}
+        ]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    _kind.add_implicit_resolver(
+        _BOOL, re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
+    )
+    _kind.add_implicit_resolver(
+        _INT, re.compile(r"^(?:[-+]?(?:0|[1-9][0-9]*)|0x[0-9a-fA-F]+)$"), list("-+0123456789")
+    )
+    _kind.add_implicit_resolver(
+        _FLOAT,
+        re.compile(
+            r"^(?:[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*)(?:[eE][-+]?[0-9]+)?"
+            r"|[-+]?[0-9]+[eE][-+]?[0-9]+"
+            r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
+        ),
+        list("-+0123456789."),
+    )
 
 
 def load_yaml(text: str) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gangline.yaml_core import load_yaml
+from gangline_schemas.yaml_core import load_yaml
 
 
 @pytest.mark.parametrize(
