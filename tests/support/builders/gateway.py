@@ -26,6 +26,7 @@ from gangline_bus.memory import Broker, MemoryBus
 from gangline_bus.topics import TopicNames, create_topics
 from gangline_gateway.app import create_app
 from gangline_gateway.app_context import AppContext
+from gangline_gateway.changes import Changes
 from gangline_gateway.follow import Followers
 from gangline_gateway.history_access import HistoryAccess, Queries
 from gangline_gateway.publish import Publisher
@@ -174,6 +175,7 @@ class GatewayHarness:
             history=history or HistoryAccess(no_history),
             followers=Followers(self.tail),
             streams=Streams(50),
+            changes=Changes(self.tail),
             store=LocalStore(folder / "store"),
             scheduler=SchedulerQuestions(self.tail, work_s=DEADLINE_S, wait_s=DEADLINE_S),
             answer_wait_s=DEADLINE_S if deciding else 0.05,

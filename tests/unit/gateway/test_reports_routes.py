@@ -64,7 +64,9 @@ class Door:
         away: Any = None
         reports: Any = source
         history = HistoryAccess(lambda: Queries(away, away, away, reports, away, away, away))
-        self._app = routes(AppContext(away, away, history, away, away, away, clock=lambda: NOW))
+        self._app = routes(
+            AppContext(away, away, history, away, away, away, away, clock=lambda: NOW)
+        )
         self._caller = caller
 
     def get(self, path: str, **options: Any) -> httpx.Response:

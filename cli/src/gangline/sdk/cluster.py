@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote
@@ -10,8 +11,11 @@ from urllib.parse import quote
 from gangline.sdk.answers import parse, path_id, topic_name
 from gangline.sdk.calls import Calls
 from gangline.transport import HTML
+from gangline_schemas.api.alerts import Alert
 from gangline_schemas.api.cluster import (
     Drained,
+    GpuMap,
+    MapNode,
     Node,
     NodeList,
     Queue,
@@ -21,10 +25,22 @@ from gangline_schemas.api.cluster import (
     Whoami,
 )
 from gangline_schemas.api.data import Approval, ApprovalList, DataUseStatus
+from gangline_schemas.api.jobs import JobSummary
 from gangline_schemas.api.logs import BusEvent, EventPage
 from gangline_schemas.api.questions import QueueOutlook
 from gangline_schemas.api.reports import UtilizationReport, WeeklyReport
 from gangline_schemas.team_limits import GpuTypeLimit
+
+Row = JobSummary | MapNode | Alert
+_ROWS: dict[str, type[Row]] = {"job": JobSummary, "node": MapNode, "alert": Alert}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change. `row` is None for `queue` and `snapshot`."""
+
+    kind: str
+    row: Row | None
 
 
 class Cluster(Calls):
@@ -78,6 +94,20 @@ class Cluster(Calls):
     def nodes(self) -> Sequence[Node]:
         """All nodes, by id, read page by page."""
         return self._whole(NodeList, "/v1/nodes", "nodes").nodes
+
+    def gpus(self) -> GpuMap:
+        """Every GPU with its gang, and the largest gangs that fit now."""
+        return self._read(GpuMap, "GET", "/v1/gpus")
+
+    def changes(self, kinds: Sequence[str] = ()) -> Iterator[Change]:
+        """Changes of these kinds (job, node, alert, queue; default: all), for ever.
+
+        After a `snapshot` read the lists again: changes until then are not given.
+        """
+        params = {"follow": "true", "kind": list(kinds) or None}
+        for event in self._transport.events("/v1/changes", params):
+            model = _ROWS.get(event.event)
+            yield Change(event.event, None if model is None else parse(model, event.data))
 
     def drain(self, node_id: str, *, drain: bool = True, move_jobs: bool = True) -> Drained:
         """Keep gangs off a node, or let them start there again.

@@ -105,6 +105,55 @@ class NodeList(Answer):
     cursor: str | None = Field(default=None, description="Continues after the last one.")
 
 
+class GangOnNode(Answer):
+    """The GPUs of one gang on a node."""
+
+    job_id: str | None = Field(description="null: a job of a team that the caller does not see.")
+    team: str | None
+    gpus: list[int] = Field(description="Indexes of GPUs: the node's ranks, in order.")
+    first_rank: int | None = Field(description="The rank on the first of these GPUs.")
+
+
+class MapNode(Answer):
+    """The GPUs of one node, as a map shows them."""
+
+    node_id: str
+    status: str = Field(description="As of GET /v1/nodes.")
+    why: str = Field(default="", description="Why it takes no gangs, where more is known.")
+    straggler: str = Field(default="", description="The notice of a slow rank there.")
+    block: str
+    rack: str
+    model: str = Field(description="Of its GPUs; of several models, the first one's.")
+    gpus: list[int] = Field(description="The indexes of its GPUs.")
+    gangs: list[GangOnNode]
+    utilization: list[int | None] | None = Field(
+        default=None, description="Percent of each GPU, by the last heartbeat; null: not known."
+    )
+
+
+class LargestGang(Answer):
+    """The most GPUs of one model that a gang could have now without a preemption."""
+
+    model: str
+    gpus: int
+    in_one_rack: int
+    on_one_node: int
+
+
+class GpuMap(Answer):
+    """All GPUs of the cluster, by block, rack and node."""
+
+    at: datetime
+    gpus: int
+    gpus_ready: int = Field(description="On nodes that take gangs.")
+    gpus_used: int = Field(description="Allocated to gangs, on any node.")
+    largest_gangs: list[LargestGang] = Field(
+        description="By model. GPUs that are reserved for a waiting gang count as taken; quotas of "
+        "teams are not considered."
+    )
+    nodes: list[MapNode]
+
+
 class DrainBody(Body):
     """Whether the node takes no new gangs, and whether its gangs must move away."""
 

@@ -45,7 +45,7 @@ def alerts(state: AlertState, *, ended: bool, sees: Callable[[str], bool]) -> It
     held = [*state.alerts.values(), *(state.resolved.values() if ended else ())]
     for one in sorted(held, key=lambda alert: alert.text.number, reverse=True):
         if not one.text.team or sees(one.text.team):
-            yield _alert(one)
+            yield alert(one)
 
 
 def silences(state: AlertState, sees: Callable[[str], bool]) -> list[Silence]:
@@ -80,7 +80,8 @@ def silence(number: int, facts: SilenceFacts) -> Silence:
     )
 
 
-def _alert(facts: AlertFacts) -> Alert:
+def alert(facts: AlertFacts) -> Alert:
+    """An alert as answers show it."""
     text = facts.text
     return Alert(
         number=text.number,

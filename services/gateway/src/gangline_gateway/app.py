@@ -19,6 +19,7 @@ from gangline_gateway.request_checks import Names, RequestChecks
 from gangline_gateway.routes.alerts import alerts
 from gangline_gateway.routes.approvals import approvals
 from gangline_gateway.routes.bundles import bundles
+from gangline_gateway.routes.changes import changes
 from gangline_gateway.routes.checkpoints import checkpoints
 from gangline_gateway.routes.cluster import cluster, who
 from gangline_gateway.routes.comparisons import comparisons
@@ -61,7 +62,7 @@ def routes(context: AppContext) -> FastAPI:
     problems.install(app)
     for router in (
         jobs, checkpoints, bundles, logs, runs, comparisons, points, incidents, alerts, cluster,
-        approvals, reports, topics, who,
+        approvals, reports, topics, changes, who,
     ):  # fmt: skip
         app.include_router(router)
 

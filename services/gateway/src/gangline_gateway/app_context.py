@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Path, Request
 from fastapi.routing import APIRoute
 
+from gangline_gateway.changes import Changes
 from gangline_gateway.follow import Followers
 from gangline_gateway.history_access import HistoryAccess
 from gangline_gateway.live_model import JobDetails
@@ -67,6 +68,7 @@ class AppContext:
     history: HistoryAccess
     followers: Followers
     streams: Streams
+    changes: Changes
     scheduler: SchedulerQuestions
     store: ObjectStore | None = None
     mlflow: MlflowRuns | None = None

@@ -73,6 +73,10 @@ class LiveView(Live):
         heard_at, heartbeat = self.heartbeats.get(node_id, (None, b""))
         return LiveNode.of(self._nodes.get(node_id), notes, heard_at, heartbeat)
 
+    def scheduled_node(self, node_id: str) -> Node | None:
+        """The scheduler's value of a node; None if it never joined."""
+        return self._nodes.get(node_id)
+
     @cached_property
     def nodes(self) -> list[str]:
         """The ids of all nodes that `node` finds, sorted."""

@@ -183,7 +183,7 @@ def node(live: LiveView, one: LiveNode, visible: frozenset[str] | None) -> Node:
         node_id=info.node_id,
         status=one.status,
         why=one.reasons,
-        straggler=_straggler(live, one),
+        straggler=straggler(live, one),
         incarnation=info.incarnation,
         hostname=info.hostname,
         rack=info.rack,
@@ -202,7 +202,8 @@ def node(live: LiveView, one: LiveNode, visible: frozenset[str] | None) -> Node:
     )
 
 
-def _straggler(live: LiveView, one: LiveNode) -> str:
+def straggler(live: LiveView, one: LiveNode) -> str:
+    """The notice of a slow rank there; empty when its gang does not run any more."""
     if one.notes.straggler is None:
         return ""
     job_id, attempt, text = one.notes.straggler

@@ -11,6 +11,7 @@ from starlette.types import ASGIApp
 from gangline_bus.topics import TopicNames
 from gangline_gateway.app import create_app
 from gangline_gateway.app_context import AppContext
+from gangline_gateway.changes import Changes
 from gangline_gateway.config import Settings
 from gangline_gateway.console_proxy import ConsoleProxy
 from gangline_gateway.follow import Followers
@@ -58,6 +59,7 @@ def main(context: Context[Settings]) -> int:
         history=HistoryAccess(connector(settings, names)),
         followers=Followers(tail),
         streams=Streams(settings.streams_at_once, settings.streams_per_user),
+        changes=Changes(tail),
         store=open_store(settings.store_url) if settings.store_url else None,
         mlflow=MlflowRuns(*mlflow) if mlflow is not None else None,
         scheduler=SchedulerQuestions(tail),

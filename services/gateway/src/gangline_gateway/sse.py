@@ -27,6 +27,8 @@ MEDIA_TYPE = "text/event-stream"
 SEND_TIMEOUT_S = 30.0
 COMMENT = ": alive\n\n"
 
+Parts = AsyncGenerator[str, None] | AsyncGenerator[str | bytes, None]
+
 
 def event(kind: str, data: Any, cursor: str | None = None) -> str:
     """One event. Data is JSON on one line."""
@@ -43,7 +45,7 @@ class Streams:
         self.open = 0
         self._users = UserSlots(per_user, "event streams")
 
-    def response(self, parts: AsyncGenerator[str, None], user: str) -> StreamingResponse:
+    def response(self, parts: Parts, user: str) -> StreamingResponse:
         """The response of a stream; a 503 or 429 problem if too many are open."""
         return _EventStream(parts, partial(self._slot, user))
 
@@ -59,7 +61,7 @@ class Streams:
                 self.open -= 1
 
 
-async def _whole(parts: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
+async def _whole(parts: Parts) -> AsyncGenerator[str | bytes, None]:
     yield ": stream\n\n"  # sends the headers immediately
     try:
         async for part in parts:
@@ -71,7 +73,7 @@ async def _whole(parts: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
 class _EventStream(StreamingResponse):
     def __init__(
         self,
-        parts: AsyncGenerator[str, None],
+        parts: Parts,
         slot: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self._parts, self._slot = parts, slot

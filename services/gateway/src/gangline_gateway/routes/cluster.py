@@ -6,7 +6,7 @@ from bisect import bisect_right
 from importlib.metadata import version
 from typing import Annotated
 
-from fastapi import Path, Query
+from fastapi import Path, Query, Response
 
 from gangline_gateway import present
 from gangline_gateway.app_context import (
@@ -18,6 +18,7 @@ from gangline_gateway.app_context import (
     router,
     visible_teams,
 )
+from gangline_gateway.gpu_map import gpu_map
 from gangline_gateway.live_model import Outcome
 from gangline_gateway.live_view import LiveView
 from gangline_gateway.problems import conflict, not_found, unavailable
@@ -29,6 +30,7 @@ from gangline_gateway.teams import teams
 from gangline_schemas.api.cluster import (
     DrainBody,
     Drained,
+    GpuMap,
     NodeList,
     Queue,
     Team,
@@ -123,6 +125,21 @@ def list_nodes(
         nodes=[present.node(view, node, visible) for node in nodes],
         cursor=page[-1] if len(view.nodes) > first + limit else None,
     )
+
+
+@cluster.get(
+    "/v1/gpus",
+    operation_id="mapGpus",
+    summary="Map all GPUs",
+    response_model=GpuMap,
+    responses=answers(),
+)
+def map_gpus(app: App, caller: Caller) -> Response:
+    """Each GPU's node, rack and gang, and the largest gang that fits now, in one answer."""
+    view = app.tail.view()
+    found = gpu_map(view, shards(view.scheduling), app.clock(), visible_teams(caller))
+    # Not as a model: FastAPI would validate and convert 10,000 GPUs again.
+    return Response(found.model_dump_json(), media_type="application/json")
 
 
 @cluster.post(
