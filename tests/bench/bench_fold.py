@@ -111,7 +111,7 @@ class LogBus:
     def end_offsets(self, places: object) -> dict[TopicPartition, int]:
         return {PLACE: self.end}
 
-    def reader(self, name: str) -> Reader:
+    def reader(self, name: str, *, patient: bool = False) -> Reader:
         return Reader(self.log, self.end)
 
 

@@ -77,7 +77,7 @@ class Log:
     def end_offsets(self, places: object) -> dict[TopicPartition, int]:
         return {self.place: self.records[-1].offset + 1}
 
-    def reader(self, name: str) -> Log:
+    def reader(self, name: str, *, patient: bool = False) -> Log:
         return self
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:

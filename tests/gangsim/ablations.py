@@ -85,7 +85,7 @@ class _DirtyReader(MemoryReader):
 
 
 class _DirtyBus(MemoryBus):
-    def reader(self, name: str) -> MemoryReader:
+    def reader(self, name: str, *, patient: bool = False) -> MemoryReader:
         return _DirtyReader(self)
 
 

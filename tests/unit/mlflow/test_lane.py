@@ -16,6 +16,7 @@ pytest.importorskip("mlflow")
 from gangline_mlflow import lane as module
 from gangline_mlflow.guard import WORKSPACE
 from gangline_mlflow.lane import FastLane
+from gangline_schemas.events.metrics import MetricLogged
 
 LOG, DELETE = "/api/2.0/mlflow/runs/log-metric", "/api/2.0/mlflow/runs/delete"
 ARTIFACT = "/api/2.0/mlflow-artifacts/artifacts/1/runs/delete"
@@ -42,7 +43,8 @@ class Server:
         self.looking.set()
         assert self.may_look.wait(30)
 
-    def accept(self, workspace: str, run_id: str, points: object) -> Future[None]:
+    def send(self, event: MetricLogged) -> Future[None]:
+        MetricLogged.model_validate(event.model_dump())
         done: Future[None] = Future()
         done.set_result(None)
         return done

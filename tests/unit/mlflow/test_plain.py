@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from typing import Any
 from urllib.parse import urlencode
 
@@ -11,6 +10,7 @@ import pytest
 
 from gangline_mlflow import plain
 from gangline_mlflow.plain import HistoryAsked, Logged, Odd, RunsAsked, SampleAsked
+from gangline_schemas.events.metrics import LARGEST
 
 POINT = {"key": "loss", "value": 0.5, "timestamp": 1000, "step": 3}
 ONE = {"run_id": "r1", "run_uuid": "r1", **POINT}
@@ -21,23 +21,29 @@ def body(value: object) -> bytes:
 
 
 def test_one_metric() -> None:
-    assert plain.log_metric(body(ONE)) == Logged("r1", [("loss", 3, 1000, 0.5)])
-    assert plain.log_metric(body({**ONE, "value": 2})).points[0][3] == 2.0
+    assert plain.log_metric(body(ONE)) == Logged("r1", ("loss",), (3,), (1000,), (0.5,))
+    (value,) = plain.log_metric(body({**ONE, "value": 2})).values
+    assert (value, type(value)) == (2.0, float)
     without_step = {name: value for name, value in ONE.items() if name != "step"}
-    assert plain.log_metric(body(without_step)).points[0][1] == 0
+    assert plain.log_metric(body(without_step)).steps == (0,)
 
 
-@pytest.mark.parametrize(("text", "value"), [("Infinity", math.inf), ("-Infinity", -math.inf)])
-def test_infinities_are_spelled_as_protobuf_does(text: str, value: float) -> None:
-    assert plain.log_metric(body({**ONE, "value": text})).points[0][3] == value
-    assert math.isnan(plain.log_metric(body({**ONE, "value": "NaN"})).points[0][3])
+@pytest.mark.parametrize(
+    ("text", "value"), [("Infinity", LARGEST), ("-Infinity", -LARGEST), ("NaN", None)]
+)
+def test_values_that_are_not_finite_are_spelled_as_protobuf_does(
+    text: str, value: float | None
+) -> None:
+    assert plain.log_metric(body({**ONE, "value": text})).values == (value,)
+    batch = {"run_id": "r1", "metrics": [POINT, {**POINT, "value": text}]}
+    assert plain.log_batch(body(batch)).values == (0.5, value)
 
 
 @pytest.mark.parametrize(
     "change",
     [
         {"value": "0.5"}, {"value": 10**400}, {"value": True}, {"value": None},
-        {"timestamp": 1.5}, {"timestamp": -1},
+        {"timestamp": 1.5}, {"timestamp": 1000.0}, {"timestamp": -1}, {"timestamp": 2**63},
         {"timestamp": "1000"}, {"step": True}, {"step": 2**63}, {"step": "3"}, {"key": ""},
         {"key": 3}, {"run_id": ""}, {"run_uuid": "r2"}, {"model_id": "m-1"}, {"Value": 1.0},
     ],
@@ -57,8 +63,8 @@ def test_a_body_that_is_no_object_is_left_to_mlflow(text: bytes) -> None:
 
 def test_a_batch_of_metrics() -> None:
     batch = {"run_id": "r1", "metrics": [POINT, {**POINT, "step": 4}], "params": [], "tags": []}
-    steps = [point[1] for point in plain.log_batch(body(batch)).points]
-    assert steps == [3, 4]
+    logged = plain.log_batch(body(batch))
+    assert logged == Logged("r1", ("loss",) * 2, (3, 4), (1000,) * 2, (0.5,) * 2)
 
 
 @pytest.mark.parametrize(

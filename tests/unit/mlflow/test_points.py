@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ import pytest
 pytest.importorskip("sqlalchemy")
 
 from gangline_bus.memory import Broker
-from gangline_bus.ports import BusError, Writer
+from gangline_bus.ports import BusError, OutRecord, Writer
 from gangline_bus.topics import TopicNames
 from gangline_mlflow.artifacts import Artifacts
 from gangline_mlflow.history import Histories
@@ -68,7 +69,7 @@ def test_a_value_that_could_not_be_written_stays_unless_a_newer_one_comes() -> N
     with pytest.raises(OSError, match="locked"):
         log.points.flush()
     log.table.before = lambda: None
-    log.points.settle_latest("r1")
+    log.points.settle_latest()
     assert log.table.rows == {KEY: (7, 1000, 0.7, False)}
 
 
@@ -85,7 +86,7 @@ def test_a_database_that_comes_back_gets_what_was_logged(monkeypatch: pytest.Mon
     log.log(7, 0.7)
     log.table.before = away
     with pytest.raises(NotSettledError, match="database"):
-        log.points.settle_latest("r1")
+        log.points.settle_latest()
     patiently(log.points.flush)
     assert log.table.rows == {KEY: (7, 1000, 0.7, False)}
     assert tries == 4
@@ -132,7 +133,7 @@ def test_a_reader_waits_for_a_write_in_progress() -> None:
     seen: list[Latest] = []
 
     def read() -> None:
-        log.points.settle_latest("r1")
+        log.points.settle_latest()
         seen.append(dict(log.table.rows))
 
     reader = threading.Thread(target=read)
@@ -142,3 +143,46 @@ def test_a_reader_waits_for_a_write_in_progress() -> None:
     reader.join(30)
     writer.join(30)
     assert seen == [{KEY: (1, 1000, 0.5, False)}]
+
+
+def test_own_points_count_once_they_are_acknowledged_whether_read_back_or_not() -> None:
+    log = Log()
+    log.points.accept("nlp", "r1", [("loss", 1, 1000, 0.5)]).result(5)
+    log.points.settle_latest()
+    assert log.table.rows == {KEY: (1, 1000, 0.5, False)}
+    log.table.rows.clear()
+    log.points._take(log.reader.poll(10, 1.0))
+    log.points.settle_latest()
+    assert log.table.rows == {}
+
+
+def test_points_that_are_read_before_the_acknowledgement_are_there() -> None:
+    log = Log()
+    genuine = log.points._writer
+    kept: list[Callable[[BusError | None], None]] = []
+
+    def send(record: OutRecord, done: Callable[[BusError | None], None]) -> None:
+        genuine.send(record)
+        kept.append(done)
+
+    log.points._writer = cast("Writer", SimpleNamespace(send=send))
+    for error in (None, BusError("no answer in time")):  # also one that is there all the same
+        log.table.rows.clear()
+        accepted = log.points.accept("nlp", "r1", [("loss", len(kept), 1000, 0.5)])
+        if error is not None:
+            kept[-1](error)
+        log.points._take(log.reader.poll(10, 1.0))
+        if error is None:
+            kept[-1](error)
+        assert accepted.exception(5) is error
+        log.points.settle_latest()
+        assert log.table.rows == {KEY: (len(kept) - 1, 1000, 0.5, False)}
+
+
+def test_of_a_batch_the_newest_value_of_each_name_counts() -> None:
+    log = Log()
+    points = [("loss", 2, 5, 0.1), ("acc", 1, 5, 0.5), ("loss", 1, 9, 0.9), ("loss", 2, 5, 0.3)]
+    log.points.accept("nlp", "r1", points).result(5)
+    log.points.accept("nlp", "r1", [("acc", 1, 6, math.nan)]).result(5)
+    log.points.settle_latest()
+    assert log.table.rows == {KEY: (2, 5, 0.3, False), ("r1", "acc"): (1, 6, 0.0, True)}

@@ -19,6 +19,7 @@ from gangline_bus.kafka_client import (
     API_TIMEOUT_S,
     COMPACTED,
     CONSUMER,
+    PATIENT_FETCH_BYTES,
     PRODUCER,
     SESSION_TIMEOUT_MS,
     TAKEOVER_TIMEOUT_S,
@@ -152,9 +153,12 @@ class KafkaBus:
         """Fence earlier writers of the id."""
         return KafkaTransactionalWriter(self, transactional_id)
 
-    def reader(self, name: str) -> KafkaReader:
+    def reader(self, name: str, *, patient: bool = False) -> KafkaReader:
         """A reader outside of any group's membership."""
-        return KafkaReader({**self.base, **CONSUMER, "group.id": f"{self._client}.{name}"})
+        own: dict[str, Any] = {"group.id": f"{self._client}.{name}"}
+        if patient:  # the broker answers after fetch.wait.max.ms at the latest
+            own["fetch.min.bytes"] = PATIENT_FETCH_BYTES
+        return KafkaReader({**self.base, **CONSUMER, **own})
 
     def join(self, group: str, topic: str) -> KafkaMember:
         """Join with the classic protocol; with an `instance`, a restart takes its place at once."""

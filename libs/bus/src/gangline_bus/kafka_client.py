@@ -48,6 +48,7 @@ PRODUCER: dict[str, Any] = {
     "queue.buffering.max.kbytes": 65_536,
     "message.max.bytes": MAX_RECORD_BYTES,
 }
+PATIENT_FETCH_BYTES = 65_536
 CONSUMER: dict[str, Any] = {
     "enable.auto.commit": False,
     "enable.partition.eof": True,

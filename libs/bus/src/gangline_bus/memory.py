@@ -101,7 +101,7 @@ class MemoryBus(Connection):
         """Fence earlier writers of the id, end what they left open, and take their place."""
         return MemoryTransactionalWriter(self, transactional_id)
 
-    def reader(self, name: str) -> MemoryReader:
+    def reader(self, name: str, *, patient: bool = False) -> MemoryReader:
         """A reader of committed records."""
         return MemoryReader(self)
 

@@ -189,8 +189,11 @@ class Bus(Protocol):
     def transactional_writer(self, transactional_id: str) -> TransactionalWriter:
         """The writer of this id; every earlier one is fenced when this returns."""
 
-    def reader(self, name: str) -> Reader:
-        """A reader; `name` stands in the broker's logs and metrics."""
+    def reader(self, name: str, *, patient: bool = False) -> Reader:
+        """A reader; `name` stands in the broker's logs and metrics.
+
+        `patient`: records may come 100 ms later, several at once, which costs the broker less.
+        """
 
     def join(self, group: str, topic: str) -> Member:
         """Join the group that shares out `topic`'s partitions."""

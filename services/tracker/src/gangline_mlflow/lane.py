@@ -17,7 +17,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.utils.search_utils import SearchUtils
 from mlflow.utils.validation import _validate_metric
 from mlflow.utils.workspace_context import ServerWorkspaceContext
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gangline_bus.ports import BusError
@@ -28,7 +28,11 @@ from gangline_mlflow.history import Unreadable
 from gangline_mlflow.plain import HistoryAsked, Logged, Odd, SampleAsked
 from gangline_mlflow.points import NotSettledError
 from gangline_mlflow.store import ACCEPT_S, GanglineStore
+from gangline_schemas.events.metrics import MetricLogged
+from gangline_schemas.limits import MetricName
+from gangline_schemas.mlflow_workspace import team_of
 
+_NAME: TypeAdapter[str] = TypeAdapter(MetricName)
 _NAMES_KEPT = 100_000
 _RUNS_KEPT = 100_000
 # Writes that leave active runs active. After any other one, runs are looked up again.
@@ -100,17 +104,30 @@ class FastLane:
         return await self._accept(workspace, plain.log_batch(body))
 
     async def _accept(self, workspace: str, logged: Logged) -> bytes:
-        for point in logged.points:
-            if point[0] not in self._good_names:
-                self._check_name(point[0])
+        if not self._good_names.issuperset(logged.names):
+            for name in set(logged.names) - self._good_names:
+                self._check_name(name)
         if (workspace, logged.run_id) not in self._active:
             await self._look_up(workspace, logged.run_id)
-        accepted = self._points.accept(workspace, logged.run_id, logged.points)
+        event = MetricLogged.model_construct(  # each part of it is checked already
+            run_id=logged.run_id,
+            team=team_of(workspace),
+            name=logged.names,
+            step=logged.steps,
+            time_ms=logged.times_ms,
+            value=logged.values,
+        )
+        accepted = self._points.send(event)
         await asyncio.wait_for(asyncio.wrap_future(accepted), ACCEPT_S)
         return b"{}"
 
     async def _look_up(self, workspace: str, run_id: str) -> None:
-        """Raise MlflowException unless the run is active; remember it if nothing changed since."""
+        """Raise MlflowException unless the run is active; remember it if nothing changed since.
+
+        Raises ValidationError when no event can name the run or its team.
+        """
+        team = team_of(workspace)
+        MetricLogged(run_id=run_id, team=team, name=("x",), step=(0,), time_ms=(0,), value=(0.0,))
         active = self._active
         # Not the threads of `to_thread`: readers that wait for ClickHouse may hold all of these.
         await asyncio.to_thread(_within, workspace, self._store.assert_active, run_id)
@@ -121,6 +138,7 @@ class FastLane:
 
     def _check_name(self, name: str) -> None:
         _validate_metric(name, 0.0, 0, 0)
+        _NAME.validate_python(name)
         if len(self._good_names) >= _NAMES_KEPT:
             self._good_names.clear()
         self._good_names.add(name)

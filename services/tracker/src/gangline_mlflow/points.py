@@ -1,14 +1,15 @@
 """Points on their way: to Kafka, into `latest_metrics`, and when a reader finds them.
 
-1. `accept` sends points to gangline.metrics. Its future is done when all replicas have them; only
-   then does the client get its answer.
-2. `follow` reads the topic in a thread, and `flush` writes the newest value of each metric to
-   SQL, in one transaction with the offsets behind them. So a process that was killed continues
-   where SQL stands, and loses no point and counts none twice.
+1. `send` sends points to gangline.metrics. Its future is done when all replicas have them; only
+   then does the client get its answer, and its points are among the newest values.
+2. `follow` reads the topic in a thread: points of others, of earlier processes, and how far the own
+   ones are. `flush` writes the newest value of each metric to SQL, in one transaction with the
+   offsets behind them. So a process that was killed continues where SQL stands, and loses no point
+   and counts none twice.
 3. The tracker reads the same topic into ClickHouse.
 
-Readers wait for the points of their runs that this process accepted: `settle_latest` until SQL has
-them, `settle_history` until ClickHouse has. Nothing is waited for when nothing is on its way.
+Readers wait for the points that this process acknowledged: `settle_latest` until SQL has them,
+`settle_history` until ClickHouse has. Nothing is waited for when nothing is on its way.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import uuid
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from datetime import UTC, datetime
+from typing import NamedTuple, cast
 
 import structlog
 
@@ -45,6 +47,12 @@ _RUNS_KEPT = 10_000
 _VALUES_KEPT = 100_000
 
 
+class _Sent(NamedTuple):
+    run_id: str
+    event: MetricLogged | None
+    """None: its points are among the newest values already."""
+
+
 class NotSettledError(Exception):
     """Points that were accepted are not readable in time."""
 
@@ -57,10 +65,11 @@ class Points:
         self._topic = parts.names.name(Topic.METRICS)
         self._writer = parts.bus.writer(prompt=True)
         self._bus, self._names, self._beat = parts.bus, parts.names, parts.beat
-        self._reader = parts.bus.reader("latest")
+        self._reader = parts.bus.reader("latest", patient=True)
         self._changed = threading.Condition()
         self._flushing = threading.Lock()
-        self._open: dict[str, set[str]] = {}  # ids of events that were not read back, by run
+        self._sent: dict[str, _Sent] = {}  # events that were not read back, by their ids
+        self._open: dict[str, set[str]] = {}  # the same ids by run
         self._places: dict[str, tuple[int, int]] = {}  # (partition, offset) of a run's last event
         self._floor: dict[int, int] = {}  # the same for all runs that are in no `_places`
         self._latest: Latest = {}
@@ -92,10 +101,7 @@ class Points:
         threading.Thread(target=self._follow, name="latest", daemon=True).start()
 
     def accept(self, workspace: str, run_id: str, points: Sequence[Point]) -> Future[None]:
-        """Send valid points of one run.
-
-        Raises BusError when the bus takes no more, and ValueError for what no event can hold.
-        """
+        """The same with points that are not checked. Raises BusError, and ValidationError."""
         names, steps, times, values = zip(*points, strict=True)
         event = MetricLogged(
             run_id=run_id,
@@ -105,18 +111,25 @@ class Points:
             time_ms=times,
             value=tuple(map(published, values)),
         )
+        return self.send(event)
+
+    def send(self, event: MetricLogged) -> Future[None]:
+        """Send points of one run. Raises BusError when the bus takes no more."""
+        run_id = event.run_id
         envelope = Envelope(uuid.uuid4().hex, SOURCE, datetime.now(UTC), run_id, event)
         done: Future[None] = Future()
         done.set_running_or_notify_cancel()  # a caller that waits no longer cannot cancel it
 
         def delivered(error: BusError | None) -> None:
             if error is None:
+                self._acknowledged(envelope.id)
                 done.set_result(None)
             else:
                 self._forget(run_id, envelope.id)
                 done.set_exception(error)
 
         with self._changed:
+            self._sent[envelope.id] = _Sent(run_id, event)
             self._open.setdefault(run_id, set()).add(envelope.id)
         try:
             self._writer.send(encode(envelope, topic=self._topic), delivered)
@@ -125,20 +138,20 @@ class Points:
             raise
         return done
 
-    def settle_latest(self, run_id: str | None = None) -> None:
-        """Wait until SQL has what was accepted of this run, or of all. Raises NotSettledError."""
+    def settle_latest(self) -> None:
+        """Wait until SQL has what was acknowledged. Raises NotSettledError."""
+        if self._failure is not None:
+            raise NotSettledError("metrics cannot be stored") from self._failure
         with self._changed:
-            is_written = not self._latest and not self._flushing.locked()
-            if is_written and not self._waiting(run_id):
+            if not self._latest and not self._flushing.locked():
                 return
-            self._await_reading(run_id)
         try:
             self.flush()
         except DatabaseAway as error:
             raise NotSettledError("the database does not answer") from error
 
     def settle_history(self, run_ids: Iterable[str]) -> None:
-        """Wait until ClickHouse has what was accepted of these runs. Raises NotSettledError."""
+        """Wait until ClickHouse has what was sent for these runs. Raises NotSettledError."""
         wanted: dict[int, int] = {}
         with self._changed:
             for run_id in run_ids:
@@ -155,7 +168,7 @@ class Points:
                 break
             if time.monotonic() > deadline:
                 raise NotSettledError("the tracker has not written these metrics yet")
-            time.sleep(0.01)
+            time.sleep(0.02)
         self._passed(positions)
 
     def flush(self) -> None:
@@ -164,7 +177,7 @@ class Points:
             with self._changed:
                 latest, self._latest = self._latest, {}
                 positions, self._positions = self._positions, {}
-            if not positions:
+            if not latest and not positions:
                 return
             try:
                 self._table.write(latest, positions)
@@ -175,27 +188,35 @@ class Points:
                     self._positions = {**positions, **self._positions}
                 raise
 
-    def _waiting(self, run_id: str | None) -> bool:
-        return bool(self._open) if run_id is None else run_id in self._open
-
-    def _await_reading(self, run_id: str | None) -> None:
-        """Until the events that are open now were read back; the lock is held."""
-        runs = [run_id] if run_id is not None else list(self._open)
-        wanted = {run: set(self._open[run]) for run in runs if run in self._open}
+    def _await_reading(self, run_id: str) -> None:
+        """Until the run's events that are open now were read back; the lock is held."""
+        wanted = set(self._open.get(run_id, ()))
         deadline = time.monotonic() + SETTLE_S
-        while any(ids & self._open.get(run, set()) for run, ids in wanted.items()):
+        while wanted & self._open.get(run_id, set()):
             if self._failure is not None:
                 raise NotSettledError("metrics cannot be stored") from self._failure
             if not self._changed.wait(deadline - time.monotonic()):
                 raise NotSettledError("the bus has not returned these metrics yet")
 
+    def _acknowledged(self, event_id: str) -> None:
+        with self._changed:
+            sent = self._sent.get(event_id)  # None: it was read back first
+            if sent is not None and sent.event is not None:
+                self._fold(sent.event)
+                self._sent[event_id] = _Sent(sent.run_id, None)
+
     def _forget(self, run_id: str, event_id: str) -> None:
         with self._changed:
-            ids = self._open.get(run_id, set())
+            self._sent.pop(event_id, None)
+            self._close(run_id, event_id)
+            self._changed.notify_all()
+
+    def _close(self, run_id: str, event_id: str) -> None:
+        ids = self._open.get(run_id)
+        if ids is not None:
             ids.discard(event_id)
             if not ids:
-                self._open.pop(run_id, None)
-            self._changed.notify_all()
+                del self._open[run_id]
 
     def _follow(self) -> None:
         written = analyzed = time.monotonic()
@@ -203,7 +224,7 @@ class Points:
             while True:
                 self._take(self._reader.poll(_RECORDS, _POLL_S))
                 now = time.monotonic()
-                if self._positions and now - written >= _FLUSH_EVERY_S:
+                if now - written >= _FLUSH_EVERY_S and (self._positions or self._latest):
                     patiently(self.flush)  # nothing is read from the bus meanwhile
                     written = now
                     if now - analyzed >= _ANALYZE_EVERY_S:
@@ -216,20 +237,27 @@ class Points:
             raise  # ends the process
 
     def _take(self, records: Sequence[Record]) -> None:
-        read = [(record, _event(record)) for record in records]
+        ids = [_id(record) for record in records]
+        others = {
+            event_id: _event(record)
+            for event_id, record in zip(ids, records, strict=True)
+            if event_id not in self._sent
+        }
         with self._changed:
-            for record, found in read:
+            for record, event_id in zip(records, ids, strict=True):
                 self._positions[record.partition] = record.offset + 1
-                if found is None:
-                    continue
-                event_id, event = found
-                self._fold(event)
-                self._places[event.run_id] = (record.partition, record.offset)
-                ids = self._open.get(event.run_id)
-                if ids is not None:
-                    ids.discard(event_id)
-                    if not ids:
-                        del self._open[event.run_id]
+                sent = self._sent.pop(event_id, None)
+                if sent is not None:
+                    run_id, event = sent
+                    self._close(run_id, event_id)
+                else:
+                    event = others[event_id] if event_id in others else _event(record)
+                    if event is None:
+                        continue
+                    run_id = event.run_id
+                if event is not None:
+                    self._fold(event)
+                self._places[run_id] = (record.partition, record.offset)
             if len(self._places) > _RUNS_KEPT:
                 for partition, offset in self._places.values():
                     self._floor[partition] = max(offset, self._floor.get(partition, -1))
@@ -237,10 +265,21 @@ class Points:
             self._changed.notify_all()
 
     def _fold(self, event: MetricLogged) -> None:
-        columns = zip(event.name, event.step, event.time_ms, event.value, strict=True)
-        for name, step, time_ms, value in columns:
-            row = (step, time_ms, 0.0 if value is None else value, value is None)
-            keep_newer(self._latest, (event.run_id, name), row)
+        if None in event.value:
+            columns = zip(event.name, event.step, event.time_ms, event.value, strict=True)
+            for name, step, time_ms, value in columns:
+                row = (step, time_ms, 0.0 if value is None else value, value is None)
+                keep_newer(self._latest, (event.run_id, name), row)
+            return
+        newest: dict[str, tuple[int, int, float]] = {}
+        values = cast("tuple[float, ...]", event.value)
+        rows = zip(event.step, event.time_ms, values, strict=True)
+        for name, found in zip(event.name, rows, strict=True):
+            known = newest.get(name)
+            if known is None or found > known:
+                newest[name] = found
+        for name, found in newest.items():
+            keep_newer(self._latest, (event.run_id, name), (*found, False))
 
     def _passed(self, positions: dict[int, int]) -> None:
         """ClickHouse has so much: forget places before it."""
@@ -253,12 +292,17 @@ class Points:
                     del self._floor[partition]
 
 
-def _event(record: Record) -> tuple[str, MetricLogged] | None:
+def _id(record: Record) -> str:
+    """The id in its headers; "" without one that can be read."""
+    return next((v.decode("latin1") for name, v in record.headers if name == "ce_id"), "")
+
+
+def _event(record: Record) -> MetricLogged | None:
     try:
-        envelope = receive(record).envelope
+        event = receive(record).envelope.data
     except UndecodableError as error:
         place = TopicPartition(record.topic, record.partition)
         log.warning("record skipped", place=str(place), offset=record.offset, error=error.reason)
         return None
-    assert isinstance(envelope.data, MetricLogged)  # noqa: S101 - the topic has one type
-    return envelope.id, envelope.data
+    assert isinstance(event, MetricLogged)  # noqa: S101 - the topic has one type
+    return event

@@ -101,23 +101,23 @@ class GanglineStore(WorkspaceAwareSqlAlchemyStore):  # type: ignore[misc]  # MLf
 
     def get_run(self, run_id: str) -> Any:
         """MLflow's, after what was accepted before."""
-        self._settle(run_id)
+        self._settle()
         return super().get_run(run_id)
 
     def _search_runs(self, *args: Any, **kwargs: Any) -> Any:
-        self._settle(None)
+        self._settle()
         return super()._search_runs(*args, **kwargs)
 
     def search_json(self, asked: RunsAsked) -> bytes:
         """The answer to runs/search, after what was accepted before. Raises Odd."""
-        self._settle(None)
+        self._settle()
         with self.ManagedSessionMaker() as session:
             mine = self._filter_experiment_ids(session, asked.experiments)
             return found_runs(session, asked, mine)
 
-    def _settle(self, run_id: str | None) -> None:
+    def _settle(self) -> None:
         with _refusals():
-            self.points.settle_latest(run_id)
+            self.points.settle_latest()
 
     # Histories, in ClickHouse
 

@@ -13,7 +13,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 from opentelemetry.metrics import CallbackOptions, Observation
 
@@ -29,7 +30,7 @@ from gangline_tracker.config import Settings
 from gangline_tracker.engine import EngineUnavailable, wait_for_inserts
 from gangline_tracker.event_batch import EventBatch
 from gangline_tracker.http import THREADS, ClickHouseEndpoint
-from gangline_tracker.ingest import GROUPS, STREAM_BATCHES, Counts, Group, Pipeline
+from gangline_tracker.ingest import GROUPS, METRICS, STREAM_BATCHES, Counts, Group, Pipeline
 from gangline_tracker.migrate import migrate
 from gangline_tracker.query_turns import QueryTurns
 from gangline_tracker.reader import QueryReader
@@ -38,6 +39,7 @@ from gangline_tracker.sink import ClickHouseSink
 
 _AWAY = (EngineUnavailable, BusUnavailable)
 _STALL_S = 20.0
+_UNASKED = timedelta(milliseconds=100)
 COUNTERS: Mapping[str, str] = {
     "gangline.tracker.records": "Records read from Kafka",
     "gangline.tracker.rows": "Rows written to ClickHouse",
@@ -53,8 +55,9 @@ def main(context: Context[Settings]) -> int:
     names = TopicNames(context.settings.topic_prefix)
     begin_on_bus("tracker", connect(context.settings, "tracker"), names, context)
     _prepare_database(context)
-    server = _serve(context)
-    workers = [_Ingest(context, group, names) for group in GROUPS]
+    wanted = threading.Event() if context.settings.engine().embedded else None
+    server = _serve(context, wanted)
+    workers = [_Ingest(context, group, names, wanted) for group in GROUPS]
     _export(context, workers)
     for worker in workers:
         worker.thread.start()
@@ -85,7 +88,7 @@ def _prepare_database(context: Context[Settings]) -> None:
     context.health.set("clickhouse", ok=True)
 
 
-def _serve(context: Context[Settings]) -> HttpServer | None:
+def _serve(context: Context[Settings], wanted: threading.Event | None) -> HttpServer | None:
     settings = context.settings
     if not settings.engine().embedded or settings.tokens_file is None:
         return None
@@ -100,6 +103,7 @@ def _serve(context: Context[Settings]) -> HttpServer | None:
         tokens,
         threads=max(THREADS, limits.at_once),
         turns=QueryTurns(settings.queries_per_user),
+        wanted=wanted,
     )
     server = HttpServer(LOOPBACK, settings.http_port)
     server.start(endpoint.app)
@@ -113,7 +117,17 @@ def _serve(context: Context[Settings]) -> HttpServer | None:
 class _Ingest:
     """One group's thread, with a bus connection and a database client of its own."""
 
-    def __init__(self, context: Context[Settings], group: Group, names: TopicNames) -> None:
+    def __init__(
+        self,
+        context: Context[Settings],
+        group: Group,
+        names: TopicNames,
+        wanted: threading.Event | None,
+    ) -> None:
+        """`wanted`: readers of metrics wait. None: they ask a server, unseen by us."""
+        self._wanted = wanted if group is METRICS else None
+        if group is METRICS and wanted is None:
+            group = replace(group, flush_after=_UNASKED)
         self.group = group
         self.counts = Counts()
         self._context = context
@@ -155,6 +169,7 @@ class _Ingest:
                 lambda: datetime.now(UTC),
                 names=self._names,
                 counts=self.counts,
+                wanted=self._wanted,
             )
             self._context.health.set(f"ingest {self.group.table}", ok=True)
             pipeline.run(self._context.stopping, self._beat)

@@ -8,6 +8,7 @@ stands in the middle of a result. Settings that clients send are accepted and ha
 from __future__ import annotations
 
 import asyncio
+import threading
 import uuid
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +24,7 @@ from gangline_service.request_body import BodyTooLarge, BodyTooSlow, bounded
 from gangline_service.tokens import Principal, Role, TokenBook
 from gangline_tracker import hello
 from gangline_tracker.form import FORM, fields
+from gangline_tracker.ingest import METRICS
 from gangline_tracker.loopback import is_local, token_of
 from gangline_tracker.query_turns import QueryTurns, TooManyOfUser
 from gangline_tracker.reader import Answer, QueryFailed, QueryReader
@@ -69,7 +71,10 @@ class ClickHouseEndpoint:
         *,
         threads: int = THREADS,
         turns: QueryTurns | None = None,
+        wanted: threading.Event | None = None,
     ) -> None:
+        """`wanted` is set when one of our services asks for points of metrics."""
+        self._wanted = wanted
         self._turns = turns or QueryTurns()
         self._lanes = {
             of_service: (lane, ThreadPoolExecutor(threads, thread_name_prefix="query"))
@@ -122,6 +127,8 @@ class ClickHouseEndpoint:
 
         try:
             if principal.role is Role.SERVICE:
+                if self._wanted is not None and METRICS.table in text:
+                    self._wanted.set()
                 return await asyncio.get_running_loop().run_in_executor(pool, run)
             async with self._turns.of(principal.name):
                 return await asyncio.get_running_loop().run_in_executor(pool, run)
