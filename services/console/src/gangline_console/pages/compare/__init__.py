@@ -1,0 +1,95 @@
+"""Comparison: up to 50 runs, their curves over one another, and what differs between them.
+
+The address is the whole view: `runs`, `tab`, `metric`, `x`, `smooth`, `log`, `band`, `first` and
+`last` (the zoom), `hide`, `brush`, and the axes of the scatter plot `sx`, `sy`, `sc`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+from starlette.responses import Response
+
+from gangline_console.client import ApiError
+from gangline_console.page import Page, View
+from gangline_console.pages.compare import grids
+from gangline_console.pages.runs import split
+from gangline_console.pages.runs.columns import metric_names
+from gangline_schemas.api.runs import MAX_COMPARED, Axis, Comparison, RunPage
+
+TABS = (
+    ("curves", "Curves"),
+    ("config", "Differences"),
+    ("metrics", "Metrics"),
+    ("axes", "Parallel axes"),
+    ("scatter", "Scatter"),
+    ("resources", "Resources"),
+)
+PLOTS = 4
+"""Metrics that are drawn if none is chosen."""
+MOST_PLOTS = 24
+FEW_RUNS, POINTS_OF_FEW, POINTS = 10, 600, 300
+_STATE = ("x", "smooth", "log", "band", "first", "last", "hide", "brush", "sx", "sy", "sc")
+
+
+async def _show(view: View) -> Response:
+    ids = _ids(view)
+    if not ids:
+        return view.render("compare/none.html", lost=[], found=[], most=MAX_COMPARED)
+    try:
+        found = await view.api.get("/v1/runs/compare", Comparison, {"run": ids, "curves": False})
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        return await _lost(view, ids)
+    return view.render("compare/page.html", **_page(view, found))
+
+
+async def _lost(view: View, ids: list[str]) -> Response:
+    """Which of the runs are not there; the others can be compared."""
+    quoted = ", ".join("'" + run_id.replace("'", "''") + "'" for run_id in ids)
+    page = await view.api.get(
+        "/v1/runs", RunPage, {"where": f"run_id IN ({quoted})", "limit": len(ids)}
+    )
+    known = {run.run_id for run in page.runs}
+    return view.render(
+        "compare/none.html",
+        404,
+        lost=[run_id for run_id in ids if run_id not in known],
+        found=[run_id for run_id in ids if run_id in known],
+        most=MAX_COMPARED,
+    )
+
+
+def _ids(view: View) -> list[str]:
+    return split(",".join([*view.query_all("runs"), *view.query_all("run")]))
+
+
+def _page(view: View, found: Comparison) -> dict[str, Any]:
+    ids = [run.run_id for run in found.runs]
+    names = metric_names(found.metrics)
+    chosen = [name for name in dict.fromkeys(view.query_all("metric")) if name][:MOST_PLOTS]
+    tab = view.query("tab")
+    tabs = {name for name, _ in TABS}
+    kept = {name: view.query(name) for name in _STATE}
+    address = {"runs": ",".join(ids), "metric": chosen, **kept}
+    axes: tuple[str, ...] = get_args(Axis)
+    return {
+        "found": found,
+        "lines": [{"id": run.run_id, "name": run.name or run.run_id} for run in found.runs],
+        "names": names,
+        "plots": chosen or names[:PLOTS],
+        "chosen": chosen,
+        "address": address,
+        "tab": tab if tab in tabs else "curves",
+        "tabs": TABS,
+        "axes": axes if "tokens" in found.metrics else tuple(a for a in axes if a != "tokens"),
+        "axis": kept["x"] if kept["x"] in axes else "step",
+        "points": POINTS if len(ids) > FEW_RUNS else POINTS_OF_FEW,
+        "differences": grids.differences(found),
+        "finals": grids.finals(found),
+        "code": grids.code(found),
+    }
+
+
+PAGE = Page("compare", "Comparison", get={"/compare": _show})
