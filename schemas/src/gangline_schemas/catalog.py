@@ -30,6 +30,7 @@ class Topic(StrEnum):
     LOGS = "gangline.logs"
     PROGRESS = "gangline.progress"
     PARTS = "gangline.parts"
+    VITALS = "gangline.vitals"
     METRICS = "gangline.metrics"
 
     @property

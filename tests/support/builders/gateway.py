@@ -27,6 +27,7 @@ from gangline_bus.topics import TopicNames, create_topics
 from gangline_gateway.app import create_app
 from gangline_gateway.app_context import AppContext
 from gangline_gateway.changes import Changes
+from gangline_gateway.dead_letters import DeadLetters
 from gangline_gateway.follow import Followers
 from gangline_gateway.history_access import HistoryAccess, Queries
 from gangline_gateway.publish import Publisher
@@ -179,6 +180,7 @@ class GatewayHarness:
             store=LocalStore(folder / "store"),
             scheduler=SchedulerQuestions(self.tail, work_s=DEADLINE_S, wait_s=DEADLINE_S),
             answer_wait_s=DEADLINE_S if deciding else 0.05,
+            dead_letters=DeadLetters(lambda: self.broker.connect("dead-letters"), self.names),
         )
         self.limits = RequestLimits(per_s=100_000, burst=100_000)
         self._telemetry = start_telemetry("gateway", "test")

@@ -13,6 +13,8 @@ from gangline_tracker.live import CLIENT
 from support.deciders import DECIDERS
 
 PAGE = Path(__file__).parents[3] / "deploy" / "kafka" / "README.md"
+SELF = {Topic.PARTS.value, Topic.VITALS.value}
+"""Where a service reports itself."""
 SETS_UP_TEAMS = {"quota": {Topic.ADMIN.value}}
 """quota publishes its file of teams as a request."""
 
@@ -48,7 +50,7 @@ def test_a_decider_reads_its_inputs_and_writes_its_log(name: str) -> None:
     rights = table()[decider.name]
     heard = (*decider.inputs, *decider.signals)
     assert rights.read == {topic.value for topic in (*heard, decider.log)}
-    own = {decider.log.value, Topic.PARTS.value} | SETS_UP_TEAMS.get(decider.name, set())
+    own = {decider.log.value} | SELF | SETS_UP_TEAMS.get(decider.name, set())
     assert rights.write == own | dead_letters(heard)
     assert rights.transactional == f"gangline.{decider.name}."
     assert rights.group == f"gangline.{decider.name}"
@@ -57,11 +59,15 @@ def test_a_decider_reads_its_inputs_and_writes_its_log(name: str) -> None:
 def test_the_tracker_and_the_gateway_read_nearly_everything() -> None:
     tracker, gateway = table()["tracker"], table()["gateway"]
     topics = tuple(topic for group in GROUPS for topic in group.topics)
-    assert tracker.read == {topic.value for topic in topics} == {*Topic} - {Topic.PROGRESS}
+    assert (
+        tracker.read
+        == {topic.value for topic in topics}
+        == ({*Topic} - {Topic.PROGRESS, Topic.VITALS})
+    )
     assert gateway.read == {*Topic} - {Topic.METRICS}
     refusing = tuple(t for group in GROUPS if group.dead_letters for t in group.topics)
-    assert tracker.write == {Topic.PARTS.value} | dead_letters(refusing)
-    assert gateway.write == {Topic.REQUESTS.value, Topic.ADMIN.value, Topic.PARTS.value}
+    assert tracker.write == SELF | dead_letters(refusing)
+    assert gateway.write == {Topic.REQUESTS.value, Topic.ADMIN.value} | SELF
 
 
 def test_a_submitter_asks_of_jobs_alone() -> None:
@@ -92,7 +98,7 @@ def test_a_log_has_one_writer_and_a_transactional_id_one_holder() -> None:
 def test_progress_is_written_by_the_live_view_alone() -> None:
     rights = table()
     assert rights["live-view"].read == {Topic.STEPS, Topic.PROGRESS}
-    assert rights["live-view"].write == {Topic.PROGRESS}
+    assert rights["live-view"].write == {Topic.PROGRESS, Topic.VITALS}
     assert rights["live-view"].group == CLIENT
     assert [p for p, right in rights.items() if Topic.PROGRESS in right.write] == ["live-view"]
     assert catalog()[Topic.PROGRESS].owner == "live-view"
@@ -102,7 +108,7 @@ def test_metrics_are_written_by_the_mlflow_server_and_by_agents() -> None:
     rights = table()
     read = {Topic.METRICS, Topic.SCHEDULING, Topic.FAULTS, Topic.PROGRESS}
     assert rights["mlflow"].read == read
-    assert rights["mlflow"].write == {Topic.METRICS}
+    assert rights["mlflow"].write == {Topic.METRICS, Topic.VITALS}
     writers = {name for name, right in rights.items() if Topic.METRICS in right.write}
     assert writers == {"mlflow", "agent"}
 

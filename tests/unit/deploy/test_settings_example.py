@@ -41,6 +41,7 @@ def test_one_file_is_read_by_all_services() -> None:
 
 def test_the_alerts_service_reads_its_table() -> None:
     assert AlertSettings().alerts_file == Path("/etc/gangline/alerts.yaml")
+    assert GatewaySettings().alerts_file == AlertSettings().alerts_file
 
 
 def test_agents_send_jobs_to_the_gateway() -> None:

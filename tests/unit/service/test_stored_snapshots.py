@@ -11,7 +11,7 @@ from gangline_quota.core.decide import Quota
 from gangline_quota.core.snapshot import codec
 from gangline_service.deciding import run_decider
 from gangline_service.settings import DecidingSettings
-from gangline_service.snapshots import KEPT, StoredSnapshots, open_snapshots
+from gangline_service.snapshots import KEPT, StoredSnapshots, ignored, open_snapshots
 from gangline_storage import LocalStore, StoreError
 
 
@@ -64,13 +64,13 @@ def test_each_shard_service_and_installation_has_its_own(store: LocalStore) -> N
 
 def test_without_a_store_there_are_none() -> None:
     make = open_snapshots("quota", DecidingSettings(), codec())
-    assert make() is None
+    assert make(ignored) is None
 
 
 def test_each_shard_gets_snapshots_of_its_own(tmp_path: Path) -> None:
     settings = DecidingSettings(store_url=f"file://{tmp_path}")
     make = open_snapshots("quota", settings, codec())
-    one, other = make(), make()
+    one, other = make(ignored), make(ignored)
     assert isinstance(one, Snapshots)
     assert one is not other
 

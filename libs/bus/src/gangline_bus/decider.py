@@ -138,6 +138,10 @@ class DeciderLoop(Generic[StateT]):
         """The next offset of each input and signal that was not taken yet."""
         return self._reader.positions()
 
+    def behind(self) -> dict[TopicPartition, int]:
+        """Records of each input and signal that were not taken yet, as far as is known."""
+        return self._reader.behind()
+
     def take_over(self, progress: Progress = no_progress) -> None:
         """Become the shard's only writer and rebuild its state; `progress` may end it.
 

@@ -40,6 +40,13 @@ class Intake:
             positions[record.place] = record.offset
         return positions
 
+    def behind(self) -> dict[TopicPartition, int]:
+        """Records of each partition that were not taken."""
+        behind = self._reader.behind()
+        for record in self._waiting:
+            behind[record.place] = behind.get(record.place, 0) + 1
+        return behind
+
     def close(self) -> None:
         """Close the reader."""
         self._reader.close()

@@ -54,6 +54,10 @@ class KafkaReader:
         """Next offsets, as far as records and partition ends were seen."""
         return dict(self._positions)
 
+    def behind(self) -> dict[TopicPartition, int]:
+        """Up to the ends that the last answers of the broker named."""
+        return {place: max(0, self._end(place) - at) for place, at in self._positions.items()}
+
     def close(self) -> None:
         """Close the connection."""
         self._consumer.close()

@@ -160,6 +160,12 @@ class MemoryReader:
         """Next offsets."""
         return dict(self._positions)
 
+    def behind(self) -> dict[TopicPartition, int]:
+        """Up to the ends that readers see."""
+        broker = self._bus.broker
+        with broker.lock:
+            return {place: broker.stable_end(place) - at for place, at in self._positions.items()}
+
     def close(self) -> None:
         """Forget the assignment."""
         self._positions = {}

@@ -139,6 +139,9 @@ class Reader(Protocol):
     def positions(self) -> dict[TopicPartition, int]:
         """The next offset of each partition, past control records once their end was seen."""
 
+    def behind(self) -> dict[TopicPartition, int]:
+        """Records of each partition that were not polled yet, as far as is known; never asks."""
+
     def close(self) -> None:
         """Close the reader."""
 

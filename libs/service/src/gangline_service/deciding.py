@@ -35,6 +35,7 @@ from .lifecycle import Context, run
 from .settings import EXIT_USAGE, DecidingSettings, ServiceSettings
 from .snapshots import open_snapshots
 from .steady_clock import SteadyClock
+from .vitals import publish_vitals
 from .watchdog import Watchdog
 
 log = structlog.get_logger(__name__)
@@ -63,9 +64,23 @@ def group_of(names: TopicNames, service: str) -> str:
 
 
 def begin_on_bus(part: str, bus: Bus, names: TopicNames, context: Context[ServiceSettings]) -> None:
-    """Wait for the topics, then announce this process's release. Raises BusError."""
+    """Wait for the topics, then announce this process's release and vitals. Raises BusError."""
     wait_for_topics(bus, names, context)
     announce(bus, names, part, context.settings.instance_id, context.stopping)
+    say_vitals(part, bus, names, context)
+
+
+def say_vitals(part: str, bus: Bus, names: TopicNames, context: Context[ServiceSettings]) -> None:
+    """Begin to publish how this process is."""
+    publish_vitals(
+        bus,
+        names,
+        part,
+        context.settings.instance_id,
+        context.health,
+        context.vitals,
+        context.stopping,
+    )
 
 
 def wait_for_topics(bus: Bus, names: TopicNames, context: Context[ServiceSettings]) -> None:
@@ -177,6 +192,7 @@ class _Shards(Generic[StateT]):
             loop = self._loops[shard]
             with self._watchdog.over(loop):
                 self._events.add(loop.cycle(0.05))
+            context.vitals.reads(f"shard {shard}", loop.behind)
 
     def close(self) -> None:
         """Close all loops."""
@@ -234,7 +250,7 @@ def run_decider(
                     instance=settings.instance_id,
                 ),
                 executor=threads,
-                snapshots=snapshots(),
+                snapshots=snapshots(context.vitals.wrote),
             )
 
         shards = _Shards(make, context.meter)

@@ -35,6 +35,7 @@ from . import logging, telemetry
 from .health import Health
 from .health_server import HealthServer
 from .settings import ServiceSettings
+from .vitals import Vitals
 
 EXIT_OK = 0
 EXIT_CRASH = 1
@@ -63,6 +64,7 @@ class Context(Generic[SettingsT_co]):
     meter: Meter
     tracer: Tracer
     restarting: threading.Event = field(default_factory=threading.Event)
+    vitals: Vitals = field(default_factory=Vitals)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,16 +22,28 @@ from gangline_storage.s3_options import S3Options
 from .settings import DecidingSettings
 
 StateT = TypeVar("StateT")
+Wrote = Callable[[SnapshotHeader], None]
 KEPT = 3
 _IMPATIENT = S3Options(connect_timeout_s=1.0, read_timeout_s=5.0, retry=Retry(attempts=2))
 
 
-class StoredSnapshots:
-    """Implements `SnapshotStore` over an object store."""
+def ignored(_: SnapshotHeader) -> None:
+    """Notes nothing."""
 
-    def __init__(self, store: ObjectStore, *, prefix: str = "") -> None:
+
+class StoredSnapshots:
+    """Implements `SnapshotStore` over an object store; `wrote` gets each one that was put."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        prefix: str = "",
+        wrote: Wrote = ignored,
+    ) -> None:
         self._store = store
         self._prefix = prefix
+        self._wrote = wrote
 
     def newest(self, service: str, shard: int) -> Iterator[bytes]:
         """The kept snapshots, newest first, each read when it is asked for."""
@@ -43,6 +55,7 @@ class StoredSnapshots:
         folder = self._folder(header.service, header.shard)
         own = f"{folder}{header.next_seq:020d}.{header.state}.snapshot"
         self._store.put(own, data)
+        self._wrote(header)
         keys = self._keys(header.service, header.shard)
         formats: dict[str, list[str]] = {}
         for key in keys:
@@ -68,28 +81,30 @@ def _format(key: str) -> str:
     return key.rpartition("/")[2].partition(".")[2]
 
 
-def stored_snapshots(url: str, *, prefix: str = "") -> StoredSnapshots:
+def stored_snapshots(url: str, *, prefix: str = "", wrote: Wrote = ignored) -> StoredSnapshots:
     """Those of a store. Raises StoreError for a URL that names none."""
-    return StoredSnapshots(open_store(url, options=_IMPATIENT), prefix=prefix)
+    return StoredSnapshots(open_store(url, options=_IMPATIENT), prefix=prefix, wrote=wrote)
 
 
 def open_snapshots(
-    service: str, settings: DecidingSettings, codec: SnapshotCodec[StateT]
-) -> Callable[[], Snapshots[StateT] | None]:
+    service: str,
+    settings: DecidingSettings,
+    codec: SnapshotCodec[StateT],
+) -> Callable[[Wrote], Snapshots[StateT] | None]:
     """The function that opens the snapshots of one shard; it gives None without a configured store.
 
-    Raises StoreError for a URL that names no store.
+    Its argument gets each one that was written. Raises StoreError for a URL that names no store.
     """
     if settings.store_url is None:
-        return lambda: None
-    kept = stored_snapshots(settings.store_url, prefix=settings.topic_prefix)
+        return lambda _: None
+    store = open_store(settings.store_url, options=_IMPATIENT)
 
     def run(work: Callable[[], None]) -> None:
         # A daemon: a stop waits for the last snapshot for some seconds, see deciding.py.
         threading.Thread(target=work, name=f"snapshot-{service}", daemon=True).start()
 
-    return lambda: Snapshots(
-        kept,
+    return lambda wrote: Snapshots(
+        StoredSnapshots(store, prefix=settings.topic_prefix, wrote=wrote),
         codec,
         every=settings.snapshot_every,
         every_s=settings.snapshot_every_s,

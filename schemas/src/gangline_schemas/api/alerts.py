@@ -39,6 +39,32 @@ class AlertList(Answer):
     alerts: list[Alert]
 
 
+class Threshold(Answer):
+    """One field of a rule; names that end in `_s` are seconds."""
+
+    name: str
+    value: float
+    description: str
+
+
+class RuleRow(Answer):
+    """A rule, or a team's own form of it."""
+
+    rule: Annotated[AlertRule, OPEN_WORD]
+    team: str = Field(description="Empty: for all teams that have no form of their own.")
+    about: Annotated[Literal["job", "cluster"], OPEN_WORD]
+    description: str
+    enabled: bool
+    severity: Annotated[Severity, OPEN_WORD]
+    thresholds: list[Threshold]
+
+
+class RuleList(Answer):
+    """The rules of alerts."""
+
+    rules: list[RuleRow]
+
+
 class SilenceBody(Body):
     """Which alerts to silence: those that fit all fields, or the one with this number."""
 

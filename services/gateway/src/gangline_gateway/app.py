@@ -23,12 +23,14 @@ from gangline_gateway.routes.changes import changes
 from gangline_gateway.routes.checkpoints import checkpoints
 from gangline_gateway.routes.cluster import cluster, who
 from gangline_gateway.routes.comparisons import comparisons
+from gangline_gateway.routes.health import health
 from gangline_gateway.routes.incidents import incidents
 from gangline_gateway.routes.jobs import jobs
 from gangline_gateway.routes.logs import logs
 from gangline_gateway.routes.points import points
 from gangline_gateway.routes.reports import reports
 from gangline_gateway.routes.runs import runs
+from gangline_gateway.routes.search import searches
 from gangline_gateway.routes.topics import topics
 from gangline_gateway.user_limits import RequestLimits, RequestRates
 from gangline_service.tokens import TokenBook
@@ -39,6 +41,8 @@ _TAGS = [
     {"name": "Runs", "description": "Metrics, history and comparison."},
     {"name": "Logs and events", "description": "Lines of the ranks, and the platform's decisions."},
     {"name": "Alerts", "description": "Alerts, silences, and notifications with deliveries."},
+    {"name": "Health", "description": "The platform's processes, and records they refused."},
+    {"name": "Search", "description": "Jobs, runs, nodes, teams and documentation by words."},
     {"name": "Cluster", "description": "Teams, nodes, the queue."},
     {"name": "Data", "description": "Approved uses of data snapshots."},
     {"name": "Reports", "description": "Use of the GPUs over a period."},
@@ -61,8 +65,8 @@ def routes(context: AppContext) -> FastAPI:
     app.state.context = context
     problems.install(app)
     for router in (
-        jobs, checkpoints, bundles, logs, runs, comparisons, points, incidents, alerts, cluster,
-        approvals, reports, topics, changes, who,
+        jobs, checkpoints, bundles, logs, runs, comparisons, points, incidents, alerts, health,
+        cluster, approvals, reports, searches, topics, changes, who,
     ):  # fmt: skip
         app.include_router(router)
 

@@ -7,12 +7,16 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 from fastapi import APIRouter, Depends, Path, Request
 from fastapi.routing import APIRoute
 
+from gangline_bus.ports import BusUnavailable
+from gangline_bus.topics import TopicNames
+from gangline_gateway.alert_rules import AlertRules
 from gangline_gateway.changes import Changes
+from gangline_gateway.dead_letters import DeadLetters
 from gangline_gateway.follow import Followers
 from gangline_gateway.history_access import HistoryAccess
 from gangline_gateway.live_model import JobDetails
@@ -35,6 +39,10 @@ UPLOAD_WAIT_S = 10.0
 PAGES_PER_USER = 4
 """Of points: each may take 200 MB until its client has read it."""
 ID_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
+
+
+def _no_bus() -> NoReturn:
+    raise BusUnavailable("this gateway has no bus for dead letters")
 
 
 class KeyLocks:
@@ -75,6 +83,8 @@ class AppContext:
     answer_wait_s: float = 2.0
     data_approvals: ApprovalRule = ApprovalRule.OFF
     prices: GpuPrices = field(default_factory=GpuPrices)
+    dead_letters: DeadLetters = field(default_factory=lambda: DeadLetters(_no_bus, TopicNames()))
+    alert_rules: AlertRules = field(default_factory=AlertRules)
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     submitting: KeyLocks = field(default_factory=KeyLocks)
     uploads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(UPLOADS))

@@ -58,6 +58,11 @@ class Settings(ServiceSettings):
     """The gateway writes a snapshot after this many decisions."""
     data_approvals: ApprovalRule = ApprovalRule.OFF
     """Must equal quota's setting: only quota decides, and dry runs use this value."""
+    alerts_file: Path | None = None
+    """Must equal the setting of the alerts service, which alone decides: rules are shown from it.
+
+    Without one, the rules' defaults are shown.
+    """
     answer_wait_s: Annotated[float, Field(ge=0, le=60)] = 2.0
     """How long a request waits for the decision about it."""
     streams_at_once: Annotated[int, Field(ge=1)] = 500

@@ -9,11 +9,13 @@ from typing import cast
 from starlette.types import ASGIApp
 
 from gangline_bus.topics import TopicNames
+from gangline_gateway.alert_rules import AlertRules
 from gangline_gateway.app import create_app
 from gangline_gateway.app_context import AppContext
 from gangline_gateway.changes import Changes
 from gangline_gateway.config import Settings
 from gangline_gateway.console_proxy import ConsoleProxy
+from gangline_gateway.dead_letters import DeadLetters
 from gangline_gateway.follow import Followers
 from gangline_gateway.followed import NoStateError
 from gangline_gateway.history_access import HistoryAccess, connector
@@ -34,7 +36,7 @@ from gangline_service.deciding import begin_on_bus, connect
 from gangline_service.http_server import HttpServer
 from gangline_service.lifecycle import Context
 from gangline_service.settings import ServiceSettings
-from gangline_service.snapshots import StoredSnapshots, stored_snapshots
+from gangline_service.snapshots import StoredSnapshots, Wrote, stored_snapshots
 from gangline_service.tokens import TokenBook, TokenFileError
 from gangline_storage.open import open_store
 
@@ -47,9 +49,9 @@ def main(context: Context[Settings]) -> int:
     names = TopicNames(settings.topic_prefix)
     bus = connect(settings, "gateway")
     begin_on_bus("gateway", bus, names, cast("Context[ServiceSettings]", context))
-    snapshots = _snapshots(settings)
+    snapshots = _snapshots(settings, context.vitals.wrote)
     views = ViewSnapshots(snapshots, every=settings.snapshot_every) if snapshots else None
-    tail = Tail(bus, names, views, snapshots)
+    tail = Tail(bus, names, views, snapshots, context.vitals)
     health.set("tail", ok=False, detail="reading a snapshot")
     tail.start(health.beat)
     writer, mlflow = bus.writer(), _mlflow(settings)
@@ -66,6 +68,8 @@ def main(context: Context[Settings]) -> int:
         answer_wait_s=settings.answer_wait_s,
         data_approvals=settings.data_approvals,
         prices=GpuPrices.of(settings.gpu_prices),
+        dead_letters=DeadLetters(lambda: connect(settings, "gateway.dead-letters"), names),
+        alert_rules=AlertRules(settings.alerts_file),
     )
     server = _bind(settings)
     known = Names.of(server.port, settings.allowed_hosts, settings.scheme)
@@ -152,10 +156,10 @@ def _has_team(tail: Tail, tokens: TokenBook, team: str) -> bool:
         return True
 
 
-def _snapshots(settings: Settings) -> StoredSnapshots | None:
+def _snapshots(settings: Settings, wrote: Wrote) -> StoredSnapshots | None:
     if settings.store_url is None:
         return None
-    return stored_snapshots(settings.store_url, prefix=settings.topic_prefix)
+    return stored_snapshots(settings.store_url, prefix=settings.topic_prefix, wrote=wrote)
 
 
 def _tokens(settings: Settings) -> TokenBook:

@@ -37,13 +37,16 @@ from gangline_gateway.live import Live
 from gangline_gateway.live_model import LiveJob
 from gangline_gateway.live_view import LiveView
 from gangline_gateway.on_demand import OnDemand
+from gangline_gateway.processes import Processes
 from gangline_gateway.progress_watch import ProgressWatch
 from gangline_gateway.ring import MAX_RECORDS, Ring
 from gangline_gateway.view_snapshot import Marks, ViewSnapshots
 from gangline_schemas.catalog import Topic, catalog
 from gangline_schemas.envelope import Envelope
+from gangline_schemas.events.parts import PartVitals
 from gangline_schemas.events.progress import RunProgress
 from gangline_schemas.events.steps import WorkerStep
+from gangline_service.vitals import Vitals
 
 log = structlog.get_logger(__name__)
 ValueT = TypeVar("ValueT")
@@ -70,8 +73,14 @@ class Tail:
         names: TopicNames,
         views: ViewSnapshots | None = None,
         snapshots: SnapshotStore | None = None,
+        vitals: Vitals | None = None,
     ) -> None:
-        """`views`: snapshots of the model; `snapshots`: the store of the deciders' snapshots."""
+        """`views`: snapshots of the model; `snapshots`: the store of the deciders' snapshots.
+
+        `vitals` gets what the reader has still to read.
+        """
+        self.processes = Processes()
+        self._vitals = vitals or Vitals()
         self.names = names
         self.bus = bus
         self._views = views
@@ -258,6 +267,7 @@ class Tail:
         try:
             while not self.stopping.is_set():
                 records = _poll(self._reader)
+                self._vitals.reads("tail", self._reader.behind)
                 if records or not self.ready.is_set():
                     self._take(records, self._reader.positions())
                 if not records:
@@ -320,6 +330,9 @@ class Tail:
             return
         self._since += record.topic in self._logs
         if envelope is None:
+            return
+        if isinstance(envelope.data, PartVitals):
+            self.processes.take(envelope.data, envelope.time)
             return
         try:
             self._live.apply(envelope)

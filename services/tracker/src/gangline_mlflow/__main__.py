@@ -13,6 +13,7 @@ import select
 import socket
 import sys
 from collections.abc import Callable
+from typing import cast
 
 from gangline_bus.topics import TopicNames
 from gangline_mlflow import collecting, parts
@@ -23,9 +24,10 @@ from gangline_mlflow.history import Histories
 from gangline_mlflow.server import Server, create_app
 from gangline_schemas.gpu_prices import GpuPrices
 from gangline_service.bound_address import BoundAddress
-from gangline_service.deciding import connect, wait_for_topics
+from gangline_service.deciding import connect, say_vitals, wait_for_topics
 from gangline_service.lifecycle import Context, run
 from gangline_service.loopback import LOOPBACK
+from gangline_service.settings import ServiceSettings
 from gangline_storage.open import open_store
 from gangline_storage.s3_options import S3Options
 
@@ -52,6 +54,7 @@ def main(context: Context[Settings]) -> int:
     names = TopicNames(settings.topic_prefix)
     bus = connect(settings, "gangline.mlflow")
     wait_for_topics(bus, names, context)
+    say_vitals("mlflow", bus, names, cast("Context[ServiceSettings]", context))
     histories = Histories(settings.clickhouse_url, settings.clickhouse_user, token)
     artifacts = Artifacts(open_store(settings.artifacts_url, options=S3Options(part_threads=2)))
     prices = GpuPrices.of(settings.gpu_prices)

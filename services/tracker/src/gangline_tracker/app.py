@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from opentelemetry.metrics import CallbackOptions, Observation
 
@@ -172,7 +173,8 @@ class _Ingest:
                 wanted=self._wanted,
             )
             self._context.health.set(f"ingest {self.group.table}", ok=True)
-            pipeline.run(self._context.stopping, self._beat)
+            note = partial(self._context.vitals.reads, self.group.table)
+            pipeline.run(self._context.stopping, self._beat, note)
         finally:
             client.close()
             bus.close()

@@ -89,7 +89,7 @@ METRICS = Group(
 _STREAMS = {Topic.STEPS, Topic.LOGS, Topic.HEARTBEATS, Topic.METRICS}
 EVENTS = Group(
     "events",
-    tuple(t for t in Topic if t not in _STREAMS | {Topic.PROGRESS}),
+    tuple(t for t in Topic if t not in _STREAMS | {Topic.PROGRESS, Topic.VITALS}),
     timedelta(milliseconds=100),
     20_000,
     dead_letters=False,  # the services that decide on these topics do
@@ -205,13 +205,22 @@ class Pipeline:
         if inserts:
             self.counts.rows += inserts[-1].rows.num_rows
 
-    def run(self, stopping: threading.Event, beat: Callable[[], None]) -> None:
-        """Cycle until `stopping`, then write the open batch. No INSERT runs afterwards."""
+    def run(
+        self,
+        stopping: threading.Event,
+        beat: Callable[[], None],
+        note: Callable[[Callable[[], Positions]], None] = lambda _: None,
+    ) -> None:
+        """Cycle until `stopping`, then write the open batch. No INSERT runs afterwards.
+
+        `note` gets what is still unread.
+        """
         try:
             self.seek()
             while not stopping.is_set():
                 beat()
                 self.cycle(_POLL_S if self._wanted is None else _WANTED_POLL_S)
+                note(self._reader.behind)
             self.flush()
         finally:
             self.close()

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from typing import cast
 
 from gangline_bus.codec import UndecodableError, decode
 from gangline_bus.kafka import KafkaBus
@@ -20,8 +21,9 @@ from gangline_bus.ports import BusError, BusUnavailable, Record, TopicPartition
 from gangline_bus.topics import TopicNames
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.steps import WorkerStep
-from gangline_service.deciding import wait_for_topics
+from gangline_service.deciding import say_vitals, wait_for_topics
 from gangline_service.lifecycle import Context, run
+from gangline_service.settings import ServiceSettings
 from gangline_tracker.views.config import LiveSettings
 from gangline_tracker.views.publishing import Publisher, published
 from gangline_tracker.views.runs import EVERY_MS, Runs
@@ -85,6 +87,7 @@ class _View:
         """Until the process stops."""
         context, settings = self._context, self._context.settings
         wait_for_topics(self._bus, self._names, context)
+        say_vitals("live-view", self._bus, self._names, cast("Context[ServiceSettings]", context))
         context.health.set("stream", ok=False, detail="reads what was published")
         for event, at_ms in published(
             self._bus, self._names, context.stopping, context.health.beat
@@ -128,9 +131,17 @@ class _View:
 
     def _bus_answers(self) -> bool:
         try:
-            return self._bus.partitions(self._names.name(Topic.STEPS)) > 0
+            places = self._names.places(self._bus, Topic.STEPS)
+            self._context.vitals.reads("steps", lambda: self._behind(places))
         except BusError:
             return False
+        return True
+
+    def _behind(self, places: list[TopicPartition]) -> dict[TopicPartition, int]:
+        """Records of steps of which no progress is published yet."""
+        done = self._bus.committed(f"{self._names.prefix}{CLIENT}", places)
+        starts, ends = self._bus.start_offsets(places), self._bus.end_offsets(places)
+        return {at: max(0, ends[at] - (done[at] or starts[at])) for at in places}
 
     async def _publish(
         self, publisher: Publisher, stream: StepStream, *, everything: bool = False

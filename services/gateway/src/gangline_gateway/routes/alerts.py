@@ -18,6 +18,7 @@ from gangline_schemas.alerts import SilenceScope
 from gangline_schemas.api.alerts import (
     AlertList,
     NotificationList,
+    RuleList,
     Silence,
     SilenceBody,
     SilenceList,
@@ -47,6 +48,19 @@ def list_alerts(
     """The cluster's alerts, and those of jobs that the caller can see; the newest first."""
     found = alerts_state.alerts(alerts_of(app.tail.alerts()), ended=all, sees=caller.reads)
     return AlertList(alerts=[*islice(found, limit)])
+
+
+@alerts.get(
+    "/v1/alert-rules",
+    operation_id="listAlertRules",
+    summary="List the rules of alerts",
+    response_model=RuleList,
+    responses=answers(),
+)
+def list_rules(app: App, caller: Caller) -> RuleList:
+    """The rules for all teams, and those of the caller's teams, with their thresholds."""
+    found = app.alert_rules.rows()
+    return RuleList(rules=[row for row in found if not row.team or caller.reads(row.team)])
 
 
 @alerts.get(
