@@ -120,10 +120,3 @@ def test_the_way_back_leads_to_no_other_host():
     )
 
     assert answer.headers["location"] == "/console/jobs?cancelled=1"
-
-
-def test_search_goes_to_a_job_by_its_id_or_to_names_that_begin_so():
-    client, _ = console({"GET /v1/training-jobs/llama-0a1b": job()})
-
-    assert client.get("/console/search?q=llama-0a1b").headers["location"].endswith("llama-0a1b")
-    assert client.get("/console/search?q=ll").headers["location"] == "/console/jobs?name=ll"

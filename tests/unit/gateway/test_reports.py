@@ -286,3 +286,11 @@ def test_periods_that_are_none(since: datetime | None, until: datetime | None, f
 def test_weeks_that_are_none(week: str) -> None:
     with pytest.raises(PeriodError):
         week_of(week, NOW)
+
+
+def test_a_team_s_gpus_are_given_for_each_part_of_the_period() -> None:
+    facts = Facts(DAY, jobs=(job(gang(1, 6, 15), ended=15),), quotas=(Quota("nlp", 8),))
+    (team,) = utilization(facts, None, 4).teams
+    assert team.gpus_by_part == [0.0, 2.0, 1.0, 0.0]
+    assert math.fsum(team.gpus_by_part) / 4 == team.gpus_allocated_mean
+    assert utilization(facts, None).teams[0].gpus_by_part == []

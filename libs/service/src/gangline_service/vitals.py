@@ -41,7 +41,7 @@ _MOST_CHECKS, _MOST_PLACES = 64, 1024
 
 @dataclass
 class Vitals:
-    """What threads of this process note about themselves; every method is safe from any thread."""
+    """Notes of this process about itself; every method may be called from any thread."""
 
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -114,7 +114,7 @@ def publish_vitals(
     vitals: Vitals,
     stopping: threading.Event,
 ) -> threading.Thread:
-    """Publishes from the returned thread until `stopping`; while the bus is away it goes on."""
+    """Publishes from the returned thread until `stopping`; also while the bus is away."""
     started_at = vitals.clock()
 
     def write(*, last: bool) -> None:

@@ -50,6 +50,10 @@ class TeamUse(Answer):
     mfu: float | None = Field(description="The mean of the metric mfu over its steps.")
     gpus_pending: int = Field(description="GPUs that its jobs wait for at the end.")
     gpu_hours_pending: float = Field(description="GPUs asked for times the time waited.")
+    gpus_by_part: list[float] = Field(
+        default_factory=list,
+        description="Mean GPUs of its gangs in each of `parts` equal parts of the period.",
+    )
 
 
 class UtilizationReport(Answer):

@@ -26,7 +26,7 @@ class SearchResults(Answer):
     """The best first: exact ids and names, then by kind."""
 
     found: list[Found]
-    notes: list[str] = Field(description="What could not be searched in time.")
+    notes: list[str] = Field(description="Parts that could not be searched in time.")
 
 
 class DocPage(Answer):

@@ -6,13 +6,30 @@ To add one: make a folder with a `PAGE`, import it here, and put it into `PAGES`
 from __future__ import annotations
 
 from gangline_console.page import Page
-from gangline_console.pages import compare, components, job, jobs, runs, search
+from gangline_console.pages import (
+    alerts,
+    compare,
+    components,
+    docs,
+    health,
+    incidents,
+    job,
+    jobs,
+    runs,
+    search,
+    teams,
+)
 
 PAGES: tuple[Page, ...] = (
     jobs.PAGE,
     job.PAGE,
     runs.PAGE,
     compare.PAGE,
+    teams.PAGE,
+    incidents.PAGE,
+    alerts.PAGE,
+    health.PAGE,
     search.PAGE,
+    docs.PAGE,
     components.PAGE,
 )

@@ -1,6 +1,7 @@
 // What every page has: theme switch, keys, dialogs, times that stay current.
 import { keepTimes } from "./format.js";
 import { keys } from "./keys.js";
+import "./search.js";
 
 const root = document.documentElement;
 

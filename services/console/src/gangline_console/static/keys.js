@@ -20,7 +20,7 @@ function go(letter) {
 
 /** Bind the keys of all pages, and further ones: {key: function}. */
 export function keys(own = {}) {
-  let going = 0;
+  let going = -Infinity;
   const all = {
     "/": () => document.getElementById("search").focus(),
     "?": () => document.getElementById("keys").showModal(),
@@ -37,7 +37,7 @@ export function keys(own = {}) {
     if (event.key === "Escape" && writes(event.target)) return event.target.blur();
     if (writes(event.target)) return;
     if (performance.now() - going < 1000) {
-      going = 0;
+      going = -Infinity;
       return go(event.key.toLowerCase());
     }
     if (event.key === "g") {

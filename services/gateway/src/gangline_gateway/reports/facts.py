@@ -35,6 +35,16 @@ class Period:
         last = self.until if end is None else min(end, self.until)
         return max(0.0, (last - max(start, self.since)).total_seconds())
 
+    def parts(self, count: int) -> list[Period]:
+        """So many equal parts, in order."""
+        length = self.until - self.since
+        ends = [self.since + length * index / count for index in range(1, count)]
+        return [
+            Period(start, end)
+            for start, end in zip([self.since, *ends], [*ends, self.until], strict=True)
+            if count
+        ]
+
     def earlier(self, by: timedelta) -> Period:
         """The period of the same length, earlier by `by`."""
         return Period(self.since - by, self.until - by)

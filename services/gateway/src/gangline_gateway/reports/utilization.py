@@ -18,14 +18,14 @@ from gangline_gateway.reports.facts import HOUR_S, Facts
 from gangline_schemas.api.reports import ClusterUse, TeamUse, UtilizationReport
 
 
-def utilization(facts: Facts, teams: frozenset[str] | None) -> UtilizationReport:
-    """The report for a caller who sees these teams (None: all)."""
+def utilization(facts: Facts, teams: frozenset[str] | None, parts: int = 0) -> UtilizationReport:
+    """The report for a caller who sees these teams (None: all), with GPUs in so many parts."""
     cluster, seen = cluster_use(facts), facts.of(teams)
     return UtilizationReport(
         since=facts.period.since,
         until=facts.period.until,
         cluster=cluster,
-        teams=[team_use(team, own, cluster) for team, own in seen.by_team().items()],
+        teams=[team_use(team, own, cluster, parts) for team, own in seen.by_team().items()],
         mfu=mean_mfu(seen.mfu),
         gpus_pending=gpus_pending(seen.jobs),
         gpu_hours_pending=gpu_hours_pending(seen.jobs, facts.period),
@@ -50,7 +50,7 @@ def cluster_use(facts: Facts) -> ClusterUse:
     )
 
 
-def team_use(team: str, own: Facts, cluster: ClusterUse) -> TeamUse:
+def team_use(team: str, own: Facts, cluster: ClusterUse, parts: int = 0) -> TeamUse:
     """One team's row, with the teams below it."""
     quota = own.quotas[0] if own.quotas else None
     hours = own.period.length_s / HOUR_S
@@ -74,4 +74,8 @@ def team_use(team: str, own: Facts, cluster: ClusterUse) -> TeamUse:
         mfu=mean_mfu(own.mfu),
         gpus_pending=gpus_pending(own.jobs),
         gpu_hours_pending=gpu_hours_pending(own.jobs, own.period),
+        gpus_by_part=[
+            gpu_hours_allocated(own.jobs, part) * HOUR_S / part.length_s
+            for part in own.period.parts(parts)
+        ],
     )

@@ -50,13 +50,16 @@ def report_utilization(
         datetime | None, Query(alias="from", description="24 hours before `to` if not given.")
     ] = None,
     until: Annotated[datetime | None, Query(alias="to", description="Now if not given.")] = None,
+    parts: Annotated[
+        int, Query(ge=0, le=200, description="Equal parts of the period for `gpus_by_part`.")
+    ] = 0,
     accept: Accept = None,
 ) -> Any:
     """JSON, or with `Accept: text/html` a page. The cluster's totals count all teams."""
 
     def read(queries: Queries) -> UtilizationReport:
         period = span(since, until, app.clock())
-        return utilization(queries.reports.facts(period), visible_teams(caller))
+        return utilization(queries.reports.facts(period), visible_teams(caller), parts)
 
     return _answer(_report(app.history.query, read, "from"), page.utilization_page, accept)
 

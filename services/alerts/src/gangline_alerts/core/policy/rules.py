@@ -55,7 +55,7 @@ class LargeJobMfu(MeasuredRule):
 
     below: Share = Field(default=0.3, description="The metric `mfu` of the run.")
     gpus_at_least: Gpus = Field(default=128, description="Only gangs of so many GPUs.")
-    for_s: Spell = 600
+    for_s: Spell = Field(default=600, description="So long the condition must hold.")
 
 
 class FailedSaves(Rule):
