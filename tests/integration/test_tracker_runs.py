@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gangline_gateway import curve_sql
 from gangline_gateway.comparison import compare
 from gangline_gateway.curves import CurveError, CurveQuery, CurveReader
 from gangline_gateway.history import History, RunFilter
@@ -151,6 +152,20 @@ def test_curves_of_a_long_run_are_those_of_its_rows(
     assert [(p.step, p.x) for p in part.points] == [
         (step, step / 1000) for step in range(3_000, 3_010)
     ], "seconds count from the first step, as the start of the run is not known"
+
+
+@pytest.mark.parametrize("width", [1, 7, 100, 200])
+def test_curves_of_one_attempt_need_no_choice(tracker: TrackerProcess, width: int) -> None:
+    where = "WHERE run_id IN ('job-a', 'job-b') AND team = 'nlp' AND attempt = 1"
+    of_any, of_one = (
+        tracker.client()
+        .query(
+            f"{curve_sql.buckets(where, width, logged=False, single=single)} ORDER BY 1, 2, step"
+        )
+        .result_rows
+        for single in (False, True)
+    )
+    assert of_any == of_one != []
 
 
 def test_runs_are_compared(history: History, curves: CurveReader) -> None:

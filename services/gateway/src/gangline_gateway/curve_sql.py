@@ -43,14 +43,23 @@ def rounded(width: int) -> int:
     return -(-width // base) * base
 
 
-def buckets(where: str, width: int, *, logged: bool = True) -> str:
+def buckets(where: str, width: int, *, logged: bool = True, single: bool = False) -> str:
     """Buckets of `width` steps (as `rounded` gives it): run, team, name, extremes, last value.
 
     Of overlapping attempts the newest counts, with its lowest rank: for each width of the
     roll-up, or for each bucket where there is none. `where` is a clause on the columns run_id,
-    team, name and on `part_of(width)`. Not `logged`: without points of MLflow.
+    team, name and on `part_of(width)`. Not `logged`: without points of MLflow. `single`: each run
+    has one attempt and rank, and no points of MLflow, so there is nothing to choose from.
     """
     part, base = part_of(width)
+    if single:
+        return (
+            "SELECT g.run_id AS run_id, g.name AS name, toInt64(g.first_step) AS first_step, "
+            "toInt64(g.last_step) AS step, g.last_time AS time, g.last_value AS value, "
+            f"g.low AS low, g.high AS high FROM (SELECT run_id, name, {_AGGREGATES} "
+            f"FROM gangline.steps {where} "
+            f"GROUP BY run_id, name, intDiv({part}, {width // base})) AS g"
+        )
     reported = (
         f"SELECT run_id, team, name, {part} AS part, attempt, rank, {_AGGREGATES} "
         f"FROM gangline.steps {where} GROUP BY run_id, name, part, attempt, rank, team"
@@ -94,12 +103,12 @@ def part_of(width: int) -> tuple[str, int]:
     return f"intDiv(step, {base})", base
 
 
-def thinned(where: str, size: int, *, logged: bool = True) -> str:
+def thinned(where: str, size: int, *, logged: bool = True, single: bool = False) -> str:
     """The same rows of single steps, thinned by Largest Triangle Three Buckets (Steinarsson 2013).
 
     The clause `where` is as in `buckets` of width 1; `size` is the number of points of a curve.
     """
-    every = buckets(where, 1, logged=logged)
+    every = buckets(where, 1, logged=logged, single=single)
     return (
         f"SELECT * FROM ({every}) WHERE (run_id, name, step) IN ("
         "SELECT run_id, name, arrayJoin(arrayMap(p -> toInt64(tupleElement(p, 1)), chosen)) FROM ("
@@ -110,15 +119,17 @@ def thinned(where: str, size: int, *, logged: bool = True) -> str:
 
 
 def spans(where: str) -> str:
-    """First and last step of each run, and whether some of its points are MLflow's.
+    """First and last step of each run, how many pairs of attempt and rank, whether MLflow's.
 
     Cheaper than `latest`: it reads no values. A run with points of both kinds has two rows.
     """
     ends = "toInt64(min(g.step)) AS first_step, toInt64(max(g.step)) AS last_step"
     return (
-        f"SELECT toString(g.run_id) AS run, {ends}, 0 AS logged "
-        f"FROM gangline.steps AS g {where} GROUP BY g.run_id "
-        f"UNION ALL SELECT {_JOB} AS run, {ends}, 1 AS logged "
+        "SELECT toString(s.run_id) AS run, min(s.low) AS first_step, max(s.high) AS last_step, "
+        "count() AS writers, 0 AS logged FROM (SELECT run_id, attempt, rank, "
+        "toInt64(min(step)) AS low, toInt64(max(step)) AS high "
+        f"FROM gangline.steps {where} GROUP BY run_id, attempt, rank) AS s GROUP BY s.run_id "
+        f"UNION ALL SELECT {_JOB} AS run, {ends}, 1 AS writers, 1 AS logged "
         f"FROM gangline.metric_points AS g {_of_points(where)} AND is_nan = 0 GROUP BY g.run_id"
     )
 
