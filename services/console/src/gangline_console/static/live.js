@@ -75,9 +75,9 @@ export function follow(url, handlers, { onAgain = () => {} } = {}) {
   return () => stop();
 }
 
-/** JSON of the gateway's REST. Throws an Error with the problem's text. */
-export async function get(path) {
-  const answer = await fetch(path, { headers: { accept: "application/json" } });
+/** JSON of the gateway's REST, unless `signal` aborts it. Throws an Error with the problem's text. */
+export async function get(path, signal) {
+  const answer = await fetch(path, { signal, headers: { accept: "application/json" } });
   const body = await answer.json().catch(() => null);
   if (!answer.ok) throw new Error(body?.detail ?? `the gateway answered ${answer.status}`);
   return body;

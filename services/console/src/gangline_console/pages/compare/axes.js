@@ -3,7 +3,7 @@ import { colour } from "../../charts.js";
 import { axisStyle, chartIn, fillPlaces, isLog, places, text, tooltip } from "./space.js";
 import { write } from "./view.js";
 
-const PART = "~";
+const PART = "~", NARROW_PX = 640, ROW_PX = 48, NAME_PX = 88;
 
 export async function start(shared) {
   const figure = document.getElementById("axes");
@@ -17,9 +17,11 @@ export async function start(shared) {
   function axis(item, at) {
     const style = axisStyle();
     const wide = figure.clientWidth / found.axes.length;
+    const name = narrow()
+      ? { nameLocation: "start", nameGap: 8, nameTextStyle: { ...style.nameTextStyle, width: NAME_PX, overflow: "truncate" } }
+      : { nameLocation: "end", nameGap: 14, nameTextStyle: { ...style.nameTextStyle, width: Math.max(48, wide - 12), overflow: "truncate" } };
     return {
-      dim: at, z: 20, name: item.title, nameLocation: "end", nameGap: 14, ...style, splitLine: undefined,
-      nameTextStyle: { ...style.nameTextStyle, width: Math.max(48, wide - 12), overflow: "truncate" },
+      dim: at, z: 20, name: item.title, ...style, splitLine: undefined, ...name,
       areaSelectStyle: { width: 16, borderColor: colour("--accent"), color: colour("--accent"), opacity: 0.25 },
       ...item.texts.length ? { type: "category", data: item.texts }
         : isLog(item) ? { type: "log", min: item.low, max: item.high }
@@ -28,11 +30,18 @@ export async function start(shared) {
     };
   }
 
+  /** On a narrow screen the axes lie below each other. */
+  const narrow = () => figure.clientWidth < NARROW_PX;
+
   function redraw() {
+    figure.querySelector(".plot").style.height = narrow() ? `${found.axes.length * ROW_PX + 48}px` : "";
+    chart.resize();
     const colours = shared.palette;
     chart.setOption({
       animation: false, tooltip: { ...tooltip(), trigger: "item" },
-      parallel: { left: 32, right: 80, top: 40, bottom: 24, axisExpandable: false },
+      parallel: narrow()
+        ? { layout: "vertical", left: NAME_PX + 16, right: 24, top: 16, bottom: 32, axisExpandable: false }
+        : { layout: "horizontal", left: 32, right: 80, top: 40, bottom: 24, axisExpandable: false },
       parallelAxis: found.axes.map(axis),
       series: [{
         type: "parallel", smooth: 0.1, inactiveOpacity: 0.06, activeOpacity: 0.9, emphasis: { lineStyle: { width: 4 } },

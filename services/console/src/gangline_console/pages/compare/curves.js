@@ -15,7 +15,7 @@ export async function start(shared) {
   const figures = [...document.querySelectorAll("figure.overlay")];
   const plots = new Map();
   const wanted = new Set(), inSight = new Set();
-  let asked = 0, reading = false;
+  let asked = 0, reading = false, alone = true, request = new AbortController();
 
   function take() {
     if (!(shared.axis in NAMES)) shared.axis = "step";
@@ -34,6 +34,9 @@ export async function start(shared) {
   /** Read these plots' curves again, those in sight first; `asked` tells old answers from new. */
   function load(all = figures) {
     asked += 1;
+    alone = true;
+    request.abort();
+    request = new AbortController();
     for (const figure of all) wanted.add(figure);
     pump();
   }
@@ -44,7 +47,8 @@ export async function start(shared) {
     while (wanted.size) {
       const seen = [...wanted].filter((figure) => inSight.has(figure));
       if (!seen.length) break;
-      const batch = seen.slice(0, AT_ONCE);
+      const batch = seen.slice(0, alone ? 1 : AT_ONCE); // the first picture comes soon
+      alone = false;
       batch.forEach((figure) => wanted.delete(figure));
       await readBatch(batch);
     }
@@ -59,7 +63,7 @@ export async function start(shared) {
     for (const figure of batch) query.append("name", figure.dataset.name);
     for (const end of ["first", "last"]) if (shared[end] !== null) query.set(end, shared[end]);
     try {
-      const { curves } = await get(`/v1/runs/overlay?${query}`);
+      const { curves } = await get(`/v1/runs/overlay?${query}`, request.signal);
       await ready();
       if (now !== asked) return;
       for (const figure of batch) {
