@@ -25,6 +25,7 @@ from gangline.commands import (
     ettr,
     events,
     exchange,
+    health,
     incidents,
     jobs,
     logs,
@@ -110,6 +111,8 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "incidents": incidents.incidents,
         "notifications": alerts.notifications,
         "events": events.events,
+        "health": health.health,
+        "search": health.search,
     },
 }
 for _panel, _bodies in _COMMANDS.items():
