@@ -117,3 +117,33 @@ def test_a_page_is_read_in_the_tables_order_from_its_cursor_on(
 def test_lines_of_a_rank_that_wrote_little_are_found_by_index(client: Client) -> None:
     plan = plan_of(client, lambda history: history.logs(LogFilter("big", "nlp", rank=99)))
     assert min(chosen for chosen, _ in granules(plan)) <= 2
+
+
+def test_pages_go_backwards_from_the_first_line_of_a_page(client: Client) -> None:
+    history = History(client)
+    page = history.logs(BIG, limit=300, tail=True)
+    before = history.logs(BIG, limit=300, tail=True, cursor=page.start)
+    found = [int(line.text) for line in before.lines + page.lines]
+    assert found == list(range(LINES - 600, LINES))
+
+
+def test_lines_are_found_by_their_text(client: Client) -> None:
+    history = History(client)
+    client.command(
+        "INSERT INTO gangline.logs SELECT * REPLACE ('sick' AS job_id, "
+        "if(line % 2 = 0, 'CUDA Error: 7', 'fine') AS text) "
+        "FROM gangline.logs WHERE team = 'vision' AND rank = 3"
+    )
+    wanted = LogFilter("sick", "vision", contains="cuda error")
+    assert {line.text for line in history.logs(wanted).lines} == {"CUDA Error: 7"}
+    errors = history.logs(LogFilter("sick", "vision", errors=True)).lines
+    assert [line.line for line in errors] == [0, 2]
+    assert all(wanted.takes_line(line.text) for line in errors)
+    assert not wanted.takes_line("fine")
+
+
+def test_the_last_line_of_each_rank(client: Client) -> None:
+    found = History(client).last_lines(("big", "nlp"), 1, (3, 5))
+    last = LINES // RANKS - 1
+    assert {rank: line.line for rank, line in found.items()} == {3: last, 4: last}
+    assert int(found[3].text) == last * RANKS + 3

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import httpx
-from pydantic import BaseModel
 from starlette.types import ASGIApp
 
 from gangline_console.app import create_app
@@ -59,7 +58,7 @@ class Browser:
             return await client.request(method, path, **more)
 
 
-def console(answers: dict[str, BaseModel | Exception] | None = None) -> tuple[Browser, FakeGateway]:
+def console(answers: dict[str, Any] | None = None) -> tuple[Browser, FakeGateway]:
     """A browser whose user is signed in to a console, and the gateway behind it."""
     gateway = FakeGateway("http://gateway", answers=dict(answers or {}))
     return Browser(create_app(gateway, SECRET)), gateway

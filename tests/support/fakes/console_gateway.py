@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import TypeAdapter
 
 from gangline_console.client import ApiError, Gateway, GatewayAwayError, Query
 from gangline_schemas.api.cluster import Whoami
@@ -28,17 +28,20 @@ def problem(status: int, code: str, detail: str) -> ApiError:
 
 @dataclass
 class FakeGateway(Gateway):
-    """`answers` maps `GET /v1/...` to a model of the answer or to the error that is raised."""
+    """`answers` maps `GET /v1/...` to the answer, a model, or to the error that is raised."""
 
-    answers: dict[str, BaseModel | Exception] = field(default_factory=dict)
+    answers: dict[str, Any] = field(default_factory=dict)
     asked: list[tuple[str, Mapping[str, Any], Any]] = field(default_factory=list)
+    keys: list[str] = field(default_factory=list)
+    """The idempotency keys of requests that had one."""
 
     async def send(
-        self, token: str, method: str, path: str, query: Query | None, body: Any
+        self, token: str, method: str, path: str, query: Query | None, body: Any, key: str = ""
     ) -> tuple[int, str]:
         if token != TOKEN:
             raise problem(401, "no-token", "give a token of this installation")
         self.asked.append((f"{method} {path}", dict(query or {}), body))
+        self.keys += [key] if key else []
         found = self.answers.get(f"{method} {path}")
         if path == "/v1/whoami" and found is None:
             found = WHO
@@ -46,7 +49,7 @@ class FakeGateway(Gateway):
             raise problem(404, "not-found", "there is no such job, or it is not your team's")
         if isinstance(found, Exception):
             raise found
-        return 200, found.model_dump_json()
+        return 200, TypeAdapter(type(found)).dump_json(found).decode()
 
 
 def away() -> GatewayAwayError:

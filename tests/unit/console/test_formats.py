@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gangline_console.formats import NONE, duration, number, relative, size
+from gangline_console.formats import NONE, duration, gpu_time, number, plain, relative, size
 
 
 @pytest.mark.parametrize(
@@ -48,3 +48,15 @@ def test_durations(seconds: float, text: str):
 def test_relative_times(ago_s: float, text: str):
     now = datetime(2026, 11, 26, tzinfo=UTC)
     assert relative(now - timedelta(seconds=ago_s), now) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(None, NONE), (32, "32 GPU-s"), (324, "5.4 GPU-min"), (4_500_000, "1,250 GPU-h")],
+)
+def test_gpu_time(seconds: float | None, text: str):
+    assert gpu_time(seconds) == text
+
+
+def test_terminal_escapes_are_removed():
+    assert plain("\x1b[1;32mok\x1b[0m \x1b]0;title\x07done\tx\x00") == "ok done\tx\ufffd"

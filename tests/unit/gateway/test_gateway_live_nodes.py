@@ -90,6 +90,21 @@ def test_a_job_shows_what_its_ranks_do_and_who_got_on_the_longest_ago() -> None:
     assert found is None, "an old attempt"
 
 
+def test_each_rank_of_a_gang_has_a_row_with_what_its_agent_said() -> None:
+    model = fold([JOINED, queued(), allocated()])
+    trains = RankStatus(
+        rank=0, pid=1, step=7, activity=RankActivity.TRAINING, quiet_s=3, busy_s=0.25
+    )
+    later = NOW + timedelta(seconds=2)
+    model.live.take_heartbeat("n0", NOW, beat_of(1, trains))
+    rows = gang_heartbeats.rank_rows(model.view(), details(model), later, range(10))
+    first, silent = rows
+    assert (first.rank, first.node_id, first.gpu, first.status) == (0, "n0", 0, "unseen")
+    assert (first.activity, first.step, first.quiet_s, first.busy_s) == ("training", 7, 5, 0.25)
+    assert (silent.rank, silent.activity, silent.quiet_s) == (1, None, None)
+    assert gang_heartbeats.rank_rows(model.view(), details(model), later, range(1, 2)) == [silent]
+
+
 def test_a_node_shows_a_slow_rank_while_its_gang_runs() -> None:
     slow = WorkerStraggling(
         job_id="a", attempt=1, rank=1, node_id="n0", busy_s=0.8, usual_s=0.4, against="gang",

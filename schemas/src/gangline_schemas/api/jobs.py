@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field
 
 from gangline_schemas.api.base import OPEN_WORD, OR_NONE, Answer, Body
 from gangline_schemas.api.checkpoints import Checkpoint
+from gangline_schemas.api.logs import LogLine
 from gangline_schemas.base import FieldError
 from gangline_schemas.job import JobSpec, JobState, WaitCode
 from gangline_schemas.limits import Priority
@@ -140,6 +141,34 @@ class Ranks(Answer):
         "evaluating or waiting (for data); `running`: they report none."
     )
     quietest: Rank | None = Field(description="The rank whose last progress is the oldest.")
+
+
+class RankRow(Answer):
+    """One rank of a gang, as its node's agent reported last."""
+
+    rank: int
+    node_id: str
+    gpu: int = Field(description="Its index on the node.")
+    status: str = Field(description="unseen, started, finished or stopped.")
+    activity: str | None = Field(description="Its reported activity; null: it reports none.")
+    step: int | None
+    quiet_s: float | None = Field(
+        description="Since it last ended a step or reported its activity; null: it never did."
+    )
+    busy_s: float | None = Field(
+        description="The median work of its last steps, without waiting for other ranks."
+    )
+    trouble: str = Field(description="The last trouble of its training; empty: none.")
+    gpu_utilization: float | None = Field(description="Percent.")
+    last_line: LogLine | None = Field(default=None, description="Of its log.")
+
+
+class RankList(Answer):
+    """The ranks of a gang, in order."""
+
+    attempt: int
+    ranks: list[RankRow]
+    cursor: int | None = Field(default=None, description="Continues after the last one.")
 
 
 class Job(JobSummary):

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import Any
 
+from pydantic import Field
+
 from gangline_schemas.api.base import Answer
+
+ERROR_LINE = re.compile(
+    r"(?i)(error|exception|traceback|fatal|critical|panic|segmentation fault|out of memory|killed)"
+)
+"""A line with one of these looks like an error; Python and ClickHouse (RE2) read it alike."""
 
 
 class LogLine(Answer):
@@ -25,6 +33,9 @@ class LogPage(Answer):
 
     lines: list[LogLine]
     cursor: str | None
+    start: str | None = Field(
+        default=None, description="Of the first line: give it as `before` for the lines before it."
+    )
 
 
 class BusEvent(Answer):

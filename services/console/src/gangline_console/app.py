@@ -40,6 +40,7 @@ _HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"cross-origin-opener-policy", b"same-origin"),
 )
+_AGAIN_S = 5
 _TITLES = {
     400: "This request cannot be read",
     401: "Sign in to see this page",
@@ -51,7 +52,7 @@ _TITLES = {
     422: "Something here is not right",
     429: "Too many requests",
     500: "The console has an error",
-    503: "The gateway does not answer",
+    503: "This cannot be read now",
 }
 _ADVICE = {
     401: "Sign in again: your session has ended, or your token was revoked.",
@@ -126,10 +127,13 @@ class _Console:
             "advice": _ADVICE.get(status, "Go back, or load the page again."),
         }
         if view is not None:
-            return view.render("error.html", status, **values)
-        bare = self.environment.get_template("bare_error.html")
-        headers = {"retry-after": "5", "refresh": "5"} if status == 503 else {}
-        return HTMLResponse(bare.render(prefix=PREFIX, **values), status, headers=headers)
+            answer = view.render("error.html", status, **values)
+        else:
+            bare = self.environment.get_template("bare_error.html")
+            answer = HTMLResponse(bare.render(prefix=PREFIX, **values), status)
+        if status == 503 and (view is None or view.request.method == "GET"):
+            answer.headers["refresh"] = str(_AGAIN_S)
+        return answer
 
 
 def create_app(gateway: Gateway, secret: str, pages: tuple[Page, ...] = PAGES) -> ASGIApp:

@@ -68,9 +68,18 @@ class Gateway:
         return found
 
     async def send(
-        self, token: str, method: str, path: str, query: Query | None, body: Any
+        self,
+        token: str,
+        method: str,
+        path: str,
+        query: Query | None,
+        body: Any,
+        key: str = "",
     ) -> tuple[int, str]:
-        """Status and text of an answer. Raises GatewayAwayError or ApiError."""
+        """Status and text of an answer. Raises GatewayAwayError or ApiError.
+
+        `key`: requests with the same one make one thing.
+        """
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=20),
@@ -78,6 +87,8 @@ class Gateway:
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
         headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
+        if key:
+            headers["Idempotency-Key"] = key
         try:
             async with self._session.request(
                 method,
@@ -119,16 +130,22 @@ class Api:
         kind: type[AnswerT],
         body: Any = None,
         query: Query | None = None,
+        key: str = "",
     ) -> AnswerT:
-        """The answer to a change; `body` is JSON."""
-        _, text = await self.gateway.send(self.token, method, path, query, body)
+        """The answer to a change; `body` is JSON, `key` an idempotency key."""
+        _, text = await self.gateway.send(self.token, method, path, query, body, key)
         return _read(kind, text)
 
     async def post(
-        self, path: str, kind: type[AnswerT], body: Any = None, query: Query | None = None
+        self,
+        path: str,
+        kind: type[AnswerT],
+        body: Any = None,
+        query: Query | None = None,
+        key: str = "",
     ) -> AnswerT:
         """The answer to a POST."""
-        return await self.send("POST", path, kind, body, query)
+        return await self.send("POST", path, kind, body, query, key)
 
 
 def job_path(job_id: str) -> str:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from datetime import UTC, datetime
 
 NONE = "\N{EN DASH}"
 """Shown where there is no value."""
+_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _BYTES = ("B", "KB", "MB", "GB", "TB", "PB")
 
 
@@ -70,6 +73,21 @@ def duration(seconds: float | None) -> str:
 def gpu_hours(gpu_seconds: float | None) -> str:
     """GPU-seconds as GPU-hours."""
     return NONE if gpu_seconds is None else f"{number(gpu_seconds / 3600, 3)} GPU-h"
+
+
+def gpu_time(gpu_seconds: float | None) -> str:
+    """GPU-seconds in a unit that fits: `32 GPU-s`, `5.4 GPU-min`, `1,250 GPU-h`."""
+    if gpu_seconds is None:
+        return NONE
+    for unit_s, name in ((3600, "GPU-h"), (60, "GPU-min")):
+        if gpu_seconds >= unit_s:
+            return f"{number(gpu_seconds / unit_s, 3)} {name}"
+    return f"{number(gpu_seconds, 3)} GPU-s"
+
+
+def plain(text: str) -> str:
+    """Text of a program without terminal escapes and other control characters."""
+    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", _ESCAPE.sub("", text))
 
 
 def relative(moment: datetime, now: datetime) -> str:

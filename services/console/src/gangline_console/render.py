@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -44,12 +45,19 @@ def environment(assets: Assets, package: Path = PACKAGE) -> Environment:
         "size": formats.size,
         "duration": formats.duration,
         "gpu_hours": formats.gpu_hours,
+        "gpu_time": formats.gpu_time,
+        "plain": formats.plain,
         "time": time_tag,
         "state_kind": lambda state: STATES.get(state, ("off", "•"))[0],
         "state_icon": lambda state: STATES.get(state, ("off", "•"))[1],
         "query": query,
     }
-    made.globals |= {"static": assets.url, "STATES": STATES, "NONE": formats.NONE}
+    made.globals |= {
+        "static": assets.url,
+        "STATES": STATES,
+        "NONE": formats.NONE,
+        "once": lambda: secrets.token_urlsafe(16),
+    }
     return made
 
 

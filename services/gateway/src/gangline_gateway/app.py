@@ -26,8 +26,10 @@ from gangline_gateway.routes.comparisons import comparisons
 from gangline_gateway.routes.health import health
 from gangline_gateway.routes.incidents import incidents
 from gangline_gateway.routes.jobs import jobs
+from gangline_gateway.routes.live import live
 from gangline_gateway.routes.logs import logs
 from gangline_gateway.routes.points import points
+from gangline_gateway.routes.ranks import ranks
 from gangline_gateway.routes.reports import reports
 from gangline_gateway.routes.runs import runs
 from gangline_gateway.routes.search import searches
@@ -65,8 +67,8 @@ def routes(context: AppContext) -> FastAPI:
     app.state.context = context
     problems.install(app)
     for router in (
-        jobs, checkpoints, bundles, logs, runs, comparisons, points, incidents, alerts, health,
-        cluster, approvals, reports, searches, topics, changes, who,
+        jobs, checkpoints, ranks, bundles, logs, live, runs, comparisons, points, incidents, alerts,
+        health, cluster, approvals, reports, searches, topics, changes, who,
     ):  # fmt: skip
         app.include_router(router)
 

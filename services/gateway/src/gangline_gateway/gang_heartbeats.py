@@ -10,8 +10,9 @@ from pydantic import ValidationError
 
 from gangline_gateway.live_model import JobDetails, LiveNode
 from gangline_gateway.live_view import LiveView
-from gangline_schemas.api.jobs import Rank, Ranks
+from gangline_schemas.api.jobs import Rank, RankRow, Ranks
 from gangline_schemas.events.heartbeats import GangStatus, WorkerHeartbeat
+from gangline_schemas.events.scheduling import NodeAssignment
 
 
 class GangHeartbeats(NamedTuple):
@@ -57,6 +58,52 @@ def of_gang(live: LiveView, one: JobDetails, now: datetime) -> GangHeartbeats:
         quietest = max(quiet, key=lambda rank: rank.quiet_s, default=None)
         ranks = Ranks(doing=dict(doing.most_common()), quietest=quietest)
     return GangHeartbeats(sum(busy) / len(busy) if busy else None, ranks)
+
+
+def rank_rows(live: LiveView, one: JobDetails, now: datetime, wanted: range) -> list[RankRow]:
+    """The ranks of a gang within a range, in order."""
+    rows: list[RankRow] = []
+    for placed in one.gang.nodes if one.gang is not None else ():
+        ranks = range(placed.first_rank, placed.first_rank + len(placed.gpus))
+        if ranks.stop <= wanted.start or ranks.start >= wanted.stop:
+            continue
+        node = live.node(placed.node_id)
+        rows += [row for row in _node_rows(one, node, placed, now) if row.rank in wanted]
+    return sorted(rows, key=lambda row: row.rank)
+
+
+def _node_rows(
+    one: JobDetails, node: LiveNode | None, placed: NodeAssignment, now: datetime
+) -> list[RankRow]:
+    assert one.gang is not None  # noqa: S101 - its caller has one
+    beat = heartbeat(node) if node else None
+    since_s = max(0.0, (now - node.heard_at).total_seconds()) if node and node.heard_at else 0.0
+    uses = {gpu.index: gpu.utilization for gpu in beat.gpus} if beat else {}
+    known = {
+        status.rank: status
+        for gang in (beat.gangs if beat else ())
+        if (gang.job_id, gang.attempt) == (one.job.job_id, one.gang.attempt)
+        for status in gang.ranks
+    }
+    rows = []
+    for rank, gpu in enumerate(placed.gpus, placed.first_rank):
+        status = known.get(rank)
+        quiet_s = status.quiet_s if status else None
+        rows.append(
+            RankRow(
+                rank=rank,
+                node_id=placed.node_id,
+                gpu=gpu,
+                status=one.gang.members[rank].value,
+                activity=status.activity if status else None,
+                step=status.step if status else None,
+                quiet_s=quiet_s + since_s if quiet_s is not None else None,
+                busy_s=status.busy_s if status else None,
+                trouble=status.trouble.message if status and status.trouble else "",
+                gpu_utilization=uses.get(gpu),
+            )
+        )
+    return rows
 
 
 def _quiet(status: GangStatus, node_id: str, since_s: float) -> list[Rank]:

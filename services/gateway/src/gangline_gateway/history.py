@@ -16,12 +16,12 @@ from typing import Any
 
 from clickhouse_connect.driver.client import Client
 
-from gangline_gateway.log_pages import LogFilter, log_page
+from gangline_gateway.log_pages import LogFilter, last_lines, log_page
 from gangline_gateway.prices import COST, parameters
 from gangline_gateway.run_filter import RunQuery
 from gangline_gateway.sql_parts import Where, fetch
 from gangline_schemas.api.checkpoints import Checkpoint
-from gangline_schemas.api.logs import LogPage
+from gangline_schemas.api.logs import LogLine, LogPage
 from gangline_schemas.api.runs import Run, RunPage
 from gangline_schemas.gpu_prices import GpuPrices
 
@@ -145,9 +145,15 @@ class History:
         cursor: str | None = None,
         tail: bool = False,
     ) -> LogPage:
-        """Lines after `cursor`; with `tail` the last ones instead. Raises CursorError."""
+        """Lines after `cursor`; with `tail` the last ones before it. Raises CursorError."""
         size = max(1, min(limit, MAX_PAGE))
         return log_page(self._rows, wanted, size=size, cursor=cursor, tail=tail)
+
+    def last_lines(
+        self, job: tuple[str, str], attempt: int, ranks: tuple[int, int]
+    ) -> dict[int, LogLine]:
+        """By rank: the last line of an attempt of a job (id and team), for a range of ranks."""
+        return last_lines(self._rows, job, attempt, ranks)
 
     def checkpoints(self, job_id: str) -> list[Checkpoint]:
         """A job's checkpoints, newest first."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -69,11 +69,17 @@ class Records:
         }
 
     def events(
-        self, subject: str, team: str, *, after: tuple[int, str, int, int] | None, limit: int
+        self,
+        subject: str,
+        team: str,
+        *,
+        after: tuple[int, str, int, int] | None,
+        limit: int,
+        types: Sequence[str] = (),
     ) -> list[BusEvent]:
         """Events about a team's job in order, after (milliseconds, topic, partition, offset).
 
-        Events that name another team are left out.
+        Events that name another team are left out. `types`: only these; none given: all.
         """
         parameters: dict[str, Any] = {"subject": subject, "team": team, "size": limit}
         later = ""
@@ -83,6 +89,9 @@ class Records:
                 "{topic:String}, {partition:UInt32}, {offset:UInt64}) "
             )
             parameters |= dict(zip(("ms", "topic", "partition", "offset"), after, strict=True))
+        if types:
+            later += "AND type IN {types:Array(String)} "
+            parameters["types"] = list(types)
         rows = fetch(
             self._client,
             "SELECT topic, partition, offset, id, type, source, subject, time, data "  # noqa: S608

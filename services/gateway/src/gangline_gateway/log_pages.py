@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gangline_gateway.sql_parts import Where, cursor_of, ms, number, read_cursor
-from gangline_schemas.api.logs import LogLine, LogPage
+from gangline_schemas.api.logs import ERROR_LINE, LogLine, LogPage
 from gangline_schemas.events.logs import WorkerLog
 
 Rows = Callable[[str, dict[str, Any]], list[dict[str, Any]]]
@@ -24,22 +24,33 @@ class LogFilter:
     team: str
     rank: int | None = None
     attempt: int | None = None
+    contains: str = ""
+    """Part of the text, in any case."""
+    errors: bool = False
+    """Only lines that look like errors (`api.logs.ERROR_LINE`)."""
 
     def takes(self, event: WorkerLog) -> bool:
-        """Whether the filter accepts the lines of this event."""
+        """Whether the filter accepts the lines of this event, by its job, rank and attempt."""
         ours = (event.job_id, event.team) == (self.job_id, self.team)
         return ours and self.rank in {None, event.rank} and self.attempt in {None, event.attempt}
 
+    def takes_line(self, text: str) -> bool:
+        """Whether the filter accepts a line of such an event, by its text."""
+        if self.errors and ERROR_LINE.search(text) is None:
+            return False
+        return self.contains.casefold() in text.casefold()
+
 
 _COLUMNS = ", ".join(LogLine.model_fields)
+_COLUMNS_OF_LINE = ("line", "node_id", "time", "stream", "text")
 
 
 def log_page(
     ask: Rows, wanted: LogFilter, *, size: int, cursor: str | None = None, tail: bool = False
 ) -> LogPage:
-    """`size` lines after `cursor`; with `tail` the last ones instead. Raises CursorError."""
+    """`size` lines after `cursor`; with `tail` the last ones before it. Raises CursorError."""
     where = _where(wanted)
-    after = None if cursor is None or tail else _read(cursor)
+    after = None if cursor is None else _read(cursor)
     lines: dict[_Place, LogLine] = {}
     while len(lines) < size:
         # A line may come twice: an agent sends it again if it does not know whether it arrived.
@@ -51,10 +62,31 @@ def log_page(
         after = _place(rows[-1])
     page = list(lines.values())[:size]
     if not page:
-        return LogPage(lines=[], cursor=cursor)
+        return LogPage(lines=[], cursor=cursor, start=cursor)
     if tail:
         page.reverse()
-    return LogPage(lines=page, cursor=cursor_of(*_place(page[-1])))
+    ends = (cursor_of(*_place(page[-1])), cursor_of(*_place(page[0])))
+    return LogPage(lines=page, cursor=ends[0], start=ends[1])
+
+
+def last_lines(
+    ask: Rows, job: tuple[str, str], attempt: int, ranks: tuple[int, int]
+) -> dict[int, LogLine]:
+    """The last line of each rank from the first up to the second; `job`: its id and team."""
+    where = _where(LogFilter(*job, attempt=attempt))
+    where.add("rank >= {r0:UInt32} AND rank < {r1:UInt32}", r0=ranks[0], r1=ranks[1])
+    columns = ", ".join(f"argMax({name}, (time, line)) AS {name}_last" for name in _COLUMNS_OF_LINE)
+    rows = ask(
+        f"SELECT rank, {columns} FROM gangline.logs {where.sql} GROUP BY rank", where.parameters
+    )
+    return {
+        row["rank"]: LogLine(
+            attempt=attempt,
+            rank=row["rank"],
+            **{name: row[f"{name}_last"] for name in _COLUMNS_OF_LINE},
+        )
+        for row in rows
+    }
 
 
 def _where(wanted: LogFilter) -> Where:
@@ -65,6 +97,10 @@ def _where(wanted: LogFilter) -> Where:
         where.add("rank = {rank:UInt32}", rank=wanted.rank)
     if wanted.attempt is not None:
         where.add("attempt = {attempt:UInt32}", attempt=wanted.attempt)
+    if wanted.contains:
+        where.add("positionCaseInsensitiveUTF8(text, {part:String}) > 0", part=wanted.contains)
+    if wanted.errors:
+        where.add("match(text, {error:String})", error=ERROR_LINE.pattern)
     return where
 
 

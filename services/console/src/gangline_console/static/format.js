@@ -52,6 +52,19 @@ export function duration(seconds) {
 export const gpuHours = (seconds) =>
   seconds === null || seconds === undefined ? NONE : `${number(seconds / 3600, 3)} GPU-h`;
 
+export function gpuTime(seconds) {
+  if (seconds === null || seconds === undefined) return NONE;
+  for (const [unit, name] of [[3600, "GPU-h"], [60, "GPU-min"]]) {
+    if (seconds >= unit) return `${number(seconds / unit, 3)} ${name}`;
+  }
+  return `${number(seconds, 3)} GPU-s`;
+}
+
+/** Text of a program without terminal escapes and other control characters. */
+export const plain = (text) =>
+  text.replace(/\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)/g, "")
+    .replace(/[\x00-\x08\x0b-\x1f\x7f-\x9f]/g, "\ufffd");
+
 export function relative(moment, now = Date.now()) {
   const seconds = (now - moment) / 1000;
   if (Math.abs(seconds) < 2) return "now";

@@ -32,6 +32,10 @@ LastEventId = Annotated[
     str | None,
     Header(alias="Last-Event-ID", max_length=4096, description="Resume after this event."),
 ]
+Contains = Annotated[
+    str, Query(max_length=200, description="Part of the line's text, in any case.")
+]
+Errors = Annotated[bool, Query(description="Only lines that look like errors.")]
 Follow = Annotated[bool, Query(description="Stream server-sent events.")]
 _TOPICS = (
     Topic.REQUESTS, Topic.QUOTA, Topic.SCHEDULING, Topic.FAULTS, Topic.CHECKPOINTS, Topic.WORKERS,
@@ -53,29 +57,88 @@ async def get_logs(
     *,
     rank: Annotated[int | None, Query(ge=0, le=1_000_000)] = None,
     attempt: Annotated[int | None, Query(ge=1, le=1_000_000)] = None,
+    contains: Contains = "",
+    errors: Errors = False,
     tail: Annotated[int | None, Query(ge=0, le=1000, description="Only the last lines.")] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 200,
     cursor: CursorText = None,
+    before: Annotated[
+        str | None,
+        Query(max_length=100, description="With tail: the `start` of a page; lines before it."),
+    ] = None,
     follow: Follow = False,
     last_event_id: LastEventId = None,
 ) -> LogPage | StreamingResponse:
     """Lines of all ranks in order of time. A stream sends `log` for each line, then `end`."""
     team = await asyncio.to_thread(team_of_job, app, caller, job_id)
-    wanted = LogFilter(job_id, team, rank, attempt)
+    wanted = LogFilter(job_id, team, rank, attempt, contains, errors)
     if follow:
-        places = app.tail.places(Topic.LOGS)
-        at = resumed(app, last_event_id, places)
-        return app.streams.response(_log_stream(app, wanted, tail, at), caller.name)
+        return app.streams.response(log_stream(app, wanted, tail, last_event_id), caller.name)
     if tail == 0:
         return LogPage(lines=[], cursor=None)
     size, last = (tail, True) if tail is not None and cursor is None else (limit, False)
+    place = before if last else cursor
     return await asyncio.to_thread(
         app.history.query,
-        lambda queries: queries.history.logs(wanted, limit=size, cursor=cursor, tail=last),
+        lambda queries: queries.history.logs(wanted, limit=size, cursor=place, tail=last),
     )
 
 
-async def _log_stream(
+@logs.get(
+    "/v1/training-jobs/{job_id}/logs.txt",
+    operation_id="downloadLogs",
+    summary="Download a job's log",
+    response_class=StreamingResponse,
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **answers(404)},
+)
+async def download_logs(
+    job_id: JobId,
+    app: App,
+    caller: Caller,
+    *,
+    rank: Annotated[int | None, Query(ge=0, le=1_000_000)] = None,
+    attempt: Annotated[int | None, Query(ge=1, le=1_000_000)] = None,
+    contains: Contains = "",
+    errors: Errors = False,
+) -> StreamingResponse:
+    """All lines of history as text: attempt/rank, time, the line as it was written."""
+    team = await asyncio.to_thread(team_of_job, app, caller, job_id)
+    wanted = LogFilter(job_id, team, rank, attempt, contains, errors)
+    headers = {
+        "Content-Disposition": f'attachment; filename="{job_id}.log"',
+        "Cache-Control": "no-store",
+    }
+    parts = _whole_log(app, wanted, await asyncio.to_thread(_text_page, app, wanted, None))
+    return StreamingResponse(parts, media_type="text/plain; charset=utf-8", headers=headers)
+
+
+async def _whole_log(
+    app: AppContext, wanted: LogFilter, page: LogPage
+) -> AsyncGenerator[str, None]:
+    """Page by page: a reader that is slow holds one page in memory."""
+    while page.lines:
+        yield "".join(
+            f"{line.attempt}/{line.rank} {line.time:%Y-%m-%dT%H:%M:%S.%fZ} {line.text}\n"
+            for line in page.lines
+        )
+        page = await asyncio.to_thread(_text_page, app, wanted, page.cursor)
+
+
+def _text_page(app: AppContext, wanted: LogFilter, cursor: str | None) -> LogPage:
+    return app.history.query(
+        lambda queries: queries.history.logs(wanted, limit=_PAGE, cursor=cursor)
+    )
+
+
+def log_stream(
+    app: AppContext, wanted: LogFilter, tail: int | None, last_event_id: str | None
+) -> AsyncGenerator[str, None]:
+    """The last `tail` lines, unless resumed, and new ones. Raises a 422 problem at once."""
+    at = resumed(app, last_event_id, app.tail.places(Topic.LOGS))
+    return _log_parts(app, wanted, tail, at)
+
+
+async def _log_parts(
     app: AppContext,
     wanted: LogFilter,
     tail: int | None,
@@ -96,7 +159,7 @@ async def _log_stream(
             return
         before = sent.get((event.attempt, event.rank), -1)
         for line, text in enumerate(event.lines, event.first_line):
-            if line > before:
+            if line > before and wanted.takes_line(text.text):
                 sent[event.attempt, event.rank] = line
                 answer = LogLine(
                     attempt=event.attempt, rank=event.rank, line=line, node_id=event.node_id,
@@ -144,6 +207,10 @@ async def get_events(
     job_id: JobId,
     app: App,
     caller: Caller,
+    kind: Annotated[
+        list[str] | None,
+        Query(alias="type", max_length=50, description="Only of these types, such as job.queued."),
+    ] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 200,
     cursor: CursorText = None,
     follow: Follow = False,  # noqa: FBT002
@@ -152,19 +219,33 @@ async def get_events(
     """In order of time. A stream names each event by its type; the last is `end`."""
     team = await asyncio.to_thread(team_of_job, app, caller, job_id)
     if follow:
-        places = [place for topic in _TOPICS for place in app.tail.places(topic)]
-        at = resumed(app, last_event_id, places)
-        return app.streams.response(_event_stream(app, (job_id, team), places, at), caller.name)
+        return app.streams.response(event_stream(app, (job_id, team), last_event_id), caller.name)
     after = read_page_cursor(cursor)
     found = await asyncio.to_thread(
         app.history.query,
-        lambda queries: queries.records.events(job_id, team, after=after, limit=limit),
+        lambda queries: queries.records.events(
+            job_id, team, after=after, limit=limit, types=kind or ()
+        ),
     )
     last = page_cursor(found[-1]) if found else cursor
     return EventPage(events=found, cursor=last)
 
 
-async def _event_stream(
+def event_stream(
+    app: AppContext, job: tuple[str, str], last_event_id: str | None, *, fresh: bool = False
+) -> AsyncGenerator[str, None]:
+    """All events of a job and team, unless resumed, and new ones; `fresh`: new ones alone.
+
+    Raises a 422 problem at once.
+    """
+    places = [place for topic in _TOPICS for place in app.tail.places(topic)]
+    at = resumed(app, last_event_id, places)
+    if at is None and fresh:
+        at = app.tail.ends(places)
+    return _event_parts(app, job, places, at)
+
+
+async def _event_parts(
     app: AppContext,
     job: tuple[str, str],
     places: list[TopicPartition],

@@ -114,13 +114,25 @@ async def get_metrics(
         )
         return Curves(curves=found)
     team = await asyncio.to_thread(team_of_job, app, caller, run_id)
+    parts = metric_stream(app, (run_id, team), names, points, last_event_id)
+    return app.streams.response(parts, caller.name)
+
+
+def metric_stream(
+    app: AppContext,
+    run: tuple[str, str],
+    names: tuple[str, ...],
+    points: int,
+    last_event_id: str | None,
+) -> AsyncGenerator[str, None]:
+    """Curves so far of a run and team, unless resumed, and new steps. Raises a 422 problem."""
+    run_id, team = run
     steps = _place(app, Topic.STEPS, run_id)
     progress = _place(app, Topic.PROGRESS, progress_key(team, run_id))
     at = resumed(app, last_event_id, [steps, progress])
     if at is not None and not at[progress]:  # no event came yet: only new ones matter
         at |= app.tail.ends([progress])
-    parts = _metric_stream(app, (run_id, team), names, points, (steps, progress), at)
-    return app.streams.response(parts, caller.name)
+    return _metric_parts(app, run, names, points, (steps, progress), at)
 
 
 def _place(app: AppContext, topic: Topic, key: str) -> TopicPartition:
@@ -128,7 +140,7 @@ def _place(app: AppContext, topic: Topic, key: str) -> TopicPartition:
     return places[partition_of(key.encode(), len(places))]
 
 
-async def _metric_stream(
+async def _metric_parts(
     app: AppContext,
     run: tuple[str, str],
     names: tuple[str, ...],

@@ -1,34 +1,41 @@
-"""One job: how it stands, its curve of the loss, the end of its log."""
+"""One job: its timeline, curves, ranks, log, checkpoints, configuration, events and reasons."""
 
 from __future__ import annotations
 
-import asyncio
-
 from starlette.responses import Response
 
-from gangline_console.client import ApiError, job_path
+from gangline_console.client import job_path
 from gangline_console.page import Page, View
+from gangline_console.pages.job import actions, tabs
 from gangline_console.pages.jobs import reason
 from gangline_schemas.api.jobs import Job
-from gangline_schemas.api.logs import LogPage
-
-LINES = 60
 
 
 async def _show(view: View) -> Response:
-    path = job_path(view.path("job_id"))
-    job, lines = await asyncio.gather(view.api.get(path, Job), _log(view, path))
-    return view.render("job/page.html", job=job, lines=lines, why=reason(job))
+    job = await view.api.get(job_path(view.path("job_id")), Job)
+    wanted = view.query("tab")
+    tab = wanted if wanted in tabs.TABS else "overview"
+    values = await tabs.TABS[tab].load(view, job)
+    return view.render(
+        "job/page.html",
+        job=job,
+        tab=tab,
+        tabs=[(name, item.title, _address(job, name)) for name, item in tabs.TABS.items()],
+        why=reason(job),
+        done=actions.DONE.get(view.query("done"), ""),
+        **values,
+    )
 
 
-async def _log(view: View, path: str) -> LogPage | None:
-    """The last lines; None while history is away, which the page says."""
-    try:
-        return await view.api.get(f"{path}/logs", LogPage, {"tail": LINES})
-    except ApiError as error:
-        if error.status != 503:
-            raise
-        return None
+def _address(job: Job, tab: str) -> str:
+    """The address of a tab."""
+    query = "" if tab == "overview" else f"?tab={tab}"
+    return f"/console/jobs/{job.job_id}{query}"
 
 
-PAGE = Page("job", "Job", get={"/jobs/{job_id}": _show})
+PAGE = Page(
+    "job",
+    "Job",
+    get={"/jobs/{job_id}": _show, "/jobs/{job_id}/job.yaml": actions.job_file},
+    post={f"/jobs/{{job_id}}/{name}": handler for name, handler in actions.ACTIONS.items()},
+)

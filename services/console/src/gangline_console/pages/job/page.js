@@ -1,58 +1,69 @@
-// The head follows the run's metrics; the job itself is read again at most once a second.
-import { Chart } from "../../charts.js";
-import { badge, duration, number, percent } from "../../format.js";
+// One stream for the page (/live with the parts of the tab), the head, and the script of the tab.
+import { badge, duration, gpuTime, number, percent } from "../../format.js";
 import { atMost, follow, get } from "../../live.js";
+import { logs } from "./logs.js";
+import { metrics, overview } from "./metrics.js";
 
 const head = document.getElementById("job");
-const id = head.dataset.job;
-const points = new Map();
-let metric = "loss";
-const chart = new Chart(document.getElementById("curve"));
+const { job: id, tab, parts } = head.dataset;
+const none = { handlers: {}, query: {} };
 
 function put(name, content) {
   const cell = document.querySelector(`[data-cell="${name}"]`);
   if (cell && cell.textContent !== content) cell.textContent = content;
 }
 
-const draw = atMost(500, () => {
-  const steps = [...points.keys()].sort((a, b) => a - b);
-  document.getElementById("no-curve").hidden = steps.length > 0;
-  chart.show(steps.length ? [{ name: metric, xs: steps, ys: steps.map((at) => points.get(at)) }] : []);
-});
-
-const refresh = atMost(1000, async () => {
-  const job = await get(`/v1/training-jobs/${id}`).catch(() => null);
-  if (!job) return;
+function show(job) {
   const place = document.querySelector("[data-cell=state]");
   if (place.firstElementChild?.dataset.state !== job.state) place.replaceChildren(badge(job.state));
-  const text = job.waiting?.message ?? job.reason;
-  put("why", text);
-  document.querySelector("[data-cell=why]").hidden = !text;
+  const failed = job.failure && job.state === "failed" ? job.failure.message : null;
+  const why = job.waiting?.message ?? failed ?? job.reason;
+  put("why", why);
+  document.querySelector("[data-cell=why]").hidden = !why;
   put("step", number(job.step));
   put("left", job.ended_at ? "–" : duration(job.estimated_remaining_s));
   put("loss", number(job.loss));
   put("tokens", number(job.tokens_per_s));
   put("mfu", percent(job.mfu, 1));
   put("gpus", `${job.gpus_allocated} of ${job.gpus}`);
+  put("use", number(job.gpu_utilization, 3));
   put("elapsed", duration(job.elapsed_s));
+  put("gpu_time", gpuTime(job.gpu_seconds));
+  put("attempt", String(job.attempt));
+}
+
+const refresh = atMost(1000, async () => {
+  const job = await get(`/v1/training-jobs/${id}`).catch(() => null);
+  if (job) show(job);
 });
 
-follow(`/training-runs/${id}/metrics`, {
-  history: ({ curves }) => {
-    const found = curves.find((curve) => curve.name === "loss") ?? curves[0];
-    if (!found) return draw();
-    metric = found.name;
-    for (const point of found.points) points.set(point.step, point.value);
-    draw();
-  },
-  step: ({ step, metrics }) => {
-    if (!points.size && !(metric in metrics)) [metric] = Object.keys(metrics);
-    if (metrics[metric] !== undefined) points.set(step, metrics[metric]);
-    draw();
-    refresh();
-  },
+/** Parts of the page that the server writes are exchanged when an event may have changed them. */
+const exchange = atMost(3000, async () => {
+  const place = document.querySelector("[data-fresh], #timeline");
+  if (!place?.id || document.querySelector("details[open]") || place.contains(document.activeElement)) return;
+  const answer = await fetch(location.href).catch(() => null);
+  if (!answer?.ok) return;
+  const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById(place.id);
+  if (fresh) place.replaceWith(document.adoptNode(fresh));
+});
+
+const part = { overview: () => overview(id), metrics: () => metrics(id), logs: () => logs(id) }[tab]?.() ?? none;
+const query = new URLSearchParams(parts.split(" ").map((name) => ["part", name]));
+for (const [name, value] of Object.entries(part.query)) if (value) query.set(name, value);
+follow(`/v1/training-jobs/${id}/live?${query}`, {
+  ...part.handlers,
+  event: (event) => { refresh(); if (event.topic !== "gangline.requests") exchange(); },
+  step: (data) => { part.handlers.step?.(data); refresh(); },
   progress: refresh,
-  end: refresh,
-}, { onAgain: refresh });
-const log = document.getElementById("log");
-if (log) log.scrollTop = log.scrollHeight;
+  end: () => { part.handlers.end?.(); refresh(); exchange(); },
+}, { onAgain: () => { refresh(); exchange(); } });
+
+document.addEventListener("click", async (event) => {
+  const source = event.target.closest("[data-copies]");
+  if (!source) return;
+  const text = document.getElementById(source.dataset.copies).textContent;
+  await navigator.clipboard.writeText(text).then(
+    () => { source.textContent = "Copied"; },
+    () => { source.textContent = "Select it and copy: the browser refused"; },
+  );
+});

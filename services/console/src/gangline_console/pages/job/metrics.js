@@ -1,0 +1,155 @@
+// Curves of one run: those so far come as `history`, then each step as it is reported.
+import { Chart } from "../../charts.js";
+import { duration, number } from "../../format.js";
+import { atMost } from "../../live.js";
+import { tail } from "./logs.js";
+
+const MOST_POINTS = 4000;
+
+/** Points of each metric by step; the last report of a step counts. */
+class Curves {
+  constructor() {
+    this.byName = new Map();
+    this.start = null;
+  }
+
+  add(name, step, time, value) {
+    if (!this.byName.has(name)) this.byName.set(name, new Map());
+    this.start = this.start === null ? time : Math.min(this.start, time);
+    this.byName.get(name).set(step, [time, value]);
+  }
+
+  history({ curves }) {
+    for (const curve of curves) {
+      for (const point of curve.points) this.add(curve.name, point.step, Date.parse(point.time), point.value);
+    }
+  }
+
+  step({ step, time_ms, metrics }) {
+    for (const [name, value] of Object.entries(metrics)) this.add(name, step, time_ms, value);
+  }
+
+  /** One series for a chart: `axis` is step or time (seconds since the first point). */
+  series(name, axis, smoothing = 0) {
+    const steps = [...(this.byName.get(name) ?? new Map()).entries()].sort((a, b) => a[0] - b[0]);
+    const every = Math.ceil(steps.length / MOST_POINTS) || 1;
+    const kept = steps.filter((_, at) => at % every === 0 || at === steps.length - 1);
+    const xs = kept.map(([step, [time]]) => axis === "time" ? (time - this.start) / 1000 : step);
+    let ys = kept.map(([, [, value]]) => value);
+    if (smoothing > 0) {
+      let mean = 0, weight = 0;
+      ys = ys.map((value) => {
+        mean = smoothing * mean + (1 - smoothing) * value;
+        weight = smoothing * weight + (1 - smoothing);
+        return mean / weight;
+      });
+    }
+    if (axis === "time") { // times of an attempt that ran again may lie before
+      const order = xs.map((_, at) => at).sort((a, b) => xs[a] - xs[b]);
+      return { name, xs: order.map((at) => xs[at]), ys: order.map((at) => ys[at]) };
+    }
+    return { name, xs, ys };
+  }
+}
+
+/** The curve of the loss, or of the first metric. */
+export function overview() {
+  const curves = new Curves();
+  const figure = document.getElementById("curve");
+  const chart = new Chart(figure);
+  figure.hidden = true;
+  const log = document.getElementById("log");
+  if (log) log.scrollTop = log.scrollHeight;
+  const further = log ? tail(log, 60) : () => {};
+  const draw = atMost(500, () => {
+    const name = curves.byName.has("loss") ? "loss" : [...curves.byName.keys()].sort()[0];
+    document.getElementById("no-curve").hidden = name !== undefined;
+    figure.hidden = name === undefined;
+    if (name === undefined) return;
+    figure.querySelector("figcaption").textContent = name === "loss" ? "Loss" : name;
+    chart.show([curves.series(name, "step")]);
+  });
+  return {
+    query: {},
+    handlers: {
+      log: (row) => {
+        document.getElementById("no-lines")?.setAttribute("hidden", "");
+        further(row);
+      },
+      history: (data) => { curves.history(data); draw(); },
+      step: (data) => { curves.step(data); draw(); },
+    },
+  };
+}
+
+/** A chart for each metric. */
+export function metrics() {
+  const curves = new Curves(), charts = new Map();
+  const place = document.getElementById("plots"), axis = place.dataset.axis;
+  const filter = document.getElementById("metric-filter");
+  const smoothing = document.getElementById("smoothing");
+  const logScale = document.getElementById("log-scale");
+  const kept = new URLSearchParams(location.hash.slice(1));
+  filter.value = kept.get("metric") ?? "";
+  smoothing.value = kept.get("smoothing") ?? "0";
+  logScale.checked = kept.has("log");
+
+  function chartOf(name) {
+    if (charts.has(name)) return charts.get(name);
+    const card = document.getElementById("plot").content.firstElementChild.cloneNode(true);
+    const figure = card.querySelector("figure");
+    figure.removeAttribute("id");
+    figure.querySelector("figcaption").textContent = name;
+    figure.querySelector(".plot").setAttribute("aria-label", `${name}; its table follows`);
+    const after = [...place.children].find((other) => other.dataset.name > name);
+    card.dataset.name = name;
+    place.insertBefore(card, after ?? null);
+    const made = new Chart(figure, {
+      x: axis === "time" ? "time" : "step", sync: "metrics", log: logScale.checked,
+      xValue: axis === "time" ? duration : number,
+    });
+    charts.set(name, made);
+    return made;
+  }
+
+  const draw = atMost(700, () => {
+    document.getElementById("no-metrics").hidden = curves.byName.size > 0;
+    for (const name of [...curves.byName.keys()].sort()) {
+      const chart = chartOf(name);
+      const hidden = !name.toLowerCase().includes(filter.value.trim().toLowerCase());
+      chart.figure.parentElement.hidden = hidden;
+      if (!hidden) chart.show([curves.series(name, axis, Number(smoothing.value))]);
+    }
+  });
+
+  function chosen() {
+    const view = new URLSearchParams();
+    if (filter.value) view.set("metric", filter.value);
+    if (smoothing.value !== "0") view.set("smoothing", smoothing.value);
+    if (logScale.checked) view.set("log", "1");
+    history.replaceState(null, "", `${location.pathname}${location.search}${view.size ? `#${view}` : ""}`);
+    draw();
+  }
+  filter.addEventListener("input", chosen);
+  smoothing.addEventListener("input", chosen);
+  logScale.addEventListener("change", () => {
+    for (const chart of charts.values()) {
+      chart.options.log = logScale.checked;
+      chart.draw();
+    }
+    chosen();
+  });
+  document.querySelector("#metrics-form select").addEventListener("change", (event) => event.target.form.requestSubmit());
+  document.getElementById("metrics-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    const query = new URLSearchParams({ tab: "metrics", x: event.target.x.value });
+    location.assign(`${location.pathname}?${query}${location.hash}`);
+  });
+  return {
+    query: { points: "500" },
+    handlers: {
+      history: (data) => { curves.history(data); draw(); },
+      step: (data) => { curves.step(data); draw(); },
+    },
+  };
+}

@@ -1,0 +1,171 @@
+"""The tabs of a job's page, and their answers of REST."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from gangline_console.client import ApiError, Query, job_path
+from gangline_console.page import View
+from gangline_console.pages.job import timeline
+from gangline_console.pages.job.actions import spec_text
+from gangline_schemas.api.checkpoints import CheckpointList
+from gangline_schemas.api.incidents import IncidentPage, Notice
+from gangline_schemas.api.jobs import Job, RankList
+from gangline_schemas.api.logs import BusEvent, EventPage, LogPage
+from gangline_schemas.api.questions import Explanation
+from gangline_schemas.api.runs import Comparison
+
+AnswerT = TypeVar("AnswerT")
+Values = dict[str, Any]
+LOG_LINES = 30
+_EVENT_PAGES = 5
+"""Pages of 1,000 events that a timeline reads: a job with more changes of state is rare."""
+
+
+@dataclass(frozen=True)
+class Tab:
+    """One tab: its title, and the values of its template `tab_NAME.html`."""
+
+    title: str
+    load: Callable[[View, Job], Awaitable[Values]]
+
+
+async def _overview(view: View, job: Job) -> Values:
+    path = job_path(job.job_id)
+    events, checkpoints, incidents, lines = await asyncio.gather(
+        _life(view, path),
+        _maybe(view, f"{path}/checkpoints", CheckpointList, {"limit": 1000}),
+        _maybe(view, "/v1/incidents", IncidentPage, {"job": job.job_id, "limit": 100}),
+        _maybe(view, f"{path}/logs", LogPage, {"tail": LOG_LINES}),
+    )
+    rows = checkpoints.checkpoints if checkpoints is not None else []
+    line = None
+    if events is not None:
+        failures = incidents.incidents if incidents is not None else []
+        notices = incidents.notices if incidents is not None else []
+        line = timeline.build(job, events, rows, failures, notices, view.now)
+    return {
+        "line": line,
+        "lines": lines,
+        "incidents": incidents,
+        "live": ("events", "metrics", "logs"),
+    }
+
+
+async def _life(view: View, path: str) -> list[BusEvent] | None:
+    """The events of a timeline; None while history is away."""
+    found: list[BusEvent] = []
+    cursor: str | None = None
+    for _ in range(_EVENT_PAGES):
+        asked: Query = {"type": timeline.TYPES, "limit": 1000, "cursor": cursor}
+        page = await _maybe(view, f"{path}/events", EventPage, asked)
+        if page is None:
+            return found or None
+        found += page.events
+        cursor = page.cursor
+        if len(page.events) < 1000:
+            break
+    return found
+
+
+async def _metrics(view: View, job: Job) -> Values:  # noqa: ARG001 - the script reads them
+    axis = view.query("x")
+    return {"axis": axis if axis == "time" else "step", "live": ("events", "metrics")}
+
+
+async def _ranks(view: View, job: Job) -> Values:
+    path = job_path(job.job_id)
+    ranks, incidents = await asyncio.gather(
+        view.api.get(f"{path}/ranks", RankList, {"cursor": view.query("cursor") or None}),
+        _maybe(view, "/v1/incidents", IncidentPage, {"job": job.job_id, "limit": 1}),
+    )
+    slow: dict[int, Notice] = {}
+    for notice in incidents.notices if incidents is not None else ():
+        if (notice.kind, notice.attempt) == ("straggling", job.attempt):
+            slow.setdefault(notice.rank, notice)
+    return {"ranks": ranks, "slow": slow, "live": ("events",)}
+
+
+async def _logs(view: View, job: Job) -> Values:  # noqa: ARG001 - the script reads them
+    names = ("rank", "attempt", "find", "errors")
+    return {"wanted": {name: view.query(name) for name in names}, "live": ("events", "logs")}
+
+
+async def _checkpoints(view: View, job: Job) -> Values:
+    found = await view.api.get(
+        f"{job_path(job.job_id)}/checkpoints",
+        CheckpointList,
+        {"limit": 200, "cursor": view.query("cursor") or None},
+    )
+    return {"found": found, "live": ("events",)}
+
+
+async def _config(view: View, job: Job) -> Values:
+    other = view.query("with")
+    first, compared = await asyncio.gather(
+        _maybe(view, f"{job_path(job.job_id)}/events", EventPage, {"limit": 1}),
+        _compared(view, job.job_id, other),
+    )
+    diff = ""
+    if first is not None and first.events and first.events[0].type == "job.submitted":
+        diff = str(first.events[0].data.get("spec", {}).get("code_diff") or "")
+    text = spec_text(job.spec) if job.spec is not None else ""
+    return {"text": text, "diff": diff, "other": other, "compared": compared, "live": ("events",)}
+
+
+async def _compared(view: View, job_id: str, other: str) -> Comparison | str | None:
+    """The comparison with another run, or why there is none."""
+    if not other:
+        return None
+    query: Query = {"run": [job_id, other], "curves": False}
+    try:
+        return await view.api.get("/v1/runs/compare", Comparison, query)
+    except ApiError as error:
+        return error.detail
+
+
+async def _events(view: View, job: Job) -> Values:
+    kind = view.query("type")
+    page = await view.api.get(
+        f"{job_path(job.job_id)}/events",
+        EventPage,
+        {"limit": 200, "cursor": view.query("cursor") or None, "type": kind or None},
+    )
+    texts = {
+        event.id: json.dumps(event.data, indent=2, ensure_ascii=False) for event in page.events
+    }
+    more = page.cursor if len(page.events) == 200 else None
+    return {"page_of": page, "texts": texts, "more": more, "kind": kind, "live": ("events",)}
+
+
+async def _explain(view: View, job: Job) -> Values:
+    found = await view.api.get(f"{job_path(job.job_id)}/explain", Explanation)
+    return {"explained": found, "live": ("events",)}
+
+
+async def _maybe(
+    view: View, path: str, kind: type[AnswerT], query: Query | None = None
+) -> AnswerT | None:
+    """An answer; None while history is away, which the page says."""
+    try:
+        return await view.api.get(path, kind, query)
+    except ApiError as error:
+        if error.status != 503:
+            raise
+        return None
+
+
+TABS: Mapping[str, Tab] = {
+    "overview": Tab("Overview", _overview),
+    "metrics": Tab("Metrics", _metrics),
+    "ranks": Tab("Ranks", _ranks),
+    "logs": Tab("Log", _logs),
+    "checkpoints": Tab("Checkpoints", _checkpoints),
+    "config": Tab("Configuration", _config),
+    "events": Tab("Events", _events),
+    "explain": Tab("Explain", _explain),
+}
