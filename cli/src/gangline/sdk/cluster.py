@@ -109,6 +109,10 @@ class Cluster(Calls):
             model = _ROWS.get(event.event)
             yield Change(event.event, None if model is None else parse(model, event.data))
 
+    def node(self, node_id: str) -> Node:
+        """One node."""
+        return self._read(Node, "GET", f"/v1/nodes/{path_id(node_id)}")
+
     def drain(self, node_id: str, *, drain: bool = True, move_jobs: bool = True) -> Drained:
         """Keep gangs off a node, or let them start there again.
 

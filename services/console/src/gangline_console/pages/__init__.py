@@ -15,16 +15,20 @@ from gangline_console.pages import (
     incidents,
     job,
     jobs,
+    nodes,
+    overview,
     runs,
     search,
     teams,
 )
 
 PAGES: tuple[Page, ...] = (
+    overview.PAGE,
     jobs.PAGE,
     job.PAGE,
     runs.PAGE,
     compare.PAGE,
+    nodes.PAGE,
     teams.PAGE,
     incidents.PAGE,
     alerts.PAGE,

@@ -31,6 +31,7 @@ from gangline_schemas.api.cluster import (
     DrainBody,
     Drained,
     GpuMap,
+    Node,
     NodeList,
     Queue,
     Team,
@@ -140,6 +141,22 @@ def map_gpus(app: App, caller: Caller) -> Response:
     found = gpu_map(view, shards(view.scheduling), app.clock(), visible_teams(caller))
     # Not as a model: FastAPI would validate and convert 10,000 GPUs again.
     return Response(found.model_dump_json(), media_type="application/json")
+
+
+@cluster.get(
+    "/v1/nodes/{node_id}",
+    operation_id="getNode",
+    summary="Show a node",
+    response_model=Node,
+    responses=answers(404),
+)
+def get_node(node_id: Annotated[str, Path(pattern=ID_PATTERN)], app: App, caller: Caller) -> Node:
+    """One node, as in the list; jobs of other teams are counted but not named."""
+    view = app.tail.view()
+    found = view.node(node_id)
+    if found is None:
+        raise not_found("node")
+    return present.node(view, found, visible_teams(caller))
 
 
 @cluster.post(

@@ -1,0 +1,114 @@
+"""Nodes: a table by rack with filters, and one node with its GPUs, gangs and failures."""
+
+from __future__ import annotations
+
+import asyncio
+from urllib.parse import quote
+
+from starlette.responses import Response
+
+from gangline_console.client import ApiError
+from gangline_console.page import Page, View
+from gangline_schemas.api.cluster import Drained, Node, NodeList
+from gangline_schemas.api.incidents import IncidentPage
+
+_PAGE, _MOST_PAGES = 1000, 20
+_INCIDENTS = 20
+GOOD = frozenset({"ready"})
+OFF = frozenset({"draining", "cordoned", "leaving"})
+
+
+def kind(node: Node) -> str:
+    """The kind of its badge: good, warn, off or bad."""
+    if node.status in GOOD:
+        return "warn" if node.straggler else "good"
+    return "off" if node.status in OFF else "warn" if node.status == "suspected" else "bad"
+
+
+async def _all(view: View) -> list[Node]:
+    found: list[Node] = []
+    cursor = None
+    for _ in range(_MOST_PAGES):
+        page = await view.api.get("/v1/nodes", NodeList, {"limit": _PAGE, "cursor": cursor})
+        found += page.nodes
+        cursor = page.cursor
+        if cursor is None:
+            break
+    return found
+
+
+async def _show(view: View) -> Response:
+    wanted = {name: view.query(name) for name in ("status", "rack", "text")}
+    every = await _all(view)
+    nodes = [node for node in every if _matches(node, wanted)]
+    nodes.sort(key=lambda node: (node.block, node.rack, node.node_id))
+    return view.render(
+        "nodes/page.html",
+        nodes=nodes,
+        every=len(every),
+        wanted=wanted,
+        statuses=sorted({node.status for node in every}),
+        racks=sorted({node.rack for node in every if node.rack}),
+        gpus=sum(len(node.gpus) for node in nodes),
+        used=sum(node.gpus_used for node in nodes),
+        kind=kind,
+    )
+
+
+def _matches(node: Node, wanted: dict[str, str]) -> bool:
+    text = wanted["text"].lower()
+    texts = (node.node_id, node.hostname, *node.jobs, *(gpu.model for gpu in node.gpus))
+    return (
+        wanted["status"] in ("", node.status)
+        and wanted["rack"] in ("", node.rack)
+        and (not text or any(text in item.lower() for item in texts))
+    )
+
+
+async def _one(view: View) -> Response:
+    node_id = view.path("node_id")
+    node, incidents = await asyncio.gather(_node(view, node_id), _incidents(view, node_id))
+    return view.render(
+        "nodes/node.html",
+        node=node,
+        kind=kind(node),
+        incidents=incidents,
+        takes_gangs=node.status not in OFF,
+        done=view.query("done"),
+    )
+
+
+async def _node(view: View, node_id: str) -> Node:
+    return await view.api.get(f"/v1/nodes/{quote(node_id, safe='')}", Node)
+
+
+async def _incidents(view: View, node_id: str) -> IncidentPage | None:
+    """None while history is away, which the page says."""
+    try:
+        return await view.api.get(
+            "/v1/incidents", IncidentPage, {"node": node_id, "limit": _INCIDENTS}
+        )
+    except ApiError as error:
+        if error.status != 503:
+            raise
+        return None
+
+
+async def _change(view: View) -> Response:
+    """Drain, cordon or admit; a drain without `sure` says first which jobs must move."""
+    node_id, action = view.path("node_id"), view.form.get("action")
+    if action == "drain" and not view.form.get("sure"):
+        return view.render("nodes/drain.html", node=await _node(view, node_id))
+    await view.api.post(
+        f"/v1/nodes/{quote(node_id, safe='')}/drain",
+        Drained,
+        {"drain": action != "admit", "move_jobs": action == "drain"},
+    )
+    return view.go(f"/nodes/{quote(node_id, safe='')}?done={quote(action, safe='')}")
+
+
+PAGE = Page(
+    "nodes", "Nodes", nav="/nodes", icon="nodes",
+    get={"/nodes": _show, "/nodes/{node_id}": _one},
+    post={"/nodes/{node_id}": _change},
+)  # fmt: skip

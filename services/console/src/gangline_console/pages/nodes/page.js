@@ -1,0 +1,17 @@
+// The table, or the node, is read again when nodes change.
+import { atMost, follow } from "../../live.js";
+
+const one = document.getElementById("node")?.dataset.node;
+const part = one ? "node" : "nodes";
+
+const read = atMost(2000, async () => {
+  const answer = await fetch(location.href).catch(() => null);
+  if (!answer?.ok) return;
+  const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById(part);
+  if (fresh) document.getElementById(part)?.replaceChildren(...fresh.childNodes);
+});
+
+follow("/v1/changes?kind=node", {
+  node: (node) => { if (!one || node.node_id === one) read(); },
+  snapshot: read,
+}, { onAgain: read });

@@ -1,0 +1,106 @@
+// The map follows /v1/changes; the lists are read again when they may have changed.
+import { Chart } from "../../charts.js";
+import { duration, number } from "../../format.js";
+import { GpuMap, standing } from "../../gpumap.js";
+import { atMost, follow, get } from "../../live.js";
+
+const place = document.getElementById("map");
+const open = (node) => { location.href = `/console/nodes/${encodeURIComponent(node.node_id)}`; };
+const map = new GpuMap(place, document.getElementById("legend"), { by: place.dataset.by, onPick: open });
+
+function put(name, text) {
+  const cell = document.querySelector(`#figures [data-cell="${name}"]`);
+  if (cell) cell.textContent = text;
+}
+
+function figures(found) {
+  put("used", `${number(found.gpus_used)} of ${number(found.gpus)}`);
+  const taken = [...map.nodes.values()].filter((node) => standing(node) === "ready")
+    .reduce((sum, node) => sum + node.gpus.length - node.gangs.reduce((all, gang) => all + gang.gpus.length, 0), 0);
+  put("free", number(taken));
+  const largest = found.largest_gangs.reduce((best, item) => !best || item.gpus > best.gpus ? item : best, null);
+  put("largest", largest ? number(largest.gpus) : "0");
+  const cell = document.querySelector('#figures [data-cell="largest"]').parentElement;
+  cell.title = found.largest_gangs.map((item) =>
+    `${item.model}: ${item.gpus} in all, ${item.in_one_rack} in one rack, ${item.on_one_node} on one node`).join("\n");
+  const ready = found.nodes.filter((node) => node.status === "ready").length;
+  put("ready", `${number(ready)} of ${number(found.nodes.length)}`);
+}
+
+async function read() {
+  try {
+    const found = await get("/v1/gpus");
+    if (found.nodes.length) map.show(found.nodes);
+    else note("No nodes yet. A node joins when its agent starts: python -m gangline_worker.agent");
+    figures(found);
+    table();
+  } catch (error) {
+    if (!map.nodes.size) note(`The map cannot be read now: ${error.message}. It is tried again.`);
+  }
+}
+
+function note(text) {
+  const line = document.createElement("p");
+  line.className = "dim";
+  line.textContent = text;
+  place.replaceChildren(line);
+  place.removeAttribute("aria-busy");
+}
+
+/** The same as the map, for those who read tables. */
+function table() {
+  const details = document.getElementById("map-table");
+  if (!details.open) return;
+  const rows = [["Node", "Rack", "Standing", "GPUs", "In use", "Jobs"]];
+  for (const node of map.nodes.values()) {
+    rows.push([
+      node.node_id, node.rack, standing(node), number(node.gpus.length),
+      number(node.gangs.reduce((sum, gang) => sum + gang.gpus.length, 0)),
+      node.gangs.map((gang) => gang.job_id ?? "another team's").join(", "),
+    ]);
+  }
+  details.querySelector("table").replaceChildren(...rows.map((texts, at) => {
+    const row = document.createElement("tr");
+    texts.forEach((text) => {
+      const cell = document.createElement(at ? "td" : "th");
+      cell.textContent = text;
+      row.append(cell);
+    });
+    return row;
+  }));
+}
+
+const again = atMost(2000, read);
+const lists = atMost(3000, async () => {
+  const answer = await fetch(location.href).catch(() => null);
+  if (!answer?.ok) return;
+  const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+  document.getElementById("lists").replaceWith(fresh.getElementById("lists"));
+  for (const name of ["pending"]) put(name, fresh.querySelector(`#figures [data-cell="${name}"]`).textContent);
+});
+
+function job(changed) {
+  const row = document.querySelector(`#lists tr[data-job="${CSS.escape(changed.job_id)}"]`);
+  if (!row) return changed.state === "running" ? lists() : undefined;
+  if (changed.state !== "running") return lists();
+  row.querySelector("[data-cell=step]").textContent =
+    number(changed.step) + (changed.total_steps ? ` of ${number(changed.total_steps)}` : "");
+  row.querySelector("[data-cell=left]").textContent = duration(changed.estimated_remaining_s);
+}
+
+document.querySelector(".choice").addEventListener("click", (event) => {
+  const link = event.target.closest("a[data-by]");
+  if (!link) return;
+  event.preventDefault();
+  for (const item of document.querySelectorAll(".choice a")) item.removeAttribute("aria-current");
+  link.setAttribute("aria-current", "true");
+  history.replaceState(null, "", link.href);
+  map.colour(link.dataset.by);
+});
+document.getElementById("map-table").addEventListener("toggle", table);
+
+await read();
+follow("/v1/changes", {
+  node: (node) => { map.change(node); again(); },
+  job, queue: lists, alert: lists, snapshot: () => { again(); lists(); },
+}, { onAgain: () => { again(); lists(); } });

@@ -1,0 +1,232 @@
+// The map of GPUs: one SVG a rack, one row a node, one square a GPU. Squares of one gang on a rack
+// are one path, so 10,000 GPUs are some thousand elements.
+
+const SVG = "http://www.w3.org/2000/svg";
+const GAP = 2;
+const BAD = new Set(["failed", "unfit", "outdated", "superseded"]);
+const OFF = new Set(["draining", "cordoned", "leaving"]);
+const MOST_IN_LEGEND = 14;
+
+/** good, warn, off or bad: how a node stands. */
+export function health(node) {
+  if (BAD.has(node.status)) return "bad";
+  if (OFF.has(node.status)) return "off";
+  return node.status === "ready" && !node.straggler ? "good" : "warn";
+}
+
+/** What to call its standing. */
+export const standing = (node) => node.straggler && node.status === "ready" ? "straggling" : node.status;
+
+/** The series colour of a name: always the same one. */
+function series(name) {
+  let hash = 2166136261;
+  for (let at = 0; at < name.length; at += 1) hash = Math.imul(hash ^ name.charCodeAt(at), 16777619);
+  return ((hash >>> 8) % 8) + 1;
+}
+
+const BY = {
+  job: (node, gang) => gang ? (gang.job_id ?? "other teams") : "idle",
+  team: (node, gang) => gang ? (gang.team ?? "other teams") : "idle",
+  health: (node) => standing(node),
+  utilization: (node, gang, at) => {
+    const used = node.utilization?.[at];
+    if (used === null || used === undefined) return "not reported";
+    return used < 20 ? "0-19 %" : used < 40 ? "20-39 %" : used < 60 ? "40-59 %" : used < 80 ? "60-79 %" : "80-100 %";
+  },
+};
+const USED = { "0-19 %": 0, "20-39 %": 1, "40-59 %": 2, "60-79 %": 3, "80-100 %": 4 };
+
+function kind(by, name, node) {
+  if (name === "idle" || name === "not reported") return "idle";
+  if (name === "other teams") return "others";
+  if (by === "health") return `h-${health(node)}`;
+  if (by === "utilization") return `u-${USED[name]}`;
+  return `s-${series(name)}`;
+}
+
+/** The gang of each GPU of a node, by the GPU's place. */
+function gangs(node) {
+  const found = new Map();
+  for (const gang of node.gangs) for (const index of gang.gpus) found.set(index, gang);
+  return node.gpus.map((index) => found.get(index) ?? null);
+}
+
+const made = (name, attributes, ...children) => {
+  const element = document.createElementNS(SVG, name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  element.append(...children);
+  return element;
+};
+
+/** Side of a square in pixels: small clusters are drawn larger. */
+const sideOf = (gpus) => gpus <= 64 ? 26 : gpus <= 600 ? 16 : gpus <= 3000 ? 12 : 9;
+
+/**
+ * A map in `place`. `show(nodes)` draws all, `change(node)` one node that changed; both take nodes
+ * as /v1/gpus gives them. `by`: job, team, utilization or health. `onPick(node)`: one was chosen.
+ */
+export class GpuMap {
+  constructor(place, legend, { by = "job", onPick = () => {} } = {}) {
+    Object.assign(this, { place, legend, by, onPick });
+    this.nodes = new Map();
+    this.racks = new Map();
+    this.tip = document.createElement("div");
+    this.tip.className = "tip";
+    this.tip.hidden = true;
+    document.body.append(this.tip);
+    place.addEventListener("pointermove", (event) => this.hover(event));
+    place.addEventListener("pointerleave", () => { this.tip.hidden = true; });
+    place.addEventListener("click", (event) => {
+      const found = this.at(event);
+      if (found) this.onPick(found.node);
+    });
+  }
+
+  show(nodes) {
+    this.nodes = new Map(nodes.map((node) => [node.node_id, node]));
+    this.side = sideOf(nodes.reduce((sum, node) => sum + node.gpus.length, 0));
+    this.draw();
+  }
+
+  change(node) {
+    const before = this.nodes.get(node.node_id);
+    this.nodes.set(node.node_id, node);
+    const rack = this.racks.get(key(node));
+    if (!before || key(before) !== key(node) || !rack) return this.draw();
+    rack.nodes[rack.nodes.findIndex((item) => item.node_id === node.node_id)] = node;
+    this.drawRack(rack);
+    this.drawLegend();
+  }
+
+  colour(by) {
+    this.by = by;
+    for (const rack of this.racks.values()) this.drawRack(rack);
+    this.drawLegend();
+  }
+
+  draw() {
+    this.racks.clear();
+    for (const node of this.nodes.values()) {
+      const rack = this.racks.get(key(node)) ?? { block: node.block, name: node.rack, nodes: [] };
+      this.racks.set(key(node), rack);
+      rack.nodes.push(node);
+    }
+    const parts = [];
+    for (const rack of this.racks.values()) {
+      rack.svg = made("svg", { class: "rack-map", "aria-hidden": "true" });
+      const title = document.createElement("h3");
+      title.textContent = rack.name || "no rack";
+      title.title = `${rack.block ? `block ${rack.block}, ` : ""}rack ${rack.name || "not named"}: ${rack.nodes.length} nodes`;
+      const section = document.createElement("section");
+      section.className = "rack";
+      section.append(title, rack.svg);
+      parts.push(section);
+      this.drawRack(rack);
+    }
+    this.place.replaceChildren(...parts);
+    this.place.removeAttribute("aria-busy");
+    this.drawLegend();
+  }
+
+  drawRack(rack) {
+    const step = this.side + GAP, paths = new Map();
+    const most = Math.max(...rack.nodes.map((node) => node.gpus.length), 1);
+    const marks = [], frames = [];
+    const inner = this.side - 1;
+    rack.nodes.forEach((node, row) => {
+      const y = row * (step + GAP);
+      gangs(node).forEach((gang, at) => {
+        const name = BY[this.by](node, gang, at);
+        const style = kind(this.by, name, node);
+        paths.set(style, `${paths.get(style) ?? ""}M${at * step + 0.5} ${y + 0.5}h${inner}v${inner}h${-inner}z`);
+      });
+      const state = health(node);
+      if (state !== "good") {
+        const end = node.gpus.length * step - GAP;
+        marks.push(state === "off" ? `M0 ${y + this.side / 2}H${end}` : `M0 ${y + this.side}L${end} ${y}`);
+      }
+      frames.push(y);
+    });
+    rack.svg.setAttribute("width", most * step);
+    rack.svg.setAttribute("height", rack.nodes.length * (step + GAP));
+    rack.svg.replaceChildren(
+      ...[...paths].map(([style, path]) => made("path", { class: style, d: path })),
+      ...(marks.length ? [made("path", { class: "mark", d: marks.join("") })] : []),
+    );
+  }
+
+  drawLegend() {
+    const counts = new Map();
+    let marked = 0;
+    for (const node of this.nodes.values()) {
+      if (health(node) !== "good") marked += 1;
+      gangs(node).forEach((gang, at) => {
+        const name = BY[this.by](node, gang, at);
+        const found = counts.get(name) ?? { style: kind(this.by, name, node), gpus: 0 };
+        found.gpus += 1;
+        counts.set(name, found);
+      });
+    }
+    const sorted = [...counts].sort((one, other) => other[1].gpus - one[1].gpus);
+    const items = sorted.slice(0, MOST_IN_LEGEND).map(([name, { style, gpus }]) => {
+      const box = made("svg", { width: 12, height: 12, "aria-hidden": "true" },
+        made("path", { class: style, d: "M.5 .5h11v11h-11z" }));
+      const isJob = this.by === "job" && !["idle", "other teams"].includes(name);
+      const text = document.createElement(isJob ? "a" : "span");
+      if (isJob) text.href = `/console/jobs/${encodeURIComponent(name)}`;
+      text.textContent = name;
+      return wrapped(box, text, ` ${gpus.toLocaleString("en-US")}`);
+    });
+    if (sorted.length > MOST_IN_LEGEND) {
+      items.push(wrapped(`and ${sorted.length - MOST_IN_LEGEND} more`));
+    }
+    if (marked) {
+      const box = made("svg", { width: 12, height: 12, "aria-hidden": "true" },
+        made("path", { class: "mark", d: "M0 12L12 0" }));
+      items.push(wrapped(box, ` ${marked === 1 ? "1 node takes" : `${marked} nodes take`} no gangs, or slows one`));
+    }
+    this.legend.replaceChildren(...items);
+  }
+
+  at(event) {
+    const svg = event.target.closest?.("svg.rack-map");
+    const rack = svg && [...this.racks.values()].find((item) => item.svg === svg);
+    if (!rack) return null;
+    const box = svg.getBoundingClientRect(), step = this.side + GAP;
+    const node = rack.nodes[Math.floor((event.clientY - box.top) / (step + GAP))];
+    if (!node) return null;
+    const at = Math.floor((event.clientX - box.left) / step);
+    return { node, at, gang: gangs(node)[at] ?? null };
+  }
+
+  hover(event) {
+    const found = this.at(event);
+    this.tip.hidden = !found;
+    if (!found) return;
+    const { node, at, gang } = found;
+    const lines = [`${node.node_id}: ${standing(node)}`];
+    if (node.why || node.straggler) lines.push(node.why || node.straggler);
+    if (at < node.gpus.length) {
+      const used = node.utilization?.[at];
+      lines.push(`GPU ${node.gpus[at]} (${node.model})${used === null || used === undefined ? "" : `, ${used} % busy`}`);
+      if (!gang) lines.push("idle");
+      else if (gang.job_id === null) lines.push("a job of another team");
+      else {
+        const rank = gang.first_rank === null ? "" : `, rank ${gang.first_rank + gang.gpus.indexOf(node.gpus[at])}`;
+        lines.push(`${gang.job_id} (${gang.team}${rank})`);
+      }
+    }
+    this.tip.textContent = lines.join("\n");
+    this.tip.style.left = `${Math.min(event.clientX + 12, innerWidth - this.tip.offsetWidth - 8)}px`;
+    this.tip.style.top = `${Math.min(event.clientY + 12, innerHeight - this.tip.offsetHeight - 8)}px`;
+  }
+}
+
+const key = (node) => `${node.block}\0${node.rack}`;
+
+function wrapped(...parts) {
+  const item = document.createElement("span");
+  item.className = "key";
+  item.append(...parts);
+  return item;
+}
