@@ -131,7 +131,7 @@ export class GpuMap {
   drawRack(rack) {
     const step = this.side + GAP, paths = new Map();
     const most = Math.max(...rack.nodes.map((node) => node.gpus.length), 1);
-    const marks = [], frames = [];
+    const marks = [];
     const inner = this.side - 1;
     rack.nodes.forEach((node, row) => {
       const y = row * (step + GAP);
@@ -145,7 +145,6 @@ export class GpuMap {
         const end = node.gpus.length * step - GAP;
         marks.push(state === "off" ? `M0 ${y + this.side / 2}H${end}` : `M0 ${y + this.side}L${end} ${y}`);
       }
-      frames.push(y);
     });
     rack.svg.setAttribute("width", most * step);
     rack.svg.setAttribute("height", rack.nodes.length * (step + GAP));

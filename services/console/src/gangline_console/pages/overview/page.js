@@ -1,5 +1,4 @@
 // The map follows /v1/changes; the lists are read again when they may have changed.
-import { Chart } from "../../charts.js";
 import { duration, number } from "../../format.js";
 import { GpuMap, standing } from "../../gpumap.js";
 import { atMost, follow, get } from "../../live.js";
@@ -8,23 +7,24 @@ const place = document.getElementById("map");
 const open = (node) => { location.href = `/console/nodes/${encodeURIComponent(node.node_id)}`; };
 const map = new GpuMap(place, document.getElementById("legend"), { by: place.dataset.by, onPick: open });
 
-function put(name, text) {
+function put(name, text, unit) {
   const cell = document.querySelector(`#figures [data-cell="${name}"]`);
-  if (cell) cell.textContent = text;
+  cell.textContent = text;
+  if (unit) cell.nextElementSibling.textContent = unit;
 }
 
 function figures(found) {
-  put("used", `${number(found.gpus_used)} of ${number(found.gpus)}`);
-  const taken = [...map.nodes.values()].filter((node) => standing(node) === "ready")
+  put("used", number(found.gpus_used), `of ${number(found.gpus)}`);
+  const free = [...map.nodes.values()].filter((node) => standing(node) === "ready")
     .reduce((sum, node) => sum + node.gpus.length - node.gangs.reduce((all, gang) => all + gang.gpus.length, 0), 0);
-  put("free", number(taken));
+  put("free", number(free));
   const largest = found.largest_gangs.reduce((best, item) => !best || item.gpus > best.gpus ? item : best, null);
   put("largest", largest ? number(largest.gpus) : "0");
   const cell = document.querySelector('#figures [data-cell="largest"]').parentElement;
   cell.title = found.largest_gangs.map((item) =>
     `${item.model}: ${item.gpus} in all, ${item.in_one_rack} in one rack, ${item.on_one_node} on one node`).join("\n");
   const ready = found.nodes.filter((node) => node.status === "ready").length;
-  put("ready", `${number(ready)} of ${number(found.nodes.length)}`);
+  put("ready", number(ready), `of ${number(found.nodes.length)}`);
 }
 
 async function read() {
@@ -76,7 +76,12 @@ const lists = atMost(3000, async () => {
   if (!answer?.ok) return;
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
   document.getElementById("lists").replaceWith(fresh.getElementById("lists"));
-  for (const name of ["pending"]) put(name, fresh.querySelector(`#figures [data-cell="${name}"]`).textContent);
+  for (const stat of document.querySelectorAll("#figures .stat")) {
+    if (["used", "free", "largest", "ready"].includes(stat.querySelector("[data-cell]")?.dataset.cell)) continue;
+    const name = stat.querySelector("dt").textContent;
+    const now = [...fresh.querySelectorAll("#figures .stat")].find((item) => item.querySelector("dt").textContent === name);
+    if (now) stat.querySelector("dd").replaceChildren(...now.querySelector("dd").childNodes);
+  }
 });
 
 function job(changed) {
