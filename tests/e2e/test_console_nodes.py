@@ -28,13 +28,14 @@ def test_the_map_shows_what_rest_says_and_follows_it(
         ready = page.locator('[data-cell="ready"]')
         expect(ready).to_have_text(str(len(nodes)))
 
-        job_id = gateway.submit(job_spec("on-map", hyperparameters={"steps": 100_000})).job_id
+        job = gateway.submit(job_spec("on-map", hyperparameters={"steps": 100_000}))
+        job_id = job.job_id
         expect(legend.get_by_role("link", name=job_id)).to_be_visible()
-        expect(page.locator('[data-cell="used"]')).to_have_text("1")
+        expect(page.locator('[data-cell="used"]')).to_have_text(str(job.gpus))
         page.get_by_role("link", name="Team").click()
-        expect(legend).to_contain_text("default 1")
+        expect(legend).to_contain_text(f"default {job.gpus}")
         page.reload()
-        expect(legend).to_contain_text("default 1")
+        expect(legend).to_contain_text(f"default {job.gpus}")
         gateway.cancel(job_id)
         expect(page.locator('[data-cell="used"]')).to_have_text("0")
         wait_until("the end", lambda: gateway.get(job_id).state == "cancelled")

@@ -29,7 +29,7 @@ from gangline_console.render import environment
 
 log = structlog.get_logger(__name__)
 
-HOME = f"{PREFIX}/jobs"
+HOME = f"{PREFIX}/overview"
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
