@@ -96,6 +96,23 @@ def values(records: list[Record]) -> list[str]:
     return [record.value.decode() for record in records]
 
 
+def test_a_reader_knows_how_many_records_it_has_still_to_read(side: Side) -> None:
+    topic = side.create()
+    bus, place = side.connect(), TopicPartition(topic, 0)
+    writer = bus.writer()
+    for index in range(5):
+        writer.send(out(topic, str(index)))
+    assert writer.flush(60) == 0
+    reader = bus.reader("behind")
+    reader.assign({place: 0})
+    first: list[Record] = []
+    while not first:
+        first = reader.poll(2, 0.1)
+    assert reader.behind() == {place: 5 - len(first)}
+    read_until(reader, lambda records: len(first) + len(records) >= 5)
+    assert reader.behind() == {place: 0}
+
+
 def test_records_of_a_key_keep_their_order_and_share_a_partition(side: Side) -> None:
     topic = side.create(partitions=4)
     bus = side.connect()

@@ -58,6 +58,14 @@ def test_services_are_counted_ready_if_one_of_their_processes_is() -> None:
     assert "has not reported for 35 seconds" in text
 
 
+def test_a_platform_whose_kafka_is_away_still_shows_its_processes() -> None:
+    found = health(process("scheduler", "silent")).model_copy(update={"dead_letters": None})
+    client, _ = console({"GET /v1/health": found, "GET /v1/whoami": ADMIN})
+    text = client.get("/console/health").text
+    assert "Kafka does not answer" in text
+    assert "silent" in text
+
+
 def test_members_see_neither_checks_nor_dead_letters() -> None:
     client, _ = console({"GET /v1/health": health(process("scheduler"))})
     text = client.get("/console/health").text

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
+from gangline_gateway.app_context import AppContext
 from gangline_gateway.processes import EXPECTED, FORGOTTEN_AFTER, SILENT_AFTER, Processes
+from gangline_gateway.routes.health import get_health
 from gangline_schemas.events.parts import PartVitals, UnreadRecords, VitalCheck
+from gangline_service.tokens import Principal, Role
 
 NOW = datetime(2026, 11, 21, 10, tzinfo=UTC)
 
@@ -64,3 +68,13 @@ def test_members_see_neither_checks_nor_partitions() -> None:
     assert (row.unread_records, len(row.unread), row.checks[0].detail) == (8, 2, check.detail)
     reduced = next(row for row in known.rows(NOW, whole=False) if row.instance)
     assert (reduced.unread_records, reduced.unread, reduced.checks) == (8, [], [])
+
+
+def test_health_is_known_while_kafka_is_away() -> None:
+    known = Processes()
+    known.take(vitals(), NOW)
+    tail: Any = SimpleNamespace(processes=known)
+    app = AppContext(*[tail] * 7, clock=lambda: NOW)  # it has no bus
+    found = get_health(app, Principal(name="root", role=Role.ADMIN, teams=frozenset()))
+    assert found.dead_letters is None
+    assert "ready" in {row.state for row in found.services}

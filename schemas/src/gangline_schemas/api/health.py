@@ -68,7 +68,9 @@ class PlatformHealth(Answer):
     at: datetime
     ok: bool = Field(description="Each service has a process that is ready.")
     services: list[ServiceProcess]
-    dead_letters: list[DeadLetterCount] = Field(description="Topics that have some; for admins.")
+    dead_letters: list[DeadLetterCount] | None = Field(
+        description="Topics that have some; for admins. Null: Kafka did not answer."
+    )
 
 
 class DeadLetter(Answer):

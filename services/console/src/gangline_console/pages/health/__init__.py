@@ -41,19 +41,22 @@ async def _health(view: View) -> Response:
         ready=len(ready),
         services=len(names),
         unread=sum(row.unread_records or 0 for row in found.services),
-        letters=sum(one.records for one in found.dead_letters),
+        letters=None
+        if found.dead_letters is None
+        else sum(one.records for one in found.dead_letters),
         whole=_sees_all(view),
     )
 
 
 async def _letters(view: View) -> Response:
     topic, cursor = view.query("topic"), view.query("cursor")
-    page, found = await asyncio.gather(
+    page, health = await asyncio.gather(
         view.api.get(
             "/v1/dead-letters", DeadLetterPage, {"topic": topic or None, "cursor": cursor or None}
         ),
         view.api.get("/v1/health", PlatformHealth),
     )
+    counts = health.dead_letters or []
     return view.render(
         "health/letters.html",
         tabs=_tabs(view),
@@ -61,7 +64,7 @@ async def _letters(view: View) -> Response:
         next_cursor=page.cursor,
         cursor=cursor,
         topic=topic,
-        counts={one.topic.removeprefix("gangline."): one.records for one in found.dead_letters},
+        counts={one.topic.removeprefix("gangline."): one.records for one in counts},
     )
 
 
