@@ -17,8 +17,9 @@ from gangline_gateway.history import History, RunFilter
 from gangline_gateway.log_pages import LogFilter
 from gangline_gateway.parallel import parallel
 from gangline_gateway.resources import ResourceReader
+from gangline_gateway.run_list import page_of
 from gangline_gateway.sql_parts import CursorError
-from gangline_schemas.api.runs import Resources, Run
+from gangline_schemas.api.runs import Resources, Run, RunPage
 from gangline_schemas.events.metrics import MetricLogged
 from gangline_schemas.events.requests import RunTagged
 from gangline_schemas.events.steps import WorkerStep
@@ -32,16 +33,27 @@ OWN_A = {"job-a": "nlp"}
 OWN = {"job-a": "nlp", "job-b": "nlp"}
 
 
+def listed(
+    history: History,
+    wanted: RunFilter | None = None,
+    limit: int = 50,
+    cursor: str | None = None,
+) -> RunPage:
+    """A page of the runs of jobs."""
+    wanted = wanted or RunFilter()
+    return page_of(history.runs(wanted, limit=limit, cursor=cursor), wanted, limit)
+
+
 def test_runs_are_listed_page_by_page(history: History) -> None:
-    first = history.runs(limit=2)
+    first = listed(history, limit=2)
     assert [run.run_id for run in first.runs] == ["job-c", "job-b"]
-    second = history.runs(limit=2, cursor=first.cursor)
+    second = listed(history, limit=2, cursor=first.cursor)
     assert ([run.run_id for run in second.runs], second.cursor) == (["job-a"], None)
     nlp = RunFilter(teams=frozenset({"nlp"}), states=("succeeded",), name_contains="eco")
-    assert [run.run_id for run in history.runs(nlp).runs] == ["job-b"]
-    assert history.runs(RunFilter(submitted_before=BASE)).runs == []
+    assert [run.run_id for run in listed(history, nlp).runs] == ["job-b"]
+    assert listed(history, RunFilter(submitted_before=BASE)).runs == []
     with pytest.raises(CursorError):
-        history.runs(cursor="x' OR 1.1")
+        listed(history, cursor="x' OR 1.1")
     found = history.run("job-a")
     assert found is not None
     run = found.run
@@ -74,7 +86,7 @@ def test_points_that_a_job_logged_through_mlflow_are_points_of_its_curves(
     of_mlflow = {mlflow_run_id("job-a"): "nlp"}
     assert curves.names(of_mlflow) == ["acc"]
     assert curves.names({mlflow_run_id("job-a"): "vision"}) == []
-    found = history.runs(RunFilter(where="metrics.acc > 0.7 and metrics.loss < 9"))
+    found = listed(history, RunFilter(where="metrics.acc > 0.7 and metrics.loss < 9"))
     assert [run.run_id for run in found.runs] == ["job-a"]
 
 
@@ -234,7 +246,7 @@ def test_runs_are_found_by_the_tags_that_users_set(
     wait_until("tags", lambda: number(client, "SELECT count() FROM run_tags FINAL") == 3)
 
     def found(where: str) -> list[str]:
-        return [run.run_id for run in history.runs(RunFilter(where=where)).runs]
+        return [run.run_id for run in listed(history, RunFilter(where=where)).runs]
 
     assert found("tags.stage = 'production' and metrics.loss < 9") == ["job-a"]
     assert found("tags.stage = 'theirs'") == [], "tags of another team do not count"
@@ -253,23 +265,23 @@ def test_answers_show_the_first_tags_of_a_run(
     monkeypatch.setattr("gangline_gateway.history.MAX_TAGS", 3)
     (run,) = (each.run for each in history.some_runs(["job-c"]))
     assert [*run.tags] == ["t0", "t1", "t2"]
-    (found,) = history.runs(RunFilter(where="tags.t4 = 'x'")).runs
+    (found,) = listed(history, RunFilter(where="tags.t4 = 'x'")).runs
     assert found.run_id == "job-c"
 
 
 def test_runs_have_costs_where_their_gpus_have_prices(tracker: TrackerProcess) -> None:
     client = tracker.client("service")
-    assert [run.cost for run in History(client).runs().runs] == [None] * 3, "no prices"
+    assert [run.cost for run in listed(History(client)).runs] == [None] * 3, "no prices"
     priced = History(client, GpuPrices.of({"h100": 1800.0}))
     wanted = RunFilter(where="cost >= 10 and gpu_model = 'h100-80gb'", order_by=("cost DESC",))
-    assert [(run.run_id, run.cost) for run in priced.runs(wanted).runs] == [("job-a", 10.0)]
+    assert [(run.run_id, run.cost) for run in listed(priced, wanted).runs] == [("job-a", 10.0)]
     (run,) = (found.run for found in priced.some_runs(["job-b"]))
     assert (run.gpu_model, run.cost) == ("", None), "its node is not known"
 
 
 def test_runs_are_filtered_and_ordered(history: History) -> None:
     def found(where: str, *order_by: str) -> list[str]:
-        page = history.runs(RunFilter(where=where, order_by=order_by))
+        page = listed(history, RunFilter(where=where, order_by=order_by))
         return [run.run_id for run in page.runs]
 
     assert found("params.lr = '0.1' and metrics.loss < 2 and gpu_hours > 0.001") == ["job-a"]
@@ -289,7 +301,7 @@ def test_runs_are_filtered_and_ordered(history: History) -> None:
     wanted = RunFilter(order_by=("metrics.nothing", "params.lr DESC"))
     pages, cursor = [], None
     while True:
-        page = history.runs(wanted, limit=1, cursor=cursor)
+        page = listed(history, wanted, limit=1, cursor=cursor)
         pages += [run.run_id for run in page.runs]
         cursor = page.cursor
         if cursor is None:
@@ -303,10 +315,10 @@ def test_no_value_of_a_filter_is_sql(tracker: TrackerProcess, text: str) -> None
     """Values and names are compared as they are, and the engine takes the query."""
     history = History(tracker.client("service"))
     quoted = text.replace("'", "''")
-    known = history.runs().runs
+    known = listed(history).runs
 
     def check(where: str, expected: list[Run]) -> None:
-        assert history.runs(RunFilter(where=where)).runs == expected
+        assert listed(history, RunFilter(where=where)).runs == expected
 
     named = [run for run in known if run.name == text]
     check(f"name = '{quoted}'", named)

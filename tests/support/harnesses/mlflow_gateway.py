@@ -48,6 +48,7 @@ def mlflow_gateway(
             "GANGLINE_TOKENS_FILE": str(folder / "tokens.json"),
             "GANGLINE_SERVICE_TOKEN": mlflow.token,
             "GANGLINE_MLFLOW_URL": mlflow.url,
+            "GANGLINE_CLICKHOUSE_URL": mlflow.tracker.url,
             "GANGLINE_GATEWAY_FILE": str(address),
             "GANGLINE_HEALTH_FILE": str(health),
             "GANGLINE_INSTANCE_ID": "gateway-0",

@@ -1,4 +1,4 @@
-"""Runs of MLflow's REST API as runs of history."""
+"""Runs of MLflow's clients as runs of history; a real server is in tests/integration."""
 
 from __future__ import annotations
 
@@ -7,51 +7,26 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gangline_gateway.mlflow_runs import MlflowRuns, mlflow_run
+from gangline_gateway.mlflow_runs import MlflowRuns, history_run
 from gangline_gateway.problems import ProblemError
+from gangline_schemas.api.runs import Run
 
-RUN = {
-    "info": {
-        "run_id": "a" * 32,
-        "run_name": "sweep-3",
-        "experiment_id": "7",
-        "status": "FINISHED",
-        "user_id": "",
-        "start_time": 1_764_000_000_000,
-        "end_time": "1764000060000",
-    },
-    "data": {
-        "params": [{"key": "lr", "value": "0.1"}],
-        "tags": [
-            {"key": "mlflow.user", "value": "ada"},
-            {"key": "mlflow.source.git.commit", "value": "abc123"},
-        ],
-    },
-}
+RUN = Run(
+    run_id="a" * 32, team="nlp", project="7", name="sweep-3", user="ada", state="succeeded",
+    reason="", attempt=0, restarts=0, gpus=0, priority=0, started_at=None, ended_at=None,
+    submitted_at=datetime(2026, 1, 1, tzinfo=UTC), gpu_seconds=0, strategy="", code_ref="abc123",
+    data_snapshot="", hyperparameters={"lr": "0.1"},
+)  # fmt: skip
 
 
 def test_a_run_of_mlflow_has_the_fields_that_are_compared() -> None:
-    found = mlflow_run(RUN, "nlp")
-    run = found.run
-    assert (run.run_id, run.team, run.name, run.user) == ("a" * 32, "nlp", "sweep-3", "ada")
-    assert (run.state, run.code_ref, run.hyperparameters) == ("succeeded", "abc123", {"lr": "0.1"})
-    assert run.ended_at == datetime.fromtimestamp(1_764_000_060, tz=UTC)
+    found = history_run(RUN)
+    assert found.run == RUN
     assert json.loads(found.spec) == {"hyperparameters": {"lr": "0.1"}, "code_ref": "abc123"}
-
-
-def test_a_run_that_has_just_begun() -> None:
-    begun = {"info": {**RUN["info"], "status": "RUNNING"}}
-    del begun["info"]["end_time"]
-    run = mlflow_run(begun, "nlp").run
-    assert (run.state, run.ended_at, run.hyperparameters) == ("running", None, {})
-
-
-def test_times_beyond_all_years_are_unknown() -> None:
-    odd = {"info": {**RUN["info"], "start_time": 10**18, "end_time": str(-(10**18))}}
-    run = mlflow_run(odd, "nlp").run
-    assert (run.started_at, run.ended_at) == (datetime.fromtimestamp(0, tz=UTC), None)
+    without = history_run(RUN.model_copy(update={"code_ref": ""}))
+    assert json.loads(without.spec) == {"hyperparameters": {"lr": "0.1"}}
 
 
 def test_a_server_that_is_away_is_a_problem() -> None:
     with pytest.raises(ProblemError, match="MLflow does not answer"):
-        MlflowRuns("http://127.0.0.1:9", "t").run("a" * 32, "nlp")
+        MlflowRuns("http://127.0.0.1:9", "t").run("a" * 32, frozenset({"nlp"}))

@@ -81,13 +81,13 @@ def test_values_and_names_are_parameters(text: str) -> None:
 )
 def test_a_cursor_of_another_query_is_refused(cursor: str) -> None:
     with pytest.raises(CursorError):
-        RunQuery().after(cursor)
+        RunQuery().read(cursor)
 
 
 @pytest.mark.parametrize(("at", "job"), [(1, "\ud800"), (10**400, "a"), (-(2**64), "a")])
 def test_a_value_that_no_column_holds_is_no_cursor(at: int, job: str) -> None:
     with pytest.raises(CursorError):
-        RunQuery().after(json_cursor([at, job]))
+        RunQuery().read(json_cursor([at, job]))
 
 
 def test_smoothing_has_no_bias_to_zero() -> None:

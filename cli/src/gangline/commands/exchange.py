@@ -133,7 +133,7 @@ def _tell(session: Session, done: Imported) -> None:
 def _job_runs(session: Session, where: str, team: str | None) -> Iterator[ExportedRun]:
     from gangline.exchange.export import of_job
 
-    return map(of_job, session.client.runs(where=where, team=team))
+    return map(of_job, session.client.runs(where=where, team=team, kind="job"))
 
 
 def _mlflow_runs(
@@ -161,7 +161,7 @@ def named_runs(session: Session, run_ids: Sequence[str], team: str | None) -> li
     found: dict[str, ExportedRun] = {}
     for first in range(0, len(run_ids), _IDS_AT_ONCE):
         some = ", ".join(f"'{path_id(run)}'" for run in run_ids[first : first + _IDS_AT_ONCE])
-        for run in session.client.runs(where=f"run_id IN ({some})"):
+        for run in session.client.runs(where=f"run_id IN ({some})", kind="job"):
             found[run.run_id] = of_job(run)
     others = [run_id for run_id in run_ids if run_id not in found]
     if others:

@@ -12,7 +12,7 @@ from gangline import render
 from gangline.errors import CliError, ExitCode
 from gangline.render import Column
 from gangline.session import Session
-from gangline_schemas.api.runs import Curve, Run
+from gangline_schemas.api.runs import Curve, Run, RunKind
 from gangline_schemas.system_metrics import is_system, node_and_kind
 
 _CURVE = (8, 24)
@@ -37,11 +37,15 @@ def runs(
         list[str] | None,
         typer.Option(metavar="KEY", help='As "metrics.loss", "gpu_hours DESC"; repeatable.'),
     ] = None,
+    kind: Annotated[
+        RunKind | None,
+        typer.Option(help="all: also runs of MLflow clients, the default with a filter."),
+    ] = None,
     limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="At most this many.")] = 50,
 ) -> None:
     """Runs of history, newest first or in the order of --order-by."""
     asked = session.client.runs(
-        team=team, name=name, where=where, order_by=order_by or (), limit=limit
+        team=team, name=name, where=where, order_by=order_by or (), kind=kind, limit=limit
     )
     found = [*asked]
     now = datetime.now(UTC)

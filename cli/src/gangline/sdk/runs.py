@@ -23,6 +23,7 @@ from gangline_schemas.api.runs import (
     ResourceCurve,
     ResourceCurves,
     Run,
+    RunKind,
     RunPage,
     Sampling,
     StepMetrics,
@@ -54,13 +55,21 @@ class Runs(Calls):
         name: str | None = None,
         where: str | None = None,
         order_by: Sequence[str] = (),
+        kind: RunKind | None = None,
         limit: int | None = None,
     ) -> Iterator[Run]:
         """Runs of history, newest first or by `order_by`, read page by page; at most `limit`.
 
         `where` is a filter such as "params.lr = '0.1' and metrics.loss < 2 and gpu_hours > 10".
+        With `where` or `order_by` also runs that MLflow clients made, unless `kind` is "job".
         """
-        wanted = {"team": team, "name": name, "where": where, "order_by": [*order_by] or None}
+        wanted = {
+            "team": team,
+            "name": name,
+            "where": where,
+            "order_by": [*order_by] or None,
+            "kind": kind,
+        }
         return self._items(RunPage, "/v1/runs", "runs", limit, **wanted)
 
     def metrics(

@@ -15,6 +15,8 @@ Axis = Literal["step", "time", "tokens"]
 """The x axis of curves: steps, seconds since the run's start, or trained tokens."""
 Sampling = Literal["bucket", "lttb"]
 """How curves are thinned: buckets of steps, or Largest Triangle Three Buckets."""
+RunKind = Literal["all", "job"]
+"""Runs of jobs and those that MLflow clients made, or of jobs alone."""
 MAX_COMPARED = 50
 """Runs of a comparison."""
 

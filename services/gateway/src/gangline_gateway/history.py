@@ -22,8 +22,9 @@ from gangline_gateway.run_filter import RunQuery
 from gangline_gateway.sql_parts import Where, fetch
 from gangline_schemas.api.checkpoints import Checkpoint
 from gangline_schemas.api.logs import LogLine, LogPage
-from gangline_schemas.api.runs import Run, RunPage
+from gangline_schemas.api.runs import Run
 from gangline_schemas.gpu_prices import GpuPrices
+from gangline_schemas.run_search import FoundRun
 
 MAX_PAGE = 1000
 MAX_RUNS = 100
@@ -70,8 +71,11 @@ class History:
 
     def runs(
         self, wanted: RunFilter | None = None, *, limit: int = 50, cursor: str | None = None
-    ) -> RunPage:
-        """A page of runs, newest first unless ordered. Raises CursorError and FilterError."""
+    ) -> list[FoundRun]:
+        """The runs of a page and one more, newest first unless ordered.
+
+        Raises CursorError and FilterError.
+        """
         where = Where()
         wanted = wanted or RunFilter()
         where.teams(wanted.teams)
@@ -86,19 +90,19 @@ class History:
             where.add("submitted_at < {until:DateTime64(3)}", until=wanted.submitted_before)
         query = RunQuery(wanted.where, wanted.order_by)
         if cursor is not None:
-            query.after(cursor)
+            query.after(query.read(cursor))
         for condition in query.conditions:
             where.add(condition)
         where.parameters |= query.parameters | parameters(self._prices)
-        size = max(1, min(limit, MAX_PAGE))
         rows = self._rows(
             f"SELECT {_RUN_COLUMNS}, {query.columns} FROM gangline.run_list AS r "
-            f"{query.join} {where.sql} ORDER BY {query.order} LIMIT {size + 1}",
+            f"{query.join} {where.sql} ORDER BY {query.order} LIMIT {page_size(limit) + 1}",
             where.parameters,
         )
-        after = query.cursor(rows[size - 1]) if len(rows) > size else None
-        found = self._with_tags(rows[:size])
-        return RunPage(runs=[each.run for each in found], cursor=after)
+        return [
+            FoundRun(run=found.run, order=query.values(row))
+            for row, found in zip(rows, self._with_tags(rows), strict=True)
+        ]
 
     def run(self, job_id: str, teams: frozenset[str] | None = None) -> HistoryRun | None:
         """One run; None if it does not exist or belongs to another team."""
@@ -164,6 +168,11 @@ class History:
             {"job": job_id},
         )
         return [Checkpoint(**row) for row in rows]
+
+
+def page_size(limit: int) -> int:
+    """The runs of a page."""
+    return max(1, min(limit, MAX_PAGE))
 
 
 def _history_run(row: dict[str, Any]) -> HistoryRun:

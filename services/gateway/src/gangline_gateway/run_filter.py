@@ -23,7 +23,8 @@ from gangline_gateway.filter_words import (
     read_filter,
 )
 from gangline_gateway.prices import COST
-from gangline_gateway.sql_parts import CursorError, json_cursor, read_json_cursor
+from gangline_gateway.sql_parts import CursorError, read_json_cursor
+from gangline_schemas.run_search import RunKey, RunOrder, RunTest
 
 Kind = Literal["text", "number", "time"]
 _TEXTS = (
@@ -61,7 +62,9 @@ TAGS = {
     "gangline.data_snapshot": "data_snapshot",
     "gangline.strategy": "strategy",
 }
-"""Tags that hold attributes of a run. All other tags are those that users set."""
+"""Tags that hold attributes of a job's run. All other tags are those that users set."""
+_NEWEST_FIRST = ((Key("attribute", "submitted_at"), True), (Key("attribute", "run_id"), True))
+"""The order of runs that are the same in all others."""
 
 
 @dataclass
@@ -79,16 +82,17 @@ class RunQuery:
     def __post_init__(self) -> None:
         self._metrics: dict[str, str] = {}  # the parameter of each one's name
         self._tags: dict[str, str] = {}
+        self.tests: list[RunTest] = []
         for comparison in read_filter(self.where):
             self.conditions.append(self._condition(comparison))
         try:
-            self._terms = [(*self._value(key), down) for key, down in order_of(self.order_by)]
+            keys = [*order_of(self.order_by), *_NEWEST_FIRST]
+            self._terms = [(*self._value(key), down) for key, down in keys]
         except FilterError as error:
             error.field = "order_by"
             raise
-        self._terms += [
-            ("toFloat64(toUnixTimestamp64Milli(r.submitted_at))", "time", True),
-            ("r.job_id", "text", True),
+        self.order_keys = [
+            RunOrder(key=_asked(key), is_number=False, down=down) for key, down in keys
         ]
 
     @property
@@ -128,6 +132,10 @@ class RunQuery:
         """The values by which rows are ordered, as o0, o1, ..."""
         return ", ".join(f"{sql} AS o{n}" for n, (sql, _, _) in enumerate(self._terms))
 
+    def values(self, row: dict[str, Any]) -> tuple[Value | None, ...]:
+        """The values by which a row is ordered."""
+        return tuple(row[f"o{n}"] for n in range(len(self._terms)))
+
     @property
     def order(self) -> str:
         """The clause after ORDER BY; what is missing comes last."""
@@ -135,14 +143,8 @@ class RunQuery:
             f"isNull({sql}), {sql} {'DESC' if down else 'ASC'}" for sql, _, down in self._terms
         )
 
-    def cursor(self, row: dict[str, Any]) -> str:
-        """The cursor of the page after this row."""
-        values = [row[f"o{n}"] for n in range(len(self._terms))]
-        return json_cursor(values)
-
-    def after(self, cursor: str) -> None:
-        """Only rows behind the one of the cursor. Raises CursorError."""
-        values = self._read(cursor)
+    def after(self, values: Sequence[Value | None]) -> None:
+        """Only rows behind the one with these values."""
         ways, same = [], []
         for (sql, kind, down), value in zip(self._terms, values, strict=True):
             if value is None:
@@ -155,7 +157,8 @@ class RunQuery:
             same.append(f"{sql} = {given}")
         self.conditions.append(f"({' OR '.join(f'({way})' for way in ways)})")
 
-    def _read(self, cursor: str) -> list[Value | None]:
+    def read(self, cursor: str) -> tuple[Value | None, ...]:
+        """The values of the last row before a page. Raises CursorError."""
         values = read_json_cursor(cursor)
         if len(values) != len(self._terms):
             raise CursorError
@@ -168,25 +171,41 @@ class RunQuery:
                 raise CursorError
         if values[-1] is None:
             raise CursorError
-        return values
+        return tuple(values)
 
     def _condition(self, comparison: Comparison) -> str:
         sql, kind = self._value(comparison.key)
         operator, value = comparison.operator, comparison.value
         if value is None:
+            self._keep(comparison, None)
             return f"{'isNull' if operator == '=' else 'isNotNull'}({sql})"
         values = value if isinstance(value, tuple) else (value,)
         numbers = all(isinstance(item, float) for item in values)
         if comparison.key.kind in {"param", "tag"} and numbers:
             sql, kind = f"toFloat64OrNull({sql})", "number"
         self._check(comparison, kind, values)
-        if operator in {"IN", "NOT IN"}:
-            listed = self._parameter([self._plain(item, kind) for item in values], kind)
+        plains = tuple(self._plain(item, kind) for item in values)
+        is_list = operator in {"IN", "NOT IN"}
+        self._keep(comparison, plains if is_list else plains[0], is_number=numbers)
+        if is_list:
+            listed = self._parameter([*plains], kind)
             return f"ifNull({'NOT ' if operator == 'NOT IN' else ''}has({listed}, {sql}), 0)"
-        plain = self._plain(values[0], kind)
+        plain = plains[0]
         if operator in {"LIKE", "ILIKE"} and isinstance(plain, str):
             plain = plain.replace("\\", "\\\\")  # plain in the filter language
         return f"ifNull({sql} {operator} {self._parameter(plain, kind)}, 0)"
+
+    def _keep(
+        self,
+        comparison: Comparison,
+        value: Value | tuple[Value, ...] | None,
+        *,
+        is_number: bool = False,
+    ) -> None:
+        """Note a comparison for the MLflow server."""
+        key = _asked(comparison.key)
+        test = RunTest(key=key, operator=comparison.operator, value=value, is_number=is_number)
+        self.tests.append(test)
 
     def _check(self, comparison: Comparison, kind: Kind, values: Sequence[Value]) -> None:
         key, operator = comparison.key, comparison.operator
@@ -226,8 +245,7 @@ class RunQuery:
             if key.name not in self._tags:
                 self._tags[key.name] = self._parameter(key.name, "text")
             return f"t.t{[*self._tags].index(key.name)}", "text"
-        name = TAGS[key.name] if key.kind == "tag" else key.name
-        name = _OTHER_NAMES.get(name, name)
+        name = TAGS[key.name] if key.kind == "tag" else _asked(key).name
         if name not in ATTRIBUTES:
             raise FilterError(
                 f"at character {key.at}: there is no attribute {key.name[:60]!r}; known are "
@@ -247,3 +265,8 @@ class RunQuery:
         self.parameters[name] = value
         plain = "String" if kind == "text" else "Float64"
         return f"{{{name}:{f'Array({plain})' if isinstance(value, list) else plain}}}"
+
+
+def _asked(key: Key) -> RunKey:
+    name = _OTHER_NAMES.get(key.name, key.name) if key.kind == "attribute" else key.name
+    return RunKey(kind=key.kind, name=name)

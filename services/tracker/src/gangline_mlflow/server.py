@@ -51,6 +51,7 @@ def create_app(settings: Settings) -> Any:
     from gangline_mlflow.collecting import Collector
     from gangline_mlflow.guard import Guard
     from gangline_mlflow.lane import FastLane
+    from gangline_mlflow.run_lane import RunLane
     from gangline_mlflow.wsgi import BoundedResponder
 
     fastapi_app._EfficientWSGIResponder = BoundedResponder  # noqa: SLF001 - see ADR 32
@@ -64,7 +65,7 @@ def create_app(settings: Settings) -> Any:
     )
     _get_model_registry_store()
     lanes = ArtifactLane(FastLane(fastapi_app.app, store), artifacts)
-    return Guard(Collector(lanes, store), store.jobs)
+    return RunLane(Guard(Collector(lanes, store), store.jobs), store)
 
 
 def _repository(settings: Settings) -> Any:

@@ -33,7 +33,9 @@ from gangline_mlflow.plain import RunsAsked
 from gangline_mlflow.points import NotSettledError, Points
 from gangline_mlflow.reported import ReportedMetrics
 from gangline_mlflow.run_ids import ids_of_job, ids_of_run
+from gangline_mlflow.run_list import found
 from gangline_mlflow.search import found_runs
+from gangline_schemas.run_search import FoundRun, RunSearch
 
 ACCEPT_S = 30.0
 
@@ -114,6 +116,12 @@ class GanglineStore(WorkspaceAwareSqlAlchemyStore):  # type: ignore[misc]  # MLf
         with self.ManagedSessionMaker() as session:
             mine = self._filter_experiment_ids(session, asked.experiments)
             return found_runs(session, asked, mine)
+
+    def list_runs(self, asked: RunSearch) -> list[FoundRun]:
+        """Runs of several teams or all, after what was accepted before."""
+        self._settle()
+        with self.ManagedSessionMaker() as session:
+            return found(session, asked)
 
     def _settle(self) -> None:
         with _refusals():

@@ -28,6 +28,7 @@ from gangline_gateway.history_access import Queries
 from gangline_gateway.parallel import parallel
 from gangline_gateway.problems import ProblemError, invalid, not_found
 from gangline_gateway.routes.jobs import team_of_job
+from gangline_gateway.run_list import runs_page
 from gangline_gateway.sql_parts import MLFLOW_RUN
 from gangline_schemas.api.runs import (
     MAX_COMPARED,
@@ -209,7 +210,7 @@ def get_parallel(
         rows = [row.run for row in _rows(app, caller, list(dict.fromkeys(run)))]
     else:
         wanted = RunFilter(visible_teams(caller), where=where, order_by=tuple(order_by or ()))
-        rows = app.history.query(lambda q: q.history.runs(wanted, limit=limit)).runs
+        rows = runs_page(app, wanted, limit=limit).runs
     owners = {row.run_id: row.team for row in rows}
     finals = app.history.query(lambda q: q.curves.latest(owners)) if rows else {}
     chosen = {key: found for key, found in finals.items() if not name or key in name}
@@ -274,8 +275,7 @@ def _rows(app: AppContext, caller: Principal, run_ids: list[str]) -> list[Histor
 def _of_mlflow(app: AppContext, caller: Principal, run_id: str) -> HistoryRun | None:
     if app.mlflow is None or not MLFLOW_RUN.fullmatch(run_id):
         return None
-    team = app.history.query(lambda q: q.curves.team_of(run_id, visible_teams(caller)))
-    return None if team is None else app.mlflow.run(run_id, team)
+    return app.mlflow.run(run_id, visible_teams(caller))
 
 
 @comparisons.post(

@@ -40,6 +40,7 @@ from gangline_gateway.routes.comparisons import (
 from gangline_gateway.routes.jobs import IdempotencyKey, Spec, team_of_job
 from gangline_gateway.routes.logs import STREAM, LastEventId
 from gangline_gateway.routes.streams import live_part, resumed, start_of_history
+from gangline_gateway.run_list import runs_page
 from gangline_gateway.submit import submit
 from gangline_schemas.api.jobs import KnownState
 from gangline_schemas.api.runs import (
@@ -47,6 +48,7 @@ from gangline_schemas.api.runs import (
     Curves,
     Restored,
     RunCreated,
+    RunKind,
     RunPage,
     StepMetrics,
 )
@@ -273,6 +275,10 @@ def list_runs(
     submitted_before: Annotated[datetime | None, Query()] = None,
     where: Where = "",
     order_by: OrderBy = None,
+    kind: Annotated[
+        RunKind | None,
+        Query(description="`all`: also runs of MLflow clients, the default with a filter."),
+    ] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     cursor: Annotated[str | None, Query(max_length=8000)] = None,
     metrics: Annotated[
@@ -294,7 +300,7 @@ def list_runs(
         where=where,
         order_by=tuple(order_by or ()),
     )
-    page = app.history.query(lambda q: q.history.runs(wanted, limit=limit, cursor=cursor))
+    page = runs_page(app, wanted, kind, limit=limit, cursor=cursor)
     if not metrics or not page.runs:
         return page
     owners = {run.run_id: run.team for run in page.runs}
