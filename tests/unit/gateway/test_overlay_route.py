@@ -15,6 +15,7 @@ from gangline_gateway.curves import CurveQuery
 from gangline_gateway.history import HistoryRun
 from gangline_gateway.history_access import HistoryAccess, Queries
 from gangline_schemas.api.runs import Comparison, Curve, Final, Overlay, Point, RunPage
+from gangline_schemas.run_search import FoundRun
 from gangline_service.tokens import Principal, Role
 from support.builders.runs import NOW, run
 
@@ -29,8 +30,11 @@ class Source:
     def __init__(self) -> None:
         self.read: list[CurveQuery] = []
 
-    def runs(self, *_: object, **__: object) -> RunPage:
-        return RunPage(runs=[*RUNS.values()], cursor=None)
+    def runs(self, *_: object, **__: object) -> list[FoundRun]:
+        return [
+            FoundRun(run=each, order=(each.submitted_at.timestamp() * 1000, each.run_id))
+            for each in RUNS.values()
+        ]
 
     def some_runs(self, ids: Sequence[str], teams: frozenset[str] | None) -> list[HistoryRun]:
         seen = teams is None or "nlp" in teams
