@@ -32,8 +32,8 @@ class Source:
 
     def runs(self, *_: object, **__: object) -> list[FoundRun]:
         return [
-            FoundRun(run=each, order=(each.submitted_at.timestamp() * 1000, each.run_id))
-            for each in RUNS.values()
+            FoundRun(run=each, order=(each.submitted_at.timestamp() - number, each.run_id))
+            for number, each in enumerate(RUNS.values())
         ]
 
     def some_runs(self, ids: Sequence[str], teams: frozenset[str] | None) -> list[HistoryRun]:
