@@ -19,6 +19,7 @@ from gangline.local.kafka import EmbeddedKafka
 from gangline.local.s3proxy import S3Proxy
 from support.harnesses.mlflow_gateway import MlflowGateway, mlflow_gateway
 from support.harnesses.mlflow_process import peak_bytes
+from support.harnesses.tracker_process import wait_until
 
 mlflow = pytest.importorskip("mlflow")
 
@@ -184,11 +185,22 @@ def test_deleted_runs_are_removed_with_their_files(
         with pytest.raises(mlflow.exceptions.MlflowException, match="not found"):
             client.get_run(gone.run_id)
         assert client.get_run(kept.run_id).data.metrics == {"loss": 1.0}
+    assert points_of(served, kept.run_id) == 1
+    wait_until("the points leave", lambda: points_of(served, gone.run_id) == 0)
     for run, left in ((gone, 0), (kept, 1)):
         path = run.artifact_uri.removeprefix("mlflow-artifacts:/")
         listed = http.get(FILES, params={"path": f"{path}/deep"}).json().get("files", [])
         assert len(listed) == left
     assert http.post("/gangline/gc").status_code == 403
+
+
+def points_of(served: MlflowGateway, run_id: str) -> int:
+    with served.mlflow.tracker.client() as client:
+        rows = client.query(
+            "SELECT count() FROM metric_points WHERE run_id = {run:String}",
+            parameters={"run": run_id},
+        ).result_rows
+    return int(rows[0][0])
 
 
 def collect(served: MlflowGateway, *options: str) -> None:

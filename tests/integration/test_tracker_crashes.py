@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -18,6 +18,7 @@ from gangline_schemas.base import Event
 from gangline_schemas.catalog import topic_of
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.checkpoints import CheckpointCommitted
+from gangline_schemas.events.metrics import MetricLogged, MetricsRemoved
 from gangline_schemas.events.quota import UsageCharged
 from gangline_schemas.events.scheduling import (
     CheckpointRef,
@@ -28,13 +29,15 @@ from gangline_schemas.events.scheduling import (
 from gangline_schemas.events.steps import WorkerStep
 from gangline_schemas.job import JobSpec
 from gangline_schemas.resources import Resources
-from gangline_tracker.batches import StepBatch
+from gangline_tracker.batches import NewBatch, StepBatch
 from gangline_tracker.engine import Engine
 from gangline_tracker.event_batch import EventBatch
-from gangline_tracker.ingest import EVENTS, STEPS, Group, Pipeline, PositionError
+from gangline_tracker.ingest import EVENTS, METRICS, STEPS, Group, Pipeline, PositionError
+from gangline_tracker.metric_batch import MetricBatch
 from gangline_tracker.migrate import migrate
 from gangline_tracker.run_cache import RunCache
 from gangline_tracker.sink import ClickHouseSink
+from support.harnesses.tracker_process import wait_until
 
 NOW = datetime(2026, 5, 4, tzinfo=UTC)
 JOBS = 5
@@ -45,7 +48,7 @@ class Crash(Exception):
 
 
 class CrashingSink(ClickHouseSink):
-    """Dies at its `at`-th point; there is one before and one after each INSERT."""
+    """Dies at its `at`-th point; there is one before and one after each statement."""
 
     def __init__(self, client: Client, at: int) -> None:
         super().__init__(client)
@@ -54,6 +57,11 @@ class CrashingSink(ClickHouseSink):
     def insert(self, table: str, rows: pa.Table) -> None:
         self._point()
         super().insert(table, rows)
+        self._point()
+
+    def remove(self, table: str, run_ids: Sequence[str]) -> None:
+        self._point()
+        super().remove(table, run_ids)
         self._point()
 
     def _point(self) -> None:
@@ -72,7 +80,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Client:
 
 @pytest.fixture(autouse=True)
 def _empty(client: Client) -> None:
-    for table in ("steps", "events", "runs", "checkpoints", "usage"):
+    for table in ("steps", "events", "runs", "checkpoints", "usage", "metric_points"):
         client.command(f"TRUNCATE TABLE gangline.{table}")
 
 
@@ -131,9 +139,8 @@ def filled() -> Broker:
 def drain(broker: Broker, group: Group, client: Client, at: int) -> bool:
     """Ingest everything, 4 records an INSERT; whether it came to its end."""
     cache = RunCache(client)
-    new_batch: Callable[[], StepBatch | EventBatch] = (
-        StepBatch if group.table == "steps" else lambda: EventBatch(cache)
-    )
+    batches: dict[str, NewBatch] = {"steps": StepBatch, "metric_points": MetricBatch}
+    new_batch: NewBatch = batches.get(group.table, lambda: EventBatch(cache))
     pipeline = Pipeline(
         replace(group, flush_after=timedelta(0)),
         broker.connect(f"tracker-{at}"),
@@ -181,6 +188,49 @@ def test_crashes_at_every_point_lose_and_double_nothing(client: Client, survives
         (JOBS * 2, JOBS * 20.0)
     ]
     assert rows("SELECT count() FROM gangline.checkpoint_list") == [(JOBS * 2,)]
+
+
+def logged_and_removed() -> Broker:
+    """Points of three runs in one partition; two runs are removed, and one of these goes on."""
+    broker = Broker()
+    bus = broker.connect("producer")
+    create_topics(bus, TopicNames())
+    writer = bus.writer()
+
+    def point(run_id: str, step: int) -> MetricLogged:
+        return MetricLogged(
+            run_id=run_id, team="nlp", name=("loss",), step=(step,), time_ms=(0,), value=(1.0,)
+        )
+
+    events: list[MetricLogged | MetricsRemoved] = [
+        *(point(run, step) for step in range(5) for run in ("gone", "stays", "again")),
+        MetricsRemoved(run_id="again", team="nlp"),
+        point("gone", 5),
+        MetricsRemoved(run_id="gone", team="nlp"),
+        point("again", 6),
+        point("stays", 6),
+    ]
+    for number, event in enumerate(events):
+        envelope = Envelope(f"event-{number}", "t", NOW, event.run_id, event)
+        writer.send(encode(envelope, topic="gangline.metrics", partition=0))
+    return broker
+
+
+@pytest.mark.parametrize("survives", [1, 2, 3, 4, 5, 7])
+def test_points_of_removed_runs_leave_whatever_crashes_when(client: Client, survives: int) -> None:
+    broker, attempts = logged_and_removed(), 0
+    while not drain(broker, METRICS, client, survives if attempts < 20 else 10_000):
+        attempts += 1
+    assert attempts
+
+    def is_removed() -> bool:
+        rows = client.query(
+            "SELECT run_id, step FROM gangline.metric_points WHERE run_id != '' ORDER BY ALL"
+        ).result_rows
+        return [*rows] == [("again", 6), *(("stays", step) for step in (0, 1, 2, 3, 4, 6))]
+
+    wait_until("the removal", is_removed)
+    assert ClickHouseSink(client).positions(METRICS) == {("gangline.metrics", 0): 20}
 
 
 def test_one_insert_is_one_part(client: Client) -> None:

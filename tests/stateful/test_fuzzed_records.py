@@ -198,6 +198,10 @@ class Rows:
         rows.validate(full=True)
         self.count[table] = self.count.get(table, 0) + rows.num_rows
 
+    def remove(self, table: str, run_ids: Sequence[str]) -> None:
+        assert table
+        assert all(run_ids)
+
 
 @pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.table)
 def test_the_tracker_reads_on(group: Group) -> None:

@@ -12,7 +12,7 @@ from gangline_schemas.base import Event
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.heartbeats import GpuStatus, GpuUse, NodeUse, WorkerHeartbeat
 from gangline_schemas.events.logs import LogLine, WorkerLog
-from gangline_schemas.events.metrics import MetricLogged
+from gangline_schemas.events.metrics import MetricLogged, MetricsRemoved
 from gangline_schemas.events.quota import JobRejected
 from gangline_schemas.events.scheduling import (
     GangAllocated,
@@ -29,7 +29,7 @@ from gangline_schemas.events.steps import WorkerStep
 from gangline_schemas.events.workers import GpuInfo, NodeInfo
 from gangline_schemas.job import JobSpec, JobState
 from gangline_schemas.resources import Resources
-from gangline_tracker.batches import HeartbeatBatch, LogBatch, StepBatch
+from gangline_tracker.batches import HeartbeatBatch, Insert, LogBatch, Removal, StepBatch
 from gangline_tracker.event_batch import EventBatch, team_of
 from gangline_tracker.metric_batch import MetricBatch
 from gangline_tracker.runs import Run, evolve
@@ -86,12 +86,34 @@ def test_points_become_one_row_each() -> None:
     batch = MetricBatch()
     batch.add(received(event, offset=9, topic="gangline.metrics"))
     (insert,) = batch.inserts(NOW)
+    assert isinstance(insert, Insert)
     columns = ["name", "step", "time_ms", "value", "is_nan", "partition", "offset"]
     assert [tuple(row.values()) for row in insert.rows.select(columns).to_pylist()] == [
         ("loss", -1, 5, 1.5, False, 2, 9),
         ("acc", 2**62, 6, 0.0, True, 2, 9),
     ]
     assert batch.rows() == 2
+
+
+def test_a_removal_takes_the_points_before_it_and_leaves_its_position() -> None:
+    def point(run_id: str, step: int) -> MetricLogged:
+        return MetricLogged(
+            run_id=run_id, team="nlp", name=("loss",), step=(step,), time_ms=(0,), value=(1.0,)
+        )
+
+    batch = MetricBatch()
+    events = (
+        point("gone", 1), point("stays", 2), MetricsRemoved(run_id="gone", team="nlp"),
+        point("gone", 3),
+    )  # fmt: skip
+    for offset, event in enumerate(events):
+        batch.add(received(event, offset=offset, topic="gangline.metrics"))
+    assert batch.rows() == 3
+    removal, insert = batch.inserts(NOW)
+    assert removal == Removal("metric_points", ("gone",))
+    assert isinstance(insert, Insert)
+    rows = insert.rows.select(["run_id", "step", "offset"]).to_pylist()
+    assert [tuple(row.values()) for row in rows] == [("stays", 2, 1), ("", 0, 2), ("gone", 3, 3)]
 
 
 def test_logs_and_heartbeats() -> None:

@@ -52,7 +52,7 @@ class Calls:
                 return
 
     def _items(
-        self, kind: type[Any], path: str, items: str, limit: int | None = None, **params: Any
+        self, kind: type[Any], path: str, items: str, limit: int | None = None, /, **params: Any
     ) -> Iterator[Any]:
         """The `items` of a route, read page by page; at most `limit`."""
         pages = self._pages(kind, path, items, limit, params)

@@ -1,4 +1,7 @@
-"""gangline.metrics: points of MLflow runs, by the MLflow server and, of jobs, by node agents."""
+"""gangline.metrics: points of MLflow runs, by the MLflow server and, of jobs, by node agents.
+
+A run's records are in one partition, so its removal follows its points.
+"""
 
 from __future__ import annotations
 
@@ -42,3 +45,11 @@ class MetricLogged(Event):
             if found != wanted:
                 raise ValueError(f"{column} has {found} entries, name has {wanted}")
         return self
+
+
+class MetricsRemoved(Event):
+    """All earlier points of an MLflow run are removed: its user has deleted it, for good."""
+
+    type: ClassVar[str] = "metric.removed"
+    run_id: RunKey
+    team: Identifier

@@ -32,7 +32,7 @@ from gangline_mlflow.plain import Point
 from gangline_mlflow.values import published
 from gangline_schemas.catalog import Topic
 from gangline_schemas.envelope import Envelope
-from gangline_schemas.events.metrics import MetricLogged
+from gangline_schemas.events.metrics import MetricLogged, MetricsRemoved
 from gangline_schemas.mlflow_workspace import team_of
 
 log = structlog.get_logger(__name__)
@@ -50,7 +50,7 @@ _VALUES_KEPT = 100_000
 class _Sent(NamedTuple):
     run_id: str
     event: MetricLogged | None
-    """None: its points are among the newest values already."""
+    """None: it has no points, or they are among the newest values already."""
 
 
 class NotSettledError(Exception):
@@ -113,8 +113,12 @@ class Points:
         )
         return self.send(event)
 
-    def send(self, event: MetricLogged) -> Future[None]:
-        """Send points of one run. Raises BusError when the bus takes no more."""
+    def remove(self, workspace: str, run_id: str) -> Future[None]:
+        """Remove the points of a run from all histories. Raises BusError."""
+        return self.send(MetricsRemoved(run_id=run_id, team=team_of(workspace)))
+
+    def send(self, event: MetricLogged | MetricsRemoved) -> Future[None]:
+        """Send points of one run, or their removal. Raises BusError if the bus takes no more."""
         run_id = event.run_id
         envelope = Envelope(uuid.uuid4().hex, SOURCE, datetime.now(UTC), run_id, event)
         done: Future[None] = Future()
@@ -129,7 +133,8 @@ class Points:
                 done.set_exception(error)
 
         with self._changed:
-            self._sent[envelope.id] = _Sent(run_id, event)
+            points = event if isinstance(event, MetricLogged) else None
+            self._sent[envelope.id] = _Sent(run_id, points)
             self._open.setdefault(run_id, set()).add(envelope.id)
         try:
             self._writer.send(encode(envelope, topic=self._topic), delivered)
@@ -298,11 +303,11 @@ def _id(record: Record) -> str:
 
 
 def _event(record: Record) -> MetricLogged | None:
+    """The points of a record; None without points."""
     try:
         event = receive(record).envelope.data
     except UndecodableError as error:
         place = TopicPartition(record.topic, record.partition)
         log.warning("record skipped", place=str(place), offset=record.offset, error=error.reason)
         return None
-    assert isinstance(event, MetricLogged)  # noqa: S101 - the topic has one type
-    return event
+    return event if isinstance(event, MetricLogged) else None

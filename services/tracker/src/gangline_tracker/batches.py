@@ -5,7 +5,7 @@ A batch holds whole records only, so that a table's max(offset) says what it has
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
@@ -30,6 +30,14 @@ class Insert:
     rows: pa.Table
 
 
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """All rows of these runs leave a table."""
+
+    table: str
+    run_ids: tuple[str, ...]
+
+
 class Batch(Protocol):
     """Gathers records of one group of topics; the last INSERT is the one with the offsets."""
 
@@ -43,8 +51,11 @@ class Batch(Protocol):
     def rows(self) -> int:
         """Rows gathered so far."""
 
-    def inserts(self, at: datetime) -> list[Insert]:
-        """The inserts to write, in order, with `at` as the time of ingestion; empties the batch."""
+    def inserts(self, at: datetime) -> Sequence[Insert | Removal]:
+        """The inserts to write, in order, with `at` as the time of ingestion; empties the batch.
+
+        Removals come first: after a crash they come again.
+        """
 
 
 NewBatch = Callable[[], Batch]

@@ -16,7 +16,7 @@ the pipeline. One process may write at a time; the embedded engine enforces that
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -31,7 +31,14 @@ from gangline_bus.poison import trace_of
 from gangline_bus.ports import Bus, Reader, Record, TopicPartition, Writer
 from gangline_bus.topics import TopicNames
 from gangline_schemas.catalog import Topic
-from gangline_tracker.batches import Batch, HeartbeatBatch, LogBatch, NewBatch, StepBatch
+from gangline_tracker.batches import (
+    Batch,
+    HeartbeatBatch,
+    LogBatch,
+    NewBatch,
+    Removal,
+    StepBatch,
+)
 from gangline_tracker.metric_batch import MetricBatch
 
 log = structlog.get_logger(__name__)
@@ -54,6 +61,9 @@ class Sink(Protocol):
 
     def insert(self, table: str, rows: pa.Table) -> None:
         """Write all rows as one atomic, acknowledged INSERT."""
+
+    def remove(self, table: str, run_ids: Sequence[str]) -> None:
+        """Have the rows of these runs removed that are there now. It survives a crash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,10 +210,14 @@ class Pipeline:
 
     def _write(self, batch: Batch, now: datetime) -> None:
         inserts = batch.inserts(now)
+        last = 0
         for item in inserts:
-            self._sink.insert(item.table, item.rows)
-        if inserts:
-            self.counts.rows += inserts[-1].rows.num_rows
+            if isinstance(item, Removal):
+                self._sink.remove(item.table, item.run_ids)
+            else:
+                self._sink.insert(item.table, item.rows)
+                last = item.rows.num_rows
+        self.counts.rows += last
 
     def run(
         self,

@@ -7,32 +7,45 @@ from datetime import datetime
 import pyarrow as pa
 
 from gangline_bus.codec import Received
-from gangline_schemas.events.metrics import MetricLogged
+from gangline_schemas.events.metrics import MetricLogged, MetricsRemoved
 from gangline_tracker.arrow import dictionary, ingested
-from gangline_tracker.batches import Insert
+from gangline_tracker.batches import Insert, Removal
 
 
 class MetricBatch:
-    """A `Batch`. A value that is no number is 0 with `is_nan`, as in MLflow's own tables."""
+    """A `Batch`. A value that is no number is 0 with `is_nan`, as in MLflow's own tables.
+
+    A removal leaves a row of no run: the table's offsets are its position. Until that row is
+    written, the records behind it are read again, and the removal with them.
+    """
 
     def __init__(self) -> None:
         self._events: list[tuple[MetricLogged, int, int]] = []
+        self._removed: dict[str, None] = {}
         self._rows = 0
 
     def add(self, received: Received) -> None:
-        """Take one metric.logged."""
+        """Take one event of gangline.metrics."""
         event = received.envelope.data
+        if isinstance(event, MetricsRemoved):
+            self._remove(event.run_id)
+            event = _MARK.model_copy(update={"team": event.team})
         if not isinstance(event, MetricLogged):
-            raise TypeError(f"{event.type} is not a metric.logged")
+            raise TypeError(f"{event.type} is not a metric.logged or metric.removed")
         self._events.append((event, received.partition, received.offset))
         self._rows += len(event.name)
+
+    def _remove(self, run_id: str) -> None:
+        self._removed[run_id] = None
+        self._events = [item for item in self._events if item[0].run_id != run_id]
+        self._rows = sum(len(event.name) for event, _, _ in self._events)
 
     def rows(self) -> int:
         """Points gathered so far."""
         return self._rows
 
-    def inserts(self, at: datetime) -> list[Insert]:
-        """One INSERT into metric_points; none when there is no point."""
+    def inserts(self, at: datetime) -> list[Insert | Removal]:
+        """One INSERT into metric_points, after the removals; none when there is no point."""
         if not self._rows:
             return []
         teams: list[str] = []
@@ -66,4 +79,11 @@ class MetricBatch:
             "offset": pa.array(offsets, pa.uint64()),
             "ingested": ingested(at, self._rows),
         }
-        return [Insert("metric_points", pa.table(columns))]
+        removed = [Removal("metric_points", tuple(self._removed))] if self._removed else []
+        return [*removed, Insert("metric_points", pa.table(columns))]
+
+
+_MARK = MetricLogged.model_construct(
+    run_id="", team="", name=("",), step=(0,), time_ms=(0,), value=(0.0,)
+)
+"""The row of a removal."""

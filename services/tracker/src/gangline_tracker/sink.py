@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import OperationalError
@@ -44,3 +46,16 @@ class ClickHouseSink:
             self._client.insert_arrow(table, block, database="gangline", settings=settings)
         except OperationalError as error:
             raise EngineUnavailable(f"the INSERT into {table} was not acknowledged") from error
+
+    def remove(self, table: str, run_ids: Sequence[str]) -> None:
+        """A mutation: the engine has noted it, and rewrites the parts that hold such rows.
+
+        Rows that are inserted later stay. Raises EngineUnavailable: outcome unknown.
+        """
+        try:
+            self._client.command(
+                f"ALTER TABLE gangline.{table} DELETE WHERE run_id IN {{runs:Array(String)}}",
+                parameters={"runs": list(run_ids)},
+            )
+        except OperationalError as error:
+            raise EngineUnavailable(f"the removal from {table} was not acknowledged") from error
