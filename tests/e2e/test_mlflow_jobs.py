@@ -94,7 +94,7 @@ def test_scikit_learn_logs_by_itself_and_the_job_is_the_parent(
     assert [point.value for point in points] == [run.data.metrics["gangline/gpu_seconds"]]
 
 
-LOGGERS = [("trainer", "accelerate"), ("lightning", "lightning")]
+LOGGERS = [("trainer", "accelerate"), ("lightning", "lightning"), ("keras", "keras")]
 
 
 @pytest.mark.parametrize(("kind", "package"), LOGGERS)

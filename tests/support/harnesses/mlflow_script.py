@@ -75,6 +75,19 @@ def lightning(_: str) -> None:
     ).fit(Line(), data)  # fmt: skip
 
 
+def keras(_: str) -> None:
+    """Keras on torch with MLflow's autolog."""
+    os.environ["KERAS_BACKEND"] = "torch"
+    import numpy as np
+    from keras import Sequential, layers
+
+    mlflow.autolog(log_models=False)
+    xs = np.array(XS)
+    model = Sequential([layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.fit(xs, 2 * xs, epochs=4, verbose=0)
+
+
 def study(name: str) -> None:
     """Nested runs in an experiment of the script's choice, and a search for the best one."""
     mlflow.set_experiment(name)
@@ -104,5 +117,5 @@ def hold(folder: str) -> None:
 
 if __name__ == "__main__":
     os.chdir(tempfile.mkdtemp())
-    kinds = (sklearn, trainer, lightning, study, hold)
+    kinds = (sklearn, trainer, lightning, keras, study, hold)
     {kind.__name__: kind for kind in kinds}[sys.argv[1]]((*sys.argv, "")[2])
