@@ -80,6 +80,7 @@ def _runs(app: AppContext, caller: Principal, text: str) -> list[Run]:
     def read(queries: Queries) -> list[Run]:
         named = queries.history.runs(RunFilter(teams=teams, name_contains=text), limit=_RUNS)
         exact = queries.history.run(text, teams)
-        return [*([exact.run] if exact is not None else []), *named.runs]
+        rows = [row.run for row in named[:_RUNS]]
+        return [*([exact.run] if exact is not None else []), *rows]
 
     return app.history.query(read)
