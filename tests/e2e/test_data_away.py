@@ -11,7 +11,6 @@ from gangline.sdk import connect
 from support.builders.data import small_snapshot
 from support.fakes.s3_server import BreakingProxy, S3Server, s3_server
 from support.fixtures.platform import RunningPlatform
-from support.harnesses.log_watch import LogWatch
 from support.harnesses.up_process import wait_until
 
 __all__ = ["s3_server"]  # a fixture is used by being in this module
@@ -58,7 +57,7 @@ def test_a_gang_that_waits_for_its_data_saves_and_moves_when_its_node_is_drained
         "data_cache": str(tmp_path / "cache"),
     }
     url, token = platform.client.url, platform.client.token
-    with LogWatch(platform.client.bootstrap_servers) as watch, connect(url, token) as client:
+    with platform.watching() as watch, connect(url, token) as client:
         job = watch.submit(
             "thirsty", hyperparameters=SIZES | data, secrets=list(KEYS), checkpoint=HOURS
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gangline.sdk import connect
 from support.fixtures.platform import RunningPlatform
-from support.harnesses.log_watch import PACED, LogWatch
+from support.harnesses.log_watch import PACED
 from support.harnesses.up_process import wait_until
 
 HOURS = {"interval_minutes": 600}
@@ -14,7 +14,7 @@ def test_a_gang_leaves_a_draining_node_by_a_save_that_it_is_asked_for(
     platform: RunningPlatform,
 ) -> None:
     url, token = platform.client.url, platform.client.token
-    with LogWatch(platform.client.bootstrap_servers) as watch, connect(url, token) as client:
+    with platform.watching() as watch, connect(url, token) as client:
         job = watch.submit(
             "drained", command=PACED, hyperparameters={"steps": 1_000_000}, checkpoint=HOURS
         )

@@ -119,7 +119,7 @@ def test_a_drained_script_goes_on_after_the_last_step_that_it_reported(
     client: Gangline, platform: RunningPlatform
 ) -> None:
     forever = {"hyperparameters.steps": 10**6, "hyperparameters.save_every": 10**6}
-    with LogWatch(platform.client.bootstrap_servers) as watch:
+    with platform.watching() as watch:
         job = client.submit(
             EXAMPLES / "fsdp-script/job.yaml",
             overrides={**forever, "checkpoint.interval_minutes": 600},
@@ -148,27 +148,38 @@ def test_hugging_faces_trainer_goes_on_bit_for_bit_after_a_kill(
 ) -> None:
     installed = pytest.importorskip("transformers", reason="transformers is not among the locked")
     pytest.importorskip("accelerate", reason="transformers trains by accelerate, which is missing")
+    steps, saved, again = 400, 200, 10
     overrides = {
-        "hyperparameters.steps": 400,
+        "hyperparameters.steps": steps,
+        "hyperparameters.save_every": saved,
         "env.PYTHONPATH": str(Path(installed.__file__).parents[1]),
         "env.TRANSFORMERS_VERBOSITY": "error",
     }
-    whole = run(client, "hf-trainer-script/job.yaml", **overrides)
-    with LogWatch(platform.client.bootstrap_servers) as watch:
-        killed = client.submit(EXAMPLES / "hf-trainer-script/job.yaml", overrides=overrides).job_id
-        watch.wait_for(lambda s: s.type == "checkpoint.committed" and s.data.job_id == killed)
-        ranks = {s.data.rank: s.data.pid for s in watch.of("worker.started", killed)}
+    with platform.watching() as watch:
+        job = client.submit(EXAMPLES / "hf-trainer-script/job.yaml", overrides=overrides).job_id
+        watch.wait_for(lambda s: s.type == "checkpoint.committed" and s.data.job_id == job)
+        watch.wait_step(job, saved + again)  # these steps are computed twice
+        ranks = {s.data.rank: s.data.pid for s in watch.of("worker.started", job)}
         os.kill(ranks[1], signal.SIGKILL)
-        assert watch.wait_state(killed, "succeeded", "failed").data.state == "succeeded"
-        first, second = (s.data for s in watch.of("gang.allocated", killed))
+        assert watch.wait_state(job, "succeeded", "failed").data.state == "succeeded"
+        first, second = (s.data for s in watch.of("gang.allocated", job))
         assert first.resume is None
-        assert second.resume.step >= 10
-        again = watch.wait_step(killed, 0, attempt=2).data
-        assert min(again.step) == second.resume.step + 1
-    losses = [
-        {step.step: step.metrics["loss"] for step in client.metrics(job, ["loss"], follow=True)}
-        for job in (whole.job_id, killed)
-    ]
-    assert sorted(losses[0]) == [*range(1, 401)]
-    assert losses[1] == losses[0]
-    assert losses[0][400] < losses[0][1] / 2
+        assert second.resume.step >= saved
+        assert min(watch.wait_step(job, 0, attempt=2).data.step) == second.resume.step + 1
+        before, after = (losses(watch, job, attempt) for attempt in (1, 2))
+    assert sorted(before | after) == [*range(1, steps + 1)]
+    both = before.keys() & after.keys()
+    assert len(both) >= again
+    assert {step: after[step] for step in both} == {step: before[step] for step in both}
+    assert after[steps] < before[1] / 2
+
+
+def losses(watch: LogWatch, job: str, attempt: int) -> dict[int, float]:
+    """What the first rank of an attempt reported, by step."""
+    return {
+        step: loss
+        for report in (s.data for s in watch.of("worker.step"))
+        if (report.run_id, report.attempt, report.rank) == (job, attempt, 0)
+        for step, loss in zip(report.step, report.metrics.get("loss", ()), strict=False)
+        if loss is not None
+    }

@@ -18,7 +18,7 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 from gangline.local.artifacts import default_cache, fetch_all, kafka_artifacts
 from gangline.local.java import java_path
 from support.fixtures.platform import RunningPlatform
-from support.harnesses.log_watch import LogWatch, job_spec
+from support.harnesses.log_watch import job_spec
 from support.harnesses.up_process import wait_until
 
 TOOLS = "org.apache.kafka.tools"
@@ -70,7 +70,7 @@ def test_a_job_from_the_console_producer_runs_and_its_checkpoints_can_be_read(
     job_id = f"foreign-{uuid.uuid4().hex[:8]}"
     value = {"job_id": job_id, "user": "ci", "spec": job_spec("foreign").data()}
     submit_by_console(bootstrap, job_id, json.dumps(value))
-    with LogWatch(bootstrap) as watch:
+    with platform.watching() as watch:
         changed = watch.wait_state(job_id, "succeeded", "failed")
         assert changed.data.state == "succeeded", changed.data
         watch.settle()
@@ -108,14 +108,14 @@ def test_a_bad_job_from_the_console_producer_is_rejected_with_its_fields(
     job_id = f"foreign-bad-{uuid.uuid4().hex[:8]}"
     spec = job_spec("foreign").data() | {"resources": {"gpus": 0}}
     submit_by_console(bootstrap, job_id, json.dumps({"job_id": job_id, "spec": spec}))
-    with LogWatch(bootstrap) as watch:
+    with platform.watching() as watch:
         rejected = watch.wait_for(lambda s: s.type == "job.rejected" and s.data.job_id == job_id)
     assert rejected.envelope.subject == job_id
     assert [error.field for error in rejected.data.errors] == ["spec.resources.gpus"]
 
 
 def test_the_genuine_clickhouse_client_finds_every_step_once(platform: RunningPlatform) -> None:
-    with LogWatch(platform.client.bootstrap_servers) as watch:
+    with platform.watching() as watch:
         job = watch.submit("counted", hyperparameters={"steps": 30})
         assert watch.wait_state(job, "succeeded", "failed").data.state == "succeeded"
         watch.settle()

@@ -74,7 +74,7 @@ def test_a_killed_rank_goes_on_from_an_incremental_save_bit_for_bit(
 ) -> None:
     program = tmp_path / "program.py"
     program.write_text(_HALF_FROZEN, encoding="utf-8")
-    with LogWatch(platform.client.bootstrap_servers) as watch:
+    with platform.watching() as watch:
         killed = submit(watch, "half-frozen", program, 36)
         undisturbed = submit(watch, "left-alone", program, 0)
         watch.wait_step(killed, 35)

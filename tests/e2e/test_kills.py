@@ -58,7 +58,9 @@ def own_platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningPl
         schedulers=2,
     )
     with running:
-        yield RunningPlatform(running, running.start(), data_dir)
+        shared = RunningPlatform(running, running.start(), data_dir)
+        yield shared
+        shared.close()
 
 
 def kill(platform: RunningPlatform, name: str) -> None:
@@ -111,7 +113,7 @@ def test_the_standby_takes_over_from_a_frozen_leader(
     assert sorted(roles.values()) == ["leads shard 0", "standby"]
     leader = next(name for name in names if roles[name] != "standby")
     frozen = own_platform.pid(leader)
-    with LogWatch(own_platform.client.bootstrap_servers) as watch:
+    with own_platform.watching() as watch:
         running = watch.submit("goes-on", resources={"gpus": 1}, **training(go))
         watch.wait_step(running, 3)
         epoch = writer_epoch(watch, running)
@@ -145,11 +147,11 @@ def test_a_job_survives_the_death_of_every_service(
     own_platform: RunningPlatform, tmp_path: Path
 ) -> None:
     go = tmp_path / "go"
-    with LogWatch(own_platform.client.bootstrap_servers) as watch:
+    with own_platform.watching() as watch:
         job = watch.submit("survivor", **training(go, pause_s=0.5))
         watch.wait_step(job, 5)
         for name in SERVICES:
-            before = len(watch.of("worker.step", None))
+            before = len(watch.seen)
             kill(own_platform, name)
             # Training continued meanwhile, and what it reports arrives.
             watch.wait_for(lambda s: s.type == "worker.step" and s.data.run_id == job, after=before)
@@ -172,7 +174,7 @@ def test_a_killed_rank_is_restarted_from_the_last_checkpoint(
     own_platform: RunningPlatform, tmp_path: Path
 ) -> None:
     go = tmp_path / "go"
-    with LogWatch(own_platform.client.bootstrap_servers) as watch:
+    with own_platform.watching() as watch:
         job = watch.submit("resumer", **training(go))
         committed = watch.wait_for(
             lambda s: s.type == "checkpoint.committed" and s.data.job_id == job
@@ -209,7 +211,7 @@ def test_a_frozen_rank_is_noticed_and_its_gang_starts_again(
     own_platform: RunningPlatform, tmp_path: Path
 ) -> None:
     go = tmp_path / "go"
-    with LogWatch(own_platform.client.bootstrap_servers) as watch:
+    with own_platform.watching() as watch:
         job = watch.submit("frozen", **training(go))
         watch.wait_for(lambda s: s.type == "checkpoint.committed" and s.data.job_id == job)
         watch.wait_step(job, 12)
@@ -239,7 +241,7 @@ def test_a_node_agent_that_dies_takes_its_ranks_along_and_the_job_moves_on(
     own_platform: RunningPlatform, tmp_path: Path
 ) -> None:
     go = tmp_path / "go"
-    with LogWatch(own_platform.client.bootstrap_servers) as watch:
+    with own_platform.watching() as watch:
         job = watch.submit("mover", **training(go))
         watch.wait_for(lambda s: s.type == "checkpoint.committed" and s.data.job_id == job)
         allocated = watch.of("gang.allocated", job)[0].data
@@ -262,6 +264,6 @@ def test_a_job_with_a_drawn_fault_ends_as_if_nothing_had_happened(
     (cell,) = Random(DRAWN).sample(CELLS, 1)
     own, folder = own_platform, own_platform.data_dir
     platform = BreakablePlatform(own.platform, own.client, folder, folder / "store")
-    with LogWatch(own.client.bootstrap_servers) as watch:
+    with own.watching() as watch:
         assert Matrix(platform, watch).cell(*cell).problem == "", cell
         watch.assert_sound()

@@ -28,7 +28,7 @@ API = "/mlflow/api/2.0/mlflow"
 
 @pytest.fixture
 def watch(platform: RunningPlatform) -> Iterator[LogWatch]:
-    with LogWatch(platform.client.bootstrap_servers) as watch:
+    with platform.watching() as watch:
         yield watch
 
 

@@ -17,7 +17,7 @@ from support.harnesses.log_watch import LogWatch, Seen
 
 @pytest.fixture
 def watch(platform: RunningPlatform) -> Iterator[LogWatch]:
-    with LogWatch(platform.client.bootstrap_servers) as watch:
+    with platform.watching() as watch:
         yield watch
 
 

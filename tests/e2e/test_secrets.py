@@ -41,7 +41,7 @@ sys.exit("bye, " + secret)
 
 @pytest.fixture
 def watch(platform: RunningPlatform) -> Iterator[LogWatch]:
-    with LogWatch(platform.client.bootstrap_servers) as watch:
+    with platform.watching() as watch:
         yield watch
 
 

@@ -132,7 +132,7 @@ def test_a_loss_that_is_not_finite_goes_back_to_the_last_finite_checkpoint(
     platform: RunningPlatform, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
-    with LogWatch(platform.client.bootstrap_servers) as watch:
+    with platform.watching() as watch:
         job = submit(watch, "passing", _NOT_FINITE, gate, "1")
         saved(watch, job)
         gate.touch()
@@ -154,7 +154,7 @@ def test_one_that_comes_again_from_the_same_checkpoint_ends_the_job(
     platform: RunningPlatform, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
-    with LogWatch(platform.client.bootstrap_servers) as watch:
+    with platform.watching() as watch:
         attempts = [str(number) for number in range(1, 9)]
         job = submit(watch, "lasting", _NOT_FINITE, gate, *attempts, restart={"max": 100})
         saved(watch, job)
@@ -177,7 +177,7 @@ def test_samples_that_spoil_the_loss_are_left_out_for_good(
     text[window * 32 + 7] = 1  # with this byte a loss is NaN
     data.write_bytes(text)
     settings = {"steps": 40, "checkpoint_every_steps": 10, "seed": seed, "data": str(data)}
-    with LogWatch(platform.client.bootstrap_servers) as watch:
+    with platform.watching() as watch:
         job = submit(
             watch,
             "spoilt",
@@ -227,7 +227,7 @@ def test_samples_that_spoil_the_loss_are_left_out_for_good(
 
 def test_a_loss_that_leaps_up_is_told(platform: RunningPlatform, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    with LogWatch(platform.client.bootstrap_servers) as watch:
+    with platform.watching() as watch:
         job = submit(watch, "spiky", _SPIKE, gate)
         told = watch.wait_for(lambda s: s.type == "gang.troubled" and s.data.job_id == job).data
         assert (told.kind, told.step, told.rank) == ("loss_spike", 20, 0)
@@ -243,7 +243,7 @@ def test_a_rank_that_is_slow_is_named_and_none_of_an_even_gang(
     platform: RunningPlatform, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
-    with LogWatch(platform.client.bootstrap_servers) as watch:
+    with platform.watching() as watch:
         even = submit(watch, "even", _BUSY, gate, "0.1", "0.1", gpus=2)
         watch.wait_step(even, 20)
         uneven = submit(watch, "uneven", _BUSY, gate, "0.1", "0.5", gpus=2)
@@ -269,7 +269,7 @@ def test_an_elastic_job_whose_batch_does_not_divide_fails_at_its_first_start(
     platform: RunningPlatform,
 ) -> None:
     """Two GPUs fit and three, which it may have later, do not. It says which sizes to give."""
-    with LogWatch(platform.client.bootstrap_servers) as watch:
+    with platform.watching() as watch:
         job = watch.submit(
             "unshared",
             command=["python", "-m", "gangline_worker.training"],

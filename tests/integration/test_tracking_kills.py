@@ -13,7 +13,7 @@ pytest.importorskip("mlflow")
 
 from chaos.tracking import VICTIMS, kill_each
 
-KILLS = 2
+KILLS = 1
 
 
 @pytest.mark.timeout(900)

@@ -73,6 +73,10 @@ class LogWatch:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Read no more."""
         self._reader.close()
         self.bus.close()
 
