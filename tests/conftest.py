@@ -7,6 +7,7 @@ import gc
 from collections.abc import Iterator
 
 import pytest
+import structlog
 from hypothesis import settings
 
 pytest_plugins = [
@@ -18,6 +19,10 @@ pytest_plugins = [
 
 settings.register_profile("gangline", deadline=None)  # a slow machine breaks no property
 settings.load_profile("gangline")
+
+_PLAIN = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+# Until a service configures it: rich's tracebacks with all variables take a second of CPU each.
+structlog.configure(processors=[*structlog.get_config()["processors"][:-1], _PLAIN])
 
 _PR_SET_CHILD_SUBREAPER = 36
 
