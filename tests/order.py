@@ -1,9 +1,9 @@
 """The order in which `--dist loadfile --no-loadscope-reorder` gives files to the workers.
 
-Files of unit tests, and of folders that are not named here, come first. Then come the files that
-start real processes, those of tests/e2e first because they take longest. Files that only compute
-are spread evenly among them, the longest first: some workers compute while others wait for their
-processes, and the last files are short.
+The files that take longest come first (`LONGEST`), so that no worker has one left when the others
+are done. Then come the other files that start real processes, those of tests/e2e first. All files
+that only compute, those of unit tests too, are spread evenly among them: some workers compute
+while others wait for their processes.
 
 A worker takes a file at a time, except that one takes all files that share processes: these are
 started once. They are the files of tests/e2e that use the session's platform, and those of
@@ -20,6 +20,31 @@ from xdist.scheduler import LoadFileScheduling
 
 REAL_PROCESSES = ("e2e", "integration", "contract")
 COMPUTING = ("simulation", "stateful", "extremes", "replay", "golden", "scenarios")
+LONGEST = tuple(
+    f"tests/{name}.py"
+    for name in (
+        "e2e/test_alerts",  # the first file of the session's platform: with it come all
+        "integration/test_mlflow_jobs",
+        "integration/test_node_agent_ends",
+        "integration/test_mlflow_server",
+        "integration/test_node_agent",
+        "e2e/test_kills",
+        "integration/test_tracking_kills",
+        "stateful/test_stateful",
+        "e2e/test_bad_days",
+        "extremes/test_extremes",
+        "integration/test_mlflow_artifacts",
+        "integration/test_mlflow_ui",
+        "integration/test_isolation_two_machines",
+        "simulation/test_coverage",
+        "integration/test_tracker_crashes",
+        "integration/test_node_health",
+        "e2e/test_demo",
+        "integration/test_mlflow_teams",
+        "e2e/test_own_parts",
+    )
+)
+"""In this order, by the seconds in build/test-report.xml."""
 
 OWN_PLATFORM = {
     f"tests/e2e/test_{name}.py"
@@ -57,12 +82,13 @@ def folder_of(nodeid: str) -> str:
 
 def in_order(files: Iterable[str]) -> list[str]:
     """The files of tests in the order in which they are run."""
-    known = list(files)
+    given = list(files)
+    longest = [name for name in LONGEST if name in given]
+    known = [name for name in given if name not in longest]
     processes = _of(REAL_PROCESSES, known)
     computing = _of(COMPUTING, known)
-    spread = {*processes, *computing}
-    first = [name for name in known if name not in spread]
-    return [*first, *_spread(computing, processes)]
+    others = [name for name in known if name not in {*processes, *computing}]
+    return [*longest, *_spread([*computing, *others], processes)]
 
 
 def _of(folders: Sequence[str], known: Sequence[str]) -> list[str]:
@@ -70,10 +96,10 @@ def _of(folders: Sequence[str], known: Sequence[str]) -> list[str]:
     return [name for folder in folders for name in known if folder_of(name) == folder]
 
 
-def _spread(few: Sequence[str], many: Sequence[str]) -> Iterator[str]:
-    """All of both, each in its own order, the first evenly among the second."""
-    places = [((index + 0.5) / len(few), name) for index, name in enumerate(few)]
-    places += [((index + 0.5) / len(many), name) for index, name in enumerate(many)]
+def _spread(some: Sequence[str], others: Sequence[str]) -> Iterator[str]:
+    """All of both, each in its own order, evenly among each other."""
+    places = [((index + 0.5) / len(some), name) for index, name in enumerate(some)]
+    places += [((index + 0.5) / len(others), name) for index, name in enumerate(others)]
     return (name for _, name in sorted(places, key=lambda place: place[0]))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from order import OWN_PLATFORM, SHARED_PLATFORM, SHARING, in_order, scope_of
+from order import LONGEST, OWN_PLATFORM, SHARED_PLATFORM, SHARING, in_order, scope_of
 
 E2E = [f"tests/e2e/test_{n}.py" for n in range(4)]
 BROKER = [f"tests/integration/test_{n}.py" for n in range(4)]
@@ -14,18 +14,25 @@ COMPUTING = ["tests/simulation/test_seeds.py", "tests/replay/test_week.py"]
 UNIT = ["tests/unit/bus/test_a.py", "tests/unit/worker/test_b.py"]
 
 
-def test_unit_tests_and_unknown_folders_are_first_and_every_file_is_there_once() -> None:
+def test_the_longest_files_are_first_and_every_file_is_there_once() -> None:
     others = [*UNIT, "tests/new/test_c.py", "elsewhere/test_d.py"]
-    files = [*BROKER, *COMPUTING, *others, *E2E]
+    files = [*BROKER, *COMPUTING, *others, *E2E, LONGEST[2], LONGEST[0]]
     found = in_order(files)
     assert sorted(found) == sorted(files)
-    assert found[:4] == others
+    assert found[:2] == [LONGEST[0], LONGEST[2]]
 
 
 def test_what_computes_is_spread_among_what_waits() -> None:
-    found = in_order([*BROKER, *E2E, *COMPUTING])
-    assert [name for name in found if name not in COMPUTING] == [*E2E, *BROKER]
-    assert [found.index(name) for name in COMPUTING] == [2, 7]
+    computing = [*COMPUTING, *UNIT]
+    found = in_order([*BROKER, *E2E, *UNIT, *COMPUTING])
+    assert [name for name in found if name not in computing] == [*E2E, *BROKER]
+    assert [found.index(name) for name in computing] == [1, 4, 7, 10]
+
+
+def test_the_longest_files_are_there_and_the_first_has_the_platform() -> None:
+    root = Path(__file__).parents[3]
+    assert [name for name in LONGEST if not (root / name).exists()] == []
+    assert scope_of(LONGEST[0]) == SHARED_PLATFORM
 
 
 def test_files_of_one_kind_alone_keep_their_order() -> None:
