@@ -218,19 +218,16 @@ ROTATIONS = {
 ORDERS = sorted(permutations(MAKE), key=lambda order: order not in ROTATIONS)
 OTHER_ORDERS = list(permutations(OTHERS))
 
+
+def ordered(order: tuple[str, ...], *before: object) -> Any:
+    """An order as a test's parameter: the rotations are for `make test`, all for `make soak`."""
+    marks = () if order in ROTATIONS else pytest.mark.nightly
+    return pytest.param(*before, order, id=",".join(order), marks=marks)
+
+
 in_every_order = pytest.mark.parametrize(
-    ("number", "order"),
-    [
-        pytest.param(
-            number,
-            order,
-            id=",".join(order),
-            marks=() if order in ROTATIONS else pytest.mark.nightly,
-        )
-        for number, order in enumerate(ORDERS)
-    ],
+    ("number", "order"), [ordered(order, number) for number, order in enumerate(ORDERS)]
 )
-"""The rotations in `make test`, every order in `make soak`."""
 
 
 @in_every_order
