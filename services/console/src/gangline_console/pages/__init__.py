@@ -17,8 +17,10 @@ from gangline_console.pages import (
     jobs,
     nodes,
     overview,
+    queue,
     runs,
     search,
+    submit,
     teams,
 )
 
@@ -26,6 +28,8 @@ PAGES: tuple[Page, ...] = (
     overview.PAGE,
     jobs.PAGE,
     job.PAGE,
+    queue.PAGE,
+    submit.PAGE,
     runs.PAGE,
     compare.PAGE,
     nodes.PAGE,
