@@ -6,7 +6,9 @@ The address is the whole view: `runs`, `tab`, `metric`, `x`, `smooth`, `log`, `b
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, get_args
+from urllib.parse import urlencode
 
 from starlette.responses import Response
 
@@ -74,22 +76,33 @@ def _page(view: View, found: Comparison) -> dict[str, Any]:
     kept = {name: view.query(name) for name in _STATE}
     address = {"runs": ",".join(ids), "metric": chosen, **kept}
     axes: tuple[str, ...] = get_args(Axis)
+    plots = chosen or names[:PLOTS]
+    axis = kept["x"] if kept["x"] in axes else "step"
+    points = POINTS if len(ids) > FEW_RUNS else POINTS_OF_FEW
     return {
         "found": found,
         "lines": [{"id": run.run_id, "name": run.name or run.run_id} for run in found.runs],
         "names": names,
-        "plots": chosen or names[:PLOTS],
+        "plots": plots,
+        "first_read": _first_read(ids, plots[0], axis, points, kept) if plots else "",
         "chosen": chosen,
         "address": address,
         "tab": tab if tab in tabs else "curves",
         "tabs": TABS,
         "axes": axes if "tokens" in found.metrics else tuple(a for a in axes if a != "tokens"),
-        "axis": kept["x"] if kept["x"] in axes else "step",
-        "points": POINTS if len(ids) > FEW_RUNS else POINTS_OF_FEW,
+        "axis": axis,
+        "points": points,
         "differences": grids.differences(found),
         "finals": grids.finals(found),
         "code": grids.code(found),
     }
+
+
+def _first_read(ids: list[str], name: str, axis: str, points: int, kept: Mapping[str, str]) -> str:
+    """The address of the first plot's curves: the browser asks for it while it reads the page."""
+    pairs = [("points", str(points)), ("axis", axis), *(("run", run_id) for run_id in ids)]
+    ends = [(end, kept[end]) for end in ("first", "last") if kept[end]]
+    return f"/v1/runs/overlay?{urlencode([*pairs, ('name', name), *ends])}"
 
 
 PAGE = Page("compare", "Comparison", get={"/compare": _show})
