@@ -58,6 +58,25 @@ def test_runs_are_asked_for_once_without_curves_and_known_to_the_scripts():
     assert "runs=r0%2Cr1&amp;x=time&amp;smooth=0.5&amp;tab=metrics" in text
 
 
+def test_the_browser_is_told_the_first_plots_curves_as_its_script_asks_for_them():
+    client, _ = console({COMPARE: compared()})
+
+    text = client.get("/console/compare?runs=r0,r1&metric=a/b+c&x=time&first=5&last=nonsense").text
+
+    address = "/v1/runs/overlay?points=600&axis=time&run=r0&run=r1&name=a%2Fb+c&first=5"
+    assert unescape(text).count(f'"{address}"') == 2
+
+
+def test_more_runs_than_a_comparison_takes_are_left_out_with_a_word():
+    client, gateway = console({COMPARE: compared()})
+
+    text = client.get("/console/compare?runs=" + ",".join(f"r{n}" for n in range(53))).text
+
+    asked = next(query for path, query, _ in gateway.asked if path == COMPARE)
+    assert len(asked["run"]) == 50
+    assert "3 more are left out" in text
+
+
 def test_chosen_metrics_are_drawn_in_their_order():
     client, _ = console({COMPARE: compared()})
 

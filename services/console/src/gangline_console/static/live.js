@@ -79,6 +79,7 @@ export function follow(url, handlers, { onAgain = () => {} } = {}) {
 export async function get(path, signal) {
   const answer = await fetch(path, { signal, headers: { accept: "application/json" } });
   const body = await answer.json().catch(() => null);
+  if (answer.status === 401) throw new Error("your session has ended; load the page again to sign in");
   if (!answer.ok) throw new Error(body?.detail ?? `the gateway answered ${answer.status}`);
   return body;
 }

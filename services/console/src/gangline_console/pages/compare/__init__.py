@@ -6,6 +6,7 @@ The address is the whole view: `runs`, `tab`, `metric`, `x`, `smooth`, `log`, `b
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, get_args
 from urllib.parse import urlencode
@@ -35,7 +36,7 @@ _STATE = ("x", "smooth", "log", "band", "first", "last", "hide", "brush", "sx", 
 
 
 async def _show(view: View) -> Response:
-    ids = _ids(view)
+    ids, dropped = _ids(view)
     if not ids:
         return view.render("compare/none.html", lost=[], found=[], most=MAX_COMPARED)
     try:
@@ -44,7 +45,7 @@ async def _show(view: View) -> Response:
         if error.status != 404:
             raise
         return await _lost(view, ids)
-    return view.render("compare/page.html", **_page(view, found))
+    return view.render("compare/page.html", dropped=dropped, **_page(view, found))
 
 
 async def _lost(view: View, ids: list[str]) -> Response:
@@ -63,8 +64,11 @@ async def _lost(view: View, ids: list[str]) -> Response:
     )
 
 
-def _ids(view: View) -> list[str]:
-    return split(",".join([*view.query_all("runs"), *view.query_all("run")]))
+def _ids(view: View) -> tuple[list[str], int]:
+    """The runs of the address, and how many more it names than a comparison takes."""
+    given = ",".join([*view.query_all("runs"), *view.query_all("run")])
+    ids = split(given)
+    return ids, len({*filter(None, given.split(","))}) - len(ids)
 
 
 def _page(view: View, found: Comparison) -> dict[str, Any]:
@@ -74,6 +78,7 @@ def _page(view: View, found: Comparison) -> dict[str, Any]:
     tab = view.query("tab")
     tabs = {name for name, _ in TABS}
     kept = {name: view.query(name) for name in _STATE}
+    kept |= {end: kept[end] if _is_number(kept[end]) else "" for end in ("first", "last")}
     address = {"runs": ",".join(ids), "metric": chosen, **kept}
     axes: tuple[str, ...] = get_args(Axis)
     plots = chosen or names[:PLOTS]
@@ -96,6 +101,13 @@ def _page(view: View, found: Comparison) -> dict[str, Any]:
         "finals": grids.finals(found),
         "code": grids.code(found),
     }
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return 0 <= float(text) < math.inf
+    except ValueError:
+        return False
 
 
 def _first_read(ids: list[str], name: str, axis: str, points: int, kept: Mapping[str, str]) -> str:

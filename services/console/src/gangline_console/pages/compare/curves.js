@@ -28,6 +28,12 @@ export async function start(shared) {
     controls.querySelector("output").textContent = Number(shared.smooth).toFixed(2);
     controls.log.checked = shared.log;
     controls.band.checked = shared.band;
+    ends();
+  }
+
+  function ends() {
+    for (const unit of controls.querySelectorAll(".unit")) unit.textContent = shared.axis === "time" ? "s" : shared.x;
+    for (const end of ["first", "last"]) controls[end].value = shared[end] ?? "";
     whole.hidden = shared.first === null && shared.last === null;
   }
 
@@ -84,22 +90,21 @@ export async function start(shared) {
     }
   }
 
-  shared.zoom = (first, last) => {
-    if (shared.axis === "step") [first, last] = [Math.floor(first), Math.ceil(last)];
-    first = Math.max(0, Number(first.toPrecision(8)));
-    Object.assign(shared, { first, last: Number(last.toPrecision(8)) });
-    write({ first: shared.first, last: shared.last }, { step: true });
-    whole.hidden = false;
+  /** Show this range of the axis with finer points; null: from its start, or to its end. */
+  function range(first, last) {
+    if (first === shared.first && last === shared.last) return;
+    Object.assign(shared, { first, last });
+    write({ first, last }, { step: true });
+    ends();
     redraw();
     load();
+  }
+
+  shared.zoom = (first, last) => {
+    if (shared.axis === "step") [first, last] = [Math.floor(first), Math.ceil(last)];
+    range(...[first, last].map((end) => Math.max(0, Number(end.toPrecision(8)))));
   };
-  shared.whole = () => {
-    if (shared.first === null && shared.last === null) return;
-    Object.assign(shared, { first: null, last: null });
-    write({ first: null, last: null }, { step: true });
-    whole.hidden = true;
-    load();
-  };
+  shared.whole = () => range(null, null);
   shared.point = (id) => {
     if (shared.lit === id) return;
     shared.lit = id;
@@ -127,6 +132,14 @@ export async function start(shared) {
       write({ x: shared.axis === "step" ? null : shared.axis, first: null, last: null }, { step: true });
       take();
       return load();
+    }
+    if (name === "first" || name === "last") {
+      const [first, last] = [controls.first, controls.last].map((end) => end.value === "" ? null : Number(end.value));
+      if (first !== null && last !== null && first >= last) {
+        status.textContent = "From must be below To.";
+        return;
+      }
+      return range(first, last);
     }
     Object.assign(shared, { log: controls.log.checked, band: controls.band.checked });
     write({

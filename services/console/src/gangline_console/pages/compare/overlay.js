@@ -111,7 +111,7 @@ export class Overlay {
     };
     this.plot = new window.uPlot({
       ...this.size(),
-      padding: [8, 12, 0, 0],
+      padding: [8, 32, 0, 0],
       legend: { show: false },
       cursor: {
         points: { show: false },

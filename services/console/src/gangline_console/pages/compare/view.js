@@ -5,7 +5,7 @@ const LINKS = "nav.tabs a.keep";
 /** Values of the address, with their defaults. */
 export function read() {
   const query = new URLSearchParams(location.search);
-  const figure = (name) => query.get(name) ? Number(query.get(name)) : null;
+  const figure = (name) => query.get(name) && Number(query.get(name)) >= 0 ? Number(query.get(name)) : null;
   const list = (name) => (query.get(name) ?? "").split(",").filter(Boolean);
   return {
     axis: query.get("x") || "step",
