@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from gangline_schemas.base import Identifier, Model, Team, Timestamp
 from gangline_schemas.job import JobState
@@ -46,11 +47,16 @@ class Cause(StrEnum):
     SMALL_BATCH = "small batch"
 
 
+Level = Annotated[str, StringConstraints(pattern=r"^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)?$")]
+"""The name of a further threshold of a rule, "" for the rule's own."""
+
+
 class AlertText(Model):
     """An alert as people read it."""
 
     number: Few = Field(description="Unique in one installation; counts up.")
     rule: AlertRule
+    level: Level = Field(default="", description="Of the rule; empty: the rule itself.")
     subject: Identifier = Field(description="A job's id, or `cluster`.")
     team: Team = Field(default="", description="The job's team; empty: the whole cluster.")
     severity: Severity

@@ -44,6 +44,18 @@ def test_a_team_with_thresholds_of_its_own_has_rules_of_its_own() -> None:
     ]
 
 
+def test_a_level_is_a_rule_of_its_own() -> None:
+    levels = {"urgent": {"above_s": 9000, "severity": "critical"}}
+    rules = Rules.model_validate({"queue_wait": {"levels": levels}})
+    found = yaml.safe_load(rules_file(rules))["groups"][0]["rules"]
+    waits = [one for one in found if one["alert"] == "GanglineQueueWait"]
+    assert [(one["expr"], one["labels"]) for one in waits] == [
+        ("gangline_queue_wait > 7200", {"severity": "warning"}),
+        ("gangline_queue_wait > 9000", {"severity": "critical", "level": "urgent"}),
+    ]
+    assert len(found) == len(AlertRule) + 1
+
+
 def test_each_rule_reads_gauges_that_the_service_shows() -> None:
     telemetry = start("alerts", "test")
     decider = MeasuredDecider()

@@ -284,3 +284,54 @@ def test_a_team_has_thresholds_of_its_own_and_the_rest_of_the_general_rule() -> 
     run.pass_time(600, 50)
     assert [one.subject for one in run.raised(AlertRule.QUEUE_WAIT)] == ["b", "a"]
     assert [one.subject for one in run.raised(AlertRule.LOW_MFU)] == ["d"]
+
+
+LEVELS = {
+    "queue_wait": {
+        "above_s": 600,
+        "levels": {"urgent": {"above_s": 1200, "severity": "critical"}, "off": {"enabled": False}},
+    },
+    "teams": {"vision": {"queue_wait": {"levels": {"urgent": {"above_s": 900}}}}},
+}
+
+
+def test_a_rule_has_a_warning_and_later_a_critical_alert() -> None:
+    run = AlertsRun(Rules.model_validate(LEVELS))
+    run.settle()
+    run.queue("a", priority=0)
+    run.pass_time(700, 10)
+    assert [(one.level, one.severity) for one in run.raised(AlertRule.QUEUE_WAIT)] == [
+        ("", "warning")
+    ]
+    run.pass_time(600, 10)
+    both = run.raised(AlertRule.QUEUE_WAIT)
+    assert [(one.level, one.severity, one.threshold) for one in both] == [
+        ("", "warning", 600), ("urgent", "critical", 1200),
+    ]  # fmt: skip
+    run.change("a", JobState.CANCELLED)
+    run.tick(1)
+    over = run.resolved(AlertRule.QUEUE_WAIT)
+    assert {(one.number, one.level) for one in over} == {(one.number, one.level) for one in both}
+
+
+def test_a_level_that_leaves_the_file_ends_its_alerts() -> None:
+    run = AlertsRun(Rules.model_validate(LEVELS))
+    run.settle()
+    run.queue("a", priority=0)
+    run.pass_time(1300, 10)
+    run.decider.rules = Rules.model_validate({"queue_wait": {"above_s": 600}})  # type: ignore[attr-defined]
+    run.tick(10)
+    over = run.resolved(AlertRule.QUEUE_WAIT)
+    assert [(one.level, one.reason) for one in over] == [("urgent", "off")]
+
+
+def test_a_team_s_levels_have_the_fields_of_its_own_rule() -> None:
+    rules = Rules.model_validate(LEVELS)
+    urgent = rules.levels()["urgent"]
+    assert (urgent.queue_wait.above_s, urgent.queue_wait.severity) == (1200, "critical")
+    vision = urgent.of_team("vision").queue_wait
+    assert (vision.above_s, vision.severity) == (900, "warning")
+    assert [name for name, own in rules.levels().items() if own.low_mfu.enabled] == [""]
+    assert not rules.levels()["off"].queue_wait.enabled
+    with pytest.raises(ValueError, match="no levels of its own"):
+        Rules.model_validate({"queue_wait": {"levels": {"a": {"levels": {"b": {"above_s": 9}}}}}})

@@ -13,7 +13,7 @@ from gangline_schemas.api.alerts import RuleRow
 
 FILE = """
 rules:
-  queue-wait: {above_s: 3600}
+  queue-wait: {above_s: 3600, levels: {urgent: {above_s: 9000, severity: critical}}}
   cluster-utilization: {enabled: false}
   teams:
     vision: {queue-wait: {above_s: 600, severity: critical}}
@@ -42,13 +42,23 @@ def test_a_team_has_a_form_of_its_own(tmp_path: Path) -> None:
     path = tmp_path / "alerts.yaml"
     path.write_text(FILE, encoding="utf-8")
     rows = AlertRules(path).rows()
-    found = {(row.rule, row.team): row for row in rows}
+    found = {(row.rule, row.team): row for row in rows if not row.level}
     assert not found[AlertRule.CLUSTER_UTILIZATION, ""].enabled
     assert thresholds(found[AlertRule.QUEUE_WAIT, ""])["above_s"] == 3600
     own = found[AlertRule.QUEUE_WAIT, "vision"]
     assert (thresholds(own), own.severity) == (
         {"above_s": 600, "priority_below": 50}, Severity.CRITICAL,
     )  # fmt: skip
+
+
+def test_a_level_is_a_row_of_its_own_also_for_teams(tmp_path: Path) -> None:
+    path = tmp_path / "alerts.yaml"
+    path.write_text(FILE, encoding="utf-8")
+    levels = [row for row in AlertRules(path).rows() if row.level]
+    assert [(row.level, row.rule, row.team, thresholds(row)["above_s"]) for row in levels] == [
+        ("urgent", AlertRule.QUEUE_WAIT, "", 9000),
+        ("urgent", AlertRule.QUEUE_WAIT, "vision", 9000),
+    ]
 
 
 def test_a_wrong_file_is_a_problem(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def _alerts(now: datetime) -> tuple[Column[Alert], ...]:
         Column("NO", lambda one: str(one.number), right=True),
         Column("SINCE", lambda one: render.short_age(one.raised_at, now), right=True),
         Column("SEVERITY", lambda one: str(one.severity)),
-        Column("RULE", lambda one: str(one.rule)),
+        Column("RULE", lambda one: f"{one.rule} {one.level}".rstrip()),
         Column("ABOUT", lambda one: one.subject, flexible=True),
         Column("TEAM", lambda one: one.team or NONE, flexible=True),
         Column("STATE", _state),

@@ -20,6 +20,7 @@ class Alert(Answer):
 
     number: int
     rule: Annotated[AlertRule, OPEN_WORD]
+    level: str = Field(default="", description="A further threshold of the rule; mostly empty.")
     subject: str = Field(description="A job's id, or `cluster`.")
     team: str = Field(description="The job's team; empty: the whole cluster.")
     severity: Annotated[Severity, OPEN_WORD]
@@ -51,6 +52,7 @@ class RuleRow(Answer):
     """A rule, or a team's own form of it."""
 
     rule: Annotated[AlertRule, OPEN_WORD]
+    level: str = Field(default="", description="A further threshold of the rule.")
     team: str = Field(description="Empty: for all teams that have no form of their own.")
     about: Annotated[Literal["job", "cluster"], OPEN_WORD]
     description: str

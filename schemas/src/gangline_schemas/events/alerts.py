@@ -11,6 +11,7 @@ from gangline_schemas.alerts import (
     AlertRule,
     AlertText,
     JobText,
+    Level,
     SilenceScope,
 )
 from gangline_schemas.base import Event, Identifier, Model, Team, Timestamp
@@ -162,6 +163,7 @@ class AlertResolved(Event):
     type: ClassVar[str] = "alert.resolved"
     number: Few
     rule: AlertRule
+    level: Level = ""
     subject: Identifier
     team: Team = ""
     reason: Literal["recovered", "ended", "off"] = Field(
@@ -177,6 +179,7 @@ class AlertUnsilenced(Event):
     type: ClassVar[str] = "alert.unsilenced"
     number: Few
     rule: AlertRule
+    level: Level = ""
     subject: Identifier
     team: Team = ""
     targets: Targets = ()

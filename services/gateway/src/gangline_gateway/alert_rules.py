@@ -24,10 +24,11 @@ class AlertRules:
     path: Path | None = None
 
     def rows(self) -> list[RuleRow]:
-        """The general rules, then those of teams. Raises a 503 problem for a wrong file."""
-        rules = self._read()
-        general = [_row(name, rules.of(name), "") for name in AlertRule]
-        return [*general, *_of_teams(rules)]
+        """The general rules, then those of teams; then the same for each level that is on.
+
+        Raises a 503 problem for a wrong file.
+        """
+        return [row for level, rules in self._read().levels().items() for row in _of(level, rules)]
 
     def _read(self) -> Rules:
         if self.path is None:
@@ -40,6 +41,13 @@ class AlertRules:
             raise unavailable(
                 "rules-away", "the gateway cannot read the file of alerts; its log has the reason"
             ) from None
+
+
+def _of(level: str, rules: Rules) -> Iterator[RuleRow]:
+    general = (_row(name, rules.of(name), "") for name in AlertRule)
+    for row in (*general, *_of_teams(rules)):
+        if row.enabled or not level:
+            yield row.model_copy(update={"level": level})
 
 
 def _of_teams(rules: Rules) -> Iterator[RuleRow]:

@@ -86,6 +86,7 @@ def alert(facts: AlertFacts) -> Alert:
     return Alert(
         number=text.number,
         rule=text.rule,
+        level=text.level,
         subject=text.subject,
         team=text.team,
         severity=text.severity,

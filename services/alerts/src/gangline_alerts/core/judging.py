@@ -6,6 +6,7 @@ known to be so any more.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Literal
 
@@ -28,7 +29,11 @@ def note_spells(
     """Note since when each measured condition holds, or does not; unknown ones have no spell."""
     holding, clear = soft.holding, soft.clear
     soft.holding, soft.clear = {}, {}
-    soft.findings = tuple(of_runs.findings(state, soft, rules, timing, now))
+    soft.findings = tuple(
+        replace(finding, level=level)
+        for level, own in rules.levels().items()
+        for finding in of_runs.findings(state, soft, own, timing, now)
+    )
     for finding in soft.findings:
         old, new = (holding, soft.holding) if finding.holds else (clear, soft.clear)
         new[finding.key] = old.get(finding.key, now)
@@ -38,8 +43,12 @@ def judge(plan: AlertPlan, rules: Rules, timing: Timing, receivers: Receivers) -
     """Raise and resolve what the facts and measurements ask for."""
     if not _is_caught_up(plan.soft, timing, plan.now):
         return
-    found = {one.key: one for one in counted.findings(plan.state, rules, plan.now)}
-    found |= {one.key: one for one in plan.soft.findings}
+    findings = [
+        replace(finding, level=level)
+        for level, own in rules.levels().items()
+        for finding in counted.findings(plan.state, own, plan.now)
+    ]
+    found = {one.key: one for one in (*findings, *plan.soft.findings)}
     away = plan.soft.scheduler_away is not None
     for key, finding in found.items():
         if away and finding.rule in _BY_THE_SCHEDULER:
@@ -59,7 +68,7 @@ def _is_caught_up(soft: Watch, timing: Timing, now: datetime) -> bool:
 
 
 def _lasts(soft: Watch, finding: Finding, rules: Rules) -> bool:
-    rule = rules.of_team(finding.team).of(finding.rule)
+    rule = rules.levels()[finding.level].of_team(finding.team).of(finding.rule)
     if not isinstance(rule, MeasuredRule):
         return True
     return _for(soft, soft.holding.get(finding.key), rule.for_s)
@@ -73,14 +82,16 @@ def _for(soft: Watch, since: datetime | None, for_s: float) -> bool:
 
 def _over(plan: AlertPlan, alert: Alert, finding: Finding | None, rules: Rules) -> Reason | None:
     """Why an alert is over; None: it is not, or nothing is known of it."""
-    name = alert.text.rule
-    rule = rules.of_team(alert.text.team).of(name)
+    name, own = alert.text.rule, rules.levels().get(alert.text.level)
+    if own is None:
+        return "off"
+    rule = own.of_team(alert.text.team).of(name)
     if not rule.enabled:
         return "off"
     job = plan.state.jobs.get(alert.text.subject)
     if name in counted.RULES:
         return _over_by_count(finding, known=job is not None)
-    if job is None or not of_runs.watches(name, rules, job):
+    if job is None or not of_runs.watches(name, own, job):
         return "ended"
     if finding is None or not isinstance(rule, MeasuredRule):
         return None
@@ -99,6 +110,7 @@ def _raise(plan: AlertPlan, finding: Finding, receivers: Receivers) -> None:
     text = AlertText(
         number=plan.state.numbers.get("alert", 0) + 1,
         rule=finding.rule,
+        level=finding.level,
         subject=finding.subject,
         team=finding.team,
         severity=finding.severity,
@@ -122,6 +134,7 @@ def _resolve(plan: AlertPlan, alert: Alert, reason: Reason, finding: Finding | N
     resolved = AlertResolved(
         number=text.number,
         rule=text.rule,
+        level=text.level,
         subject=text.subject,
         team=text.team,
         reason=reason,

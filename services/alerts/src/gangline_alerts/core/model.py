@@ -144,7 +144,7 @@ class Undelivered:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The value of one rule for one subject, and whether the rule's condition holds."""
+    """The value of one level of a rule for one subject, and whether its condition holds."""
 
     rule: AlertRule
     subject: str
@@ -155,16 +155,18 @@ class Finding:
     holds: bool
     message: str
     cause: Cause | None = None
+    level: str = ""
 
     @property
     def key(self) -> str:
-        """Equal for the same rule and subject."""
-        return alert_key(self.rule, self.team, self.subject)
+        """Equal for the same rule, level and subject."""
+        return alert_key(self.rule, self.level, self.team, self.subject)
 
 
-def alert_key(rule: AlertRule, team: str, subject: str) -> str:
+def alert_key(rule: AlertRule, level: str, team: str, subject: str) -> str:
     """The key of an alert in the state. A job may be named like the cluster."""
-    return f"{rule.value}/{team}/{subject}"
+    own = f"{rule.value}/{team}/{subject}"
+    return f"{own}/{level}" if level else own
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,7 @@ def _notify_again(plan: AlertPlan, receivers: Receivers) -> None:
             unsilenced = AlertUnsilenced(
                 number=text.number,
                 rule=text.rule,
+                level=text.level,
                 subject=text.subject,
                 team=text.team,
                 targets=targets,

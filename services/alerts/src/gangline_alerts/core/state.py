@@ -212,14 +212,14 @@ def _keep_latest(held: dict[int, ValueT], most: int) -> None:
 def _(state: AlertState, event: AlertRaised, at: datetime) -> None:
     text = AlertText(**{name: getattr(event, name) for name in AlertText.model_fields})
     alert = Alert(text, event.silence, event.targets)
-    state.alerts[alert_key(event.rule, event.team, event.subject)] = alert
+    state.alerts[alert_key(event.rule, event.level, event.team, event.subject)] = alert
     state.numbers["alert"] = event.number
     _group(state, event.targets, text, at)
 
 
 @fold.on(AlertResolved)
 def _(state: AlertState, event: AlertResolved, at: datetime) -> None:
-    alert = state.alerts.pop(alert_key(event.rule, event.team, event.subject))
+    alert = state.alerts.pop(alert_key(event.rule, event.level, event.team, event.subject))
     state.resolved[event.number] = replace(alert, resolved_at=event.resolved_at)
     _keep_newest(state.resolved, RESOLVED_KEPT)
     for target in alert.targets:
@@ -228,7 +228,7 @@ def _(state: AlertState, event: AlertResolved, at: datetime) -> None:
 
 @fold.on(AlertUnsilenced)
 def _(state: AlertState, event: AlertUnsilenced, at: datetime) -> None:
-    key = alert_key(event.rule, event.team, event.subject)
+    key = alert_key(event.rule, event.level, event.team, event.subject)
     alert = state.alerts[key]
     state.alerts[key] = replace(alert, silence=None, targets=event.targets)
     _group(state, event.targets, alert.text, at)

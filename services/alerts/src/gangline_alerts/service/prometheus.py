@@ -7,7 +7,7 @@ the thresholds of the file of alerts or the defaults.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,21 +38,28 @@ _SUMMARIES: dict[AlertRule, str] = {
 
 def rules_file(rules: Rules) -> str:
     """The file for Prometheus, as YAML. Teams with a rule of their own have one here too."""
-    found = []
-    for name in AlertRule:
-        field = name.value.replace("-", "_")
-        own = sorted(team for team, of_team in rules.teams.items() if field in of_team.given())
-        if rules.of(name).enabled:
-            others = f'team!~"{"|".join(own)}"' if own else ""
-            found.append(_rule(name, rules, others))
-        found += [
-            _rule(name, rules.of_team(team), f'team="{team}"', {"team": team})
-            for team in own
-            if rules.of_team(team).of(name).enabled
-        ]
+    found = [
+        rule
+        for name in AlertRule
+        for level, own in rules.levels().items()
+        for rule in _rules(name, level, own)
+    ]
     return yaml.safe_dump(
         {"groups": [{"name": "gangline", "rules": found}]}, sort_keys=False, width=100
     )
+
+
+def _rules(name: AlertRule, level: str, rules: Rules) -> Iterator[dict[str, Any]]:
+    """A level of a rule, in general and for teams."""
+    field = name.value.replace("-", "_")
+    own = sorted(team for team, of_team in rules.teams.items() if field in of_team.given())
+    labels = {"level": level} if level else {}
+    if rules.of(name).enabled:
+        others = f'team!~"{"|".join(own)}"' if own else ""
+        yield _rule(name, rules, others, labels)
+    for team in own:
+        if rules.of_team(team).of(name).enabled:
+            yield _rule(name, rules.of_team(team), f'team="{team}"', {"team": team, **labels})
 
 
 def _rule(

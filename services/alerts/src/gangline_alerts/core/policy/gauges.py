@@ -63,6 +63,8 @@ def gauges(state: AlertState, soft: Watch, rules: Rules, now: datetime) -> Itera
         yield Gauge("gangline.day.jobs", count, {"outcome": outcome})
     yield Gauge("gangline.day.node.failures", counts.node_failures, {})
     for finding in soft.findings:
+        if finding.level:
+            continue  # the same value
         labels = {"team": finding.team, "job": finding.subject}
         yield Gauge(OF_RUNS[finding.rule], finding.value, labels)
 

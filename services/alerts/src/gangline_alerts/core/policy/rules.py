@@ -7,9 +7,10 @@ are over the last 24 hours, hour by hour.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, Field, PrivateAttr
+from pydantic import BeforeValidator, Field, PrivateAttr, field_validator
 
 from gangline_schemas.alerts import AlertRule, Severity
 from gangline_schemas.base import Identifier, Model
@@ -24,6 +25,26 @@ class Rule(Model):
 
     enabled: bool = True
     severity: Severity = Severity.WARNING
+    levels: dict[Identifier, Self] = Field(
+        default_factory=dict,
+        max_length=8,
+        description="Further thresholds by name, each with alerts of its own. A field that is left "
+        "out is that of the rule.",
+    )
+
+    @field_validator("levels")
+    @classmethod
+    def _levels_have_none(cls, value: dict[str, Self]) -> dict[str, Self]:
+        if any(level.levels for level in value.values()):
+            raise ValueError("a level has no levels of its own")
+        return value
+
+    def level(self, name: str) -> Self:
+        """The rule with the fields of this level; it is off if there is no such level."""
+        own = self.levels.get(name)
+        if own is None or not self.enabled:
+            return self.model_copy(update={"enabled": False, "levels": {}})
+        return self.model_copy(update={**_given(own), "levels": {}})
 
 
 class MeasuredRule(Rule):
@@ -95,6 +116,10 @@ class GpuActivity(MeasuredRule):
     below: Share = Field(default=0.8, description="The mean activity of the gang's GPUs.")
 
 
+def _given(rule: Rule) -> dict[str, Any]:
+    return {field: getattr(rule, field) for field in rule.model_fields_set}
+
+
 def by_rule(value: Any) -> Any:
     """Rules are named as in alerts: queue-wait."""
     if not isinstance(value, dict):
@@ -131,18 +156,42 @@ class Rules(Model):
         default_factory=dict, max_length=1000
     )
     _of_teams: dict[str, Rules] = PrivateAttr(default_factory=dict)
+    _levels: dict[str, Rules] = PrivateAttr(default_factory=dict)
 
     def model_post_init(self, context: object, /) -> None:
         """The rules of each team, as decisions ask for them."""
         super().model_post_init(context)
         for team, own in self.teams.items():
             rules = {
-                name: getattr(self, name).model_copy(
-                    update={field: getattr(rule, field) for field in rule.model_fields_set}
-                )
+                name: getattr(self, name).model_copy(update=_given(rule))
                 for name, rule in own.given().items()
             }
             self._of_teams[team] = self.model_copy(update={**rules, "teams": {}})
+        self._levels[""] = self
+        sets = (self, *self._of_teams.values())
+        names = {name for each in sets for rule in each.all() for name in rule.levels}
+        for name in sorted(names):
+            self._levels[name] = self._level(name)
+
+    def _level(self, name: str) -> Rules:
+        rules: dict[str, Any] = {
+            rule.value.replace("-", "_"): self.of(rule).level(name) for rule in AlertRule
+        }
+        teams = {}
+        for team, own in self.teams.items():
+            found = {field: getattr(self.of_team(team), field).level(name) for field in own.given()}
+            teams[team] = TeamRules(
+                **{field: rule.model_copy(update=dict(rule)) for field, rule in found.items()}
+            )
+        return Rules(**rules, teams=teams)
+
+    def all(self) -> list[Rule]:
+        """The rules, without those of teams."""
+        return [self.of(name) for name in AlertRule]
+
+    def levels(self) -> Mapping[str, Rules]:
+        """The rules with the thresholds of each level; "" is without levels."""
+        return self._levels
 
     def of_team(self, team: str) -> Rules:
         """The rules that hold for a team's jobs."""
