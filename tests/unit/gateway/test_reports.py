@@ -22,7 +22,7 @@ from gangline_gateway.reports.facts import (
     waits,
 )
 from gangline_gateway.reports.period import PeriodError, span, week_of
-from gangline_gateway.reports.utilization import utilization
+from gangline_gateway.reports.utilization import over_time, utilization
 from gangline_gateway.reports.weekly import figures, weekly
 
 START = datetime(2026, 11, 16, tzinfo=UTC)
@@ -294,3 +294,22 @@ def test_a_team_s_gpus_are_given_for_each_part_of_the_period() -> None:
     assert team.gpus_by_part == [0.0, 2.0, 1.0, 0.0]
     assert math.fsum(team.gpus_by_part) / 4 == team.gpus_allocated_mean
     assert utilization(facts, None).teams[0].gpus_by_part == []
+
+
+def test_steps_over_time_add_up_to_the_whole_period() -> None:
+    ours = job(gang(1, -1, 2, gpus=4), gang(2, 5.5, None, gpus=2))
+    theirs = job(gang(1, 2, 6), job_id="other", team="vision")
+    nodes = (NodeChange("n", at(-3), 8), NodeChange("n", at(12), 0))
+    facts = Facts(DAY, (ours, theirs), nodes)
+    found = over_time(facts, 24, frozenset({"nlp"})).steps
+    assert [step.since for step in found] == [at(hour) for hour in range(24)]
+    assert [step.gpus_total for step in found] == [8.0] * 12 + [0.0] * 12
+    own = [4.0, 4.0, 0.0, 0.0, 0.0, 1.0] + [2.0] * 18
+    assert [step.gpus_own for step in found] == own
+    shared = [0.0, 0.0, 2.0, 2.0, 2.0, 2.0] + [0.0] * 18
+    assert [step.gpus_allocated for step in found] == [
+        a + b for a, b in zip(own, shared, strict=True)
+    ]
+    assert sum(step.gpus_allocated for step in over_time(facts, 7, None).steps) / 7 * 24 == (
+        pytest.approx(sums.gpu_hours_allocated((ours, theirs), DAY))
+    )

@@ -21,7 +21,7 @@ _QUIET_S = 10.0
 """A rank that progressed later is not mentioned."""
 
 
-def list_jobs(
+def list_jobs(  # noqa: PLR0917 - options of a command are keywords
     session: Session,
     state: Annotated[
         list[str] | None, typer.Option("--state", help="Only this state; may be repeated.")
@@ -29,10 +29,19 @@ def list_jobs(
     team: Annotated[str | None, typer.Option(help="Only this team.")] = None,
     user: Annotated[str | None, typer.Option(help="Only this user.")] = None,
     name: Annotated[str | None, typer.Option(help="Only names that start with this.")] = None,
+    project: Annotated[str | None, typer.Option(help="Only this project.")] = None,
+    text: Annotated[
+        str | None, typer.Option(help="Only with this in name, id, user or command.")
+    ] = None,
+    order_by: Annotated[str, typer.Option(help="created, started, priority or gpus.")] = "created",
     limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="At most this many.")] = 50,
 ) -> None:
-    """Jobs, newest first."""
-    jobs = [*session.client.list(states=state or (), team=team, user=user, name=name, limit=limit)]
+    """Jobs, by default the newest first."""
+    found = session.client.list(
+        states=state or (), team=team, project=project, user=user, name=name, text=text,
+        order_by=order_by, limit=limit,
+    )  # fmt: skip
+    jobs = [*found]
     columns = _columns(datetime.now(UTC))
     session.out.listing(jobs, columns, "no jobs; see: gangline submit --help")
 

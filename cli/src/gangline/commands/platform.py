@@ -136,6 +136,7 @@ def _default_teams(data_dir: Path) -> Path:
 
 def _show(platform: Platform, client: Client, console: Console) -> None:
     if not console.is_terminal:
+        console.print(f"console {client.url}/  (gangline open signs you in)")
         console.print(f"REST: {client.url}  Kafka: {client.bootstrap_servers}")
         while True:
             time.sleep(REFRESH_S)
@@ -148,6 +149,7 @@ def _show(platform: Platform, client: Client, console: Console) -> None:
 
 def _header(client: Client) -> Text:
     return Text(
+        f"console {client.url}/   run: gangline open\n"
         f"REST {client.url}   Kafka {client.bootstrap_servers}\n"
         f"ClickHouse {client.clickhouse_url}   try: gangline nodes\n"
     )

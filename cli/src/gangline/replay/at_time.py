@@ -24,7 +24,7 @@ from gangline_scheduler.core.state import State
 ItemT = TypeVar("ItemT")
 
 
-class NodeGpus(BaseModel):
+class GpusOnNode(BaseModel):
     """A gang's GPUs on one node."""
 
     node_id: str
@@ -46,7 +46,7 @@ class JobAtTime(BaseModel):
     reason: str | None = None
     message: str | None = None
     allocated_at: datetime | None = None
-    allocation: tuple[NodeGpus, ...] = ()
+    allocation: tuple[GpusOnNode, ...] = ()
 
 
 class NodeAtTime(BaseModel):
@@ -130,7 +130,7 @@ def _job(job: Job, position: int | None) -> JobAtTime:
         message=None if waiting is None else waiting.message,
         allocated_at=None if gang is None else gang.allocated_at,
         allocation=tuple(
-            NodeGpus(node_id=part.node_id, gpus=part.gpus)
+            GpusOnNode(node_id=part.node_id, gpus=part.gpus)
             for part in (() if gang is None else gang.nodes)
         ),
     )

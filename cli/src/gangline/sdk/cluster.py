@@ -177,7 +177,7 @@ class Cluster(Calls):
         page: str = self._transport.call("GET", path, params=params, headers={"Accept": HTML})
         return page
 
-    def sign_in_url(self, page: str = "/mlflow/") -> str:
+    def sign_in_url(self, page: str = "/console/") -> str:
         """An address that signs a browser in as this token's user, once, within a minute."""
         made = self._transport.call("POST", "/session/codes")
         return f"{self.url}/session?next={quote(page, safe='')}#{made['code']}"

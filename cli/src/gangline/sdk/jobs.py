@@ -96,12 +96,23 @@ class Jobs(Calls):
         *,
         states: Sequence[str] = (),
         team: str | None = None,
+        project: str | None = None,
         user: str | None = None,
         name: str | None = None,
+        text: str | None = None,
+        order_by: str = "created",
         limit: int | None = None,
     ) -> Iterator[JobSummary]:
-        """Jobs, newest first, read page by page; at most `limit`."""
-        wanted = {"state": [*states] or None, "team": team, "user": user, "name": name}
+        """Jobs, by default the newest first, read page by page; at most `limit`."""
+        wanted = {
+            "state": [*states] or None,
+            "team": team,
+            "project": project,
+            "user": user,
+            "name": name,
+            "text": text,
+            "order_by": order_by,
+        }
         return self._items(JobPage, "/v1/training-jobs", "jobs", limit, **wanted)
 
     def explain(self, job_id: str) -> Explanation:

@@ -186,8 +186,15 @@ class Job(JobSummary):
     spec: Annotated[JobSpec | None, OR_NONE] = Field(description="As submitted, without code_diff.")
 
 
+class JobCounts(Answer):
+    """How many jobs there are in each state."""
+
+    total: int
+    states: dict[str, int] = Field(description="States without a job are left out.")
+
+
 class JobPage(Answer):
-    """Jobs, newest first."""
+    """Jobs, by default the newest first."""
 
     jobs: list[JobSummary]
     cursor: str | None = Field(description="Give it to get the next page; null: no more.")

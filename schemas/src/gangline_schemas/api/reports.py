@@ -56,6 +56,23 @@ class TeamUse(Answer):
     )
 
 
+class UtilizationStep(Answer):
+    """Means over one step of time."""
+
+    since: datetime
+    gpus_total: float = Field(description="GPUs of nodes that were up.")
+    gpus_allocated: float = Field(description="Of these, GPUs that were allocated to gangs.")
+    gpus_own: float = Field(description="Of these, the GPUs of teams that the caller sees.")
+
+
+class UtilizationSteps(Answer):
+    """The use of the GPUs over time, in steps of equal length."""
+
+    since: datetime
+    until: datetime
+    steps: list[UtilizationStep]
+
+
 class UtilizationReport(Answer):
     """The GPUs and waits of each team. Sums are over the teams that the caller sees."""
 

@@ -15,7 +15,13 @@ from gangline_gateway.reports.arithmetic import (
     ratio,
 )
 from gangline_gateway.reports.facts import HOUR_S, Facts
-from gangline_schemas.api.reports import ClusterUse, TeamUse, UtilizationReport
+from gangline_schemas.api.reports import (
+    ClusterUse,
+    TeamUse,
+    UtilizationReport,
+    UtilizationStep,
+    UtilizationSteps,
+)
 
 
 def utilization(facts: Facts, teams: frozenset[str] | None, parts: int = 0) -> UtilizationReport:
@@ -29,6 +35,36 @@ def utilization(facts: Facts, teams: frozenset[str] | None, parts: int = 0) -> U
         mfu=mean_mfu(seen.mfu),
         gpus_pending=gpus_pending(seen.jobs),
         gpu_hours_pending=gpu_hours_pending(seen.jobs, facts.period),
+    )
+
+
+def over_time(facts: Facts, steps: int, teams: frozenset[str] | None) -> UtilizationSteps:
+    """GPUs that were up and allocated in each of so many steps of equal length."""
+    period, each = facts.period, facts.period.parts(steps)
+    allocated, own = [0.0] * steps, [0.0] * steps
+    for job in facts.jobs:
+        seen = teams is None or job.team in teams
+        for gang in job.gangs:
+            end = gang.released_at or period.until
+            first = int((gang.allocated_at - period.since) / (period.until - period.since) * steps)
+            for index in range(max(0, first - 1), steps):
+                if each[index].since > end:
+                    break
+                seconds = gang.gpus * each[index].overlap_s(gang.allocated_at, end)
+                allocated[index] += seconds
+                own[index] += seconds if seen else 0.0
+    return UtilizationSteps(
+        since=period.since,
+        until=period.until,
+        steps=[
+            UtilizationStep(
+                since=step.since,
+                gpus_total=gpu_hours_up(facts.nodes, step) * HOUR_S / step.length_s,
+                gpus_allocated=allocated[index] / step.length_s,
+                gpus_own=own[index] / step.length_s,
+            )
+            for index, step in enumerate(each)
+        ],
     )
 
 

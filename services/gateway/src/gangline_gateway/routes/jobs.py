@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import Annotated
 
-from fastapi import Body, Header, Query, Response
+from fastapi import Body, Depends, Header, Query, Response
 from starlette.concurrency import run_in_threadpool
 
-from gangline_gateway import present
+from gangline_gateway import job_list, present
 from gangline_gateway.admission import quota_notes
 from gangline_gateway.app_context import (
     App,
@@ -24,14 +23,14 @@ from gangline_gateway.app_context import (
 from gangline_gateway.followed import NoStateError
 from gangline_gateway.gang_price import price_per_hour
 from gangline_gateway.history import HistoryRun
-from gangline_gateway.live import place_of
-from gangline_gateway.live_model import JobDetails, LiveJob
+from gangline_gateway.job_list import JobFilter, OrderBy
+from gangline_gateway.live_model import JobDetails
 from gangline_gateway.problems import conflict, invalid, not_found, unavailable
 from gangline_gateway.quota_state import state_of
 from gangline_gateway.scheduler_questions import NoAnswerError
 from gangline_gateway.submit import dry_run, full, submit
 from gangline_schemas.api.checkpoints import Checkpoint, CheckpointList
-from gangline_schemas.api.jobs import DryRun, Job, JobPage, KnownState, PriorityBody
+from gangline_schemas.api.jobs import DryRun, Job, JobCounts, JobPage, KnownState, PriorityBody
 from gangline_schemas.api.questions import Explanation, WhatIf
 from gangline_schemas.events.requests import JobCancelRequested, JobPriorityRequested
 from gangline_schemas.job import JobSpec
@@ -91,6 +90,22 @@ async def submit_job(
     return done.answer(app)
 
 
+def _filter(
+    state: Annotated[list[KnownState] | None, Query(max_length=10)] = None,
+    team: Annotated[str | None, Query(max_length=63)] = None,
+    project: Annotated[str | None, Query(max_length=256)] = None,
+    user: Annotated[str | None, Query(max_length=256)] = None,
+    name: Annotated[str | None, Query(max_length=63, description="Prefix of the name.")] = None,
+    text: Annotated[
+        str | None, Query(max_length=256, description="Part of name, id, user or command.")
+    ] = None,
+) -> JobFilter:
+    return JobFilter(frozenset(state or ()), team, project, user, name, text)
+
+
+Filter = Annotated[JobFilter, Depends(_filter)]
+
+
 @jobs.get(
     "/v1/training-jobs",
     operation_id="listJobs",
@@ -101,36 +116,41 @@ async def submit_job(
 def list_jobs(
     app: App,
     caller: Caller,
+    wanted: Filter,
     *,
-    state: Annotated[list[KnownState] | None, Query(max_length=10)] = None,
-    team: Annotated[str | None, Query(max_length=63)] = None,
-    user: Annotated[str | None, Query(max_length=256)] = None,
-    name: Annotated[str | None, Query(max_length=63, description="Prefix of the name.")] = None,
+    order_by: Annotated[
+        OrderBy,
+        Query(
+            description="created: the newest first; started: the last started first; "
+            "priority: the highest (0) first; gpus: the most first."
+        ),
+    ] = "created",
+    reverse: Annotated[bool, Query(description="The other way round.")] = False,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     cursor: Annotated[str | None, Query(max_length=100)] = None,
 ) -> JobPage:
-    """Active jobs and the last 10,000 ended ones, newest first; /v1/runs lists all."""
-    after = _read_cursor(cursor)
-    states = set(state or ())
-
-    def matches(job: LiveJob) -> bool:
-        return (
-            caller.reads(job.team)
-            and (not states or job.state in states)
-            and team in {None, job.team}
-            and user in {None, job.user}
-            and job.name.startswith(name or "")
-        )
-
+    """Active jobs and the last 10,000 ended ones; /v1/runs lists all."""
     view, now = app.tail.view(), app.clock()
-    page = list(islice(filter(matches, view.newest_first(after)), limit + 1))
-    more = len(page) > limit
-    last = place_of(page[limit - 1]) if more else None
-    found = [view.details(job.job_id) for job in page[:limit]]
-    return JobPage(
-        jobs=[present.summary(item, now) for item in found if item is not None],
-        cursor=f"{last[0]}.{last[1]}" if last else None,
+    page, after = job_list.page(
+        view, caller, wanted, order_by=order_by, reverse=reverse, limit=limit, cursor=cursor
     )
+    found = [view.details(job.job_id) for job in page]
+    return JobPage(
+        jobs=[present.summary(item, now) for item in found if item is not None], cursor=after
+    )
+
+
+@jobs.get(
+    "/v1/training-jobs/counts",
+    operation_id="countJobs",
+    summary="Count jobs by state",
+    response_model=JobCounts,
+    responses=answers(),
+)
+def count_jobs(app: App, caller: Caller, wanted: Filter) -> JobCounts:
+    """Of the jobs that the list has with these filters; `state` does not matter."""
+    found = job_list.counts(app.tail.view(), caller, wanted)
+    return JobCounts(total=found.total(), states=dict(sorted(found.items())))
 
 
 @jobs.get(
@@ -319,15 +339,6 @@ def _active(app: AppContext, caller: Principal, job_id: str) -> JobDetails:
     if found.job.ended:
         raise conflict("ended", f"the job has already ended: {found.job.state}")
     return found
-
-
-def _read_cursor(cursor: str | None) -> tuple[int, str] | None:
-    if cursor is None:
-        return None
-    ms, _, job_id = cursor.partition(".")
-    if not (ms.isascii() and ms.isdigit() and job_id):
-        raise invalid("cursor", "must be the cursor of an earlier page")
-    return int(ms), job_id
 
 
 def _read_place(cursor: str | None) -> tuple[int, int] | None:

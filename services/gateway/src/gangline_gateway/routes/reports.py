@@ -16,9 +16,9 @@ from gangline_gateway.problems import invalid
 from gangline_gateway.reports import page
 from gangline_gateway.reports.period import WEEK, WEEK_PATTERN, PeriodError, span, week_of
 from gangline_gateway.reports.source import TooMuchError
-from gangline_gateway.reports.utilization import utilization
+from gangline_gateway.reports.utilization import over_time, utilization
 from gangline_gateway.reports.weekly import weekly
-from gangline_schemas.api.reports import UtilizationReport, WeeklyReport
+from gangline_schemas.api.reports import UtilizationReport, UtilizationSteps, WeeklyReport
 
 reports = router("Reports")
 
@@ -32,6 +32,10 @@ _PAGE_HEADERS = {
     "Cache-Control": "no-store",
 }
 Accept = Annotated[str | None, Header(include_in_schema=False)]
+Since = Annotated[
+    datetime | None, Query(alias="from", description="24 hours before `to` if not given.")
+]
+Until = Annotated[datetime | None, Query(alias="to", description="Now if not given.")]
 ReportT = TypeVar("ReportT", bound=BaseModel)
 
 
@@ -46,10 +50,8 @@ def report_utilization(
     app: App,
     caller: Caller,
     *,
-    since: Annotated[
-        datetime | None, Query(alias="from", description="24 hours before `to` if not given.")
-    ] = None,
-    until: Annotated[datetime | None, Query(alias="to", description="Now if not given.")] = None,
+    since: Since = None,
+    until: Until = None,
     parts: Annotated[
         int, Query(ge=0, le=200, description="Equal parts of the period for `gpus_by_part`.")
     ] = 0,
@@ -62,6 +64,30 @@ def report_utilization(
         return utilization(queries.reports.facts(period), visible_teams(caller), parts)
 
     return _answer(_report(app.history.query, read, "from"), page.utilization_page, accept)
+
+
+@reports.get(
+    "/v1/reports/utilization/steps",
+    operation_id="reportUtilizationSteps",
+    summary="Use of GPUs over time",
+    response_model=UtilizationSteps,
+    responses=answers(),
+)
+def report_steps(
+    app: App,
+    caller: Caller,
+    *,
+    since: Since = None,
+    until: Until = None,
+    steps: Annotated[int, Query(ge=1, le=500)] = 96,
+) -> UtilizationSteps:
+    """GPUs that were up and allocated, as means over steps of equal length."""
+
+    def read(queries: Queries) -> UtilizationSteps:
+        facts = queries.reports.facts(span(since, until, app.clock()))
+        return over_time(facts, steps, visible_teams(caller))
+
+    return _report(app.history.query, read, "from")
 
 
 @reports.get(
