@@ -30,6 +30,7 @@ from gangline_gateway.changes import Changes
 from gangline_gateway.dead_letters import DeadLetters
 from gangline_gateway.follow import Followers
 from gangline_gateway.history_access import HistoryAccess, Queries
+from gangline_gateway.past import Past
 from gangline_gateway.publish import Publisher
 from gangline_gateway.reports.facts import Facts, Period
 from gangline_gateway.request_checks import Names, RequestChecks
@@ -44,7 +45,7 @@ from gangline_schemas.api.incidents import Totals
 from gangline_schemas.api.logs import LogPage
 from gangline_schemas.api.runs import RunPage
 from gangline_schemas.base import Event
-from gangline_schemas.catalog import topic_of
+from gangline_schemas.catalog import Topic, topic_of
 from gangline_schemas.data_use import ApprovalRule
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.admin import TeamConfigureRequested
@@ -177,6 +178,7 @@ class GatewayHarness:
             followers=Followers(self.tail),
             streams=Streams(50),
             changes=Changes(self.tail),
+            past=Past(self.bus, self.names.places(self.bus, Topic.SCHEDULING)),
             store=LocalStore(folder / "store"),
             scheduler=SchedulerQuestions(self.tail, work_s=DEADLINE_S, wait_s=DEADLINE_S),
             answer_wait_s=DEADLINE_S if deciding else 0.05,

@@ -88,7 +88,7 @@ def get(
     away: Any = None
     source: Any = asked
     history = HistoryAccess(lambda: Queries(away, away, away, away, source, away, away))
-    app = routes(AppContext(away, away, history, away, away, away, away))
+    app = routes(AppContext(away, away, history, away, away, away, away, away))
 
     async def as_caller(scope: Scope, receive: Receive, send: Send) -> None:
         scope.setdefault("state", {})["principal"] = caller

@@ -50,7 +50,7 @@ def served(source: Source, caller: Principal) -> ASGIApp:
     history = HistoryAccess(
         lambda: Queries(known, away, away, away, away, points=known, resources=away)
     )
-    app = routes(AppContext(away, away, history, away, away, away, away))
+    app = routes(AppContext(away, away, history, away, away, away, away, away))
 
     async def as_caller(scope: Scope, receive: Receive, send: Send) -> None:
         scope.setdefault("state", {})["principal"] = caller

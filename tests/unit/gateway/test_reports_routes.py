@@ -65,7 +65,7 @@ class Door:
         reports: Any = source
         history = HistoryAccess(lambda: Queries(away, away, away, reports, away, away, away))
         self._app = routes(
-            AppContext(away, away, history, away, away, away, away, clock=lambda: NOW)
+            AppContext(away, away, history, away, away, away, away, away, clock=lambda: NOW)
         )
         self._caller = caller
 

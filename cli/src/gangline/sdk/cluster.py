@@ -25,6 +25,7 @@ from gangline_schemas.api.cluster import (
     Whoami,
 )
 from gangline_schemas.api.data import Approval, ApprovalList, DataUseStatus
+from gangline_schemas.api.history import HistoryRange, PlatformAt
 from gangline_schemas.api.jobs import JobSummary
 from gangline_schemas.api.logs import BusEvent, EventPage
 from gangline_schemas.api.questions import QueueOutlook
@@ -112,6 +113,18 @@ class Cluster(Calls):
     def node(self, node_id: str) -> Node:
         """One node."""
         return self._read(Node, "GET", f"/v1/nodes/{path_id(node_id)}")
+
+    def history_range(self) -> HistoryRange:
+        """The times that `history_at` accepts."""
+        return self._read(HistoryRange, "GET", "/v1/history/range")
+
+    def history_at(self, time: datetime) -> PlatformAt:
+        """Jobs, queue and GPUs at a past time, which has a zone.
+
+        Raises CliError while a long log is being read; ask again, and it continues.
+        """
+        params = {"time": time.isoformat()}
+        return self._read(PlatformAt, "GET", "/v1/history/at", params=params)
 
     def drain(self, node_id: str, *, drain: bool = True, move_jobs: bool = True) -> Drained:
         """Keep gangs off a node, or let them start there again.

@@ -120,12 +120,7 @@ def fold_log(
     control records may follow it. Raises LogBroken after a minute without progress.
     """
     folded = Folded(decider.initial())
-    start = bus.start_offsets([place])[place]
-    for record in _records(bus, f"fold-{decider.name}", place, start, progress):
-        envelope, position = _read(record)
-        if until is not None and envelope.time > until:
-            break
-        fold_event(decider, folded, record, envelope, position)
+    fold_on(bus, decider, place, folded, until, progress=progress)
     return folded
 
 
@@ -159,6 +154,36 @@ def fold_tail(
             raise LogBroken(f"{_where(record)}: is not the event that the state applied last")
     if not found:
         raise LogBroken(f"{place.topic}: no event {folded.next_seq - 1} from offset {offset} on")
+
+
+def fold_on(
+    bus: Bus,
+    decider: Decider[StateT, Any],
+    place: TopicPartition,
+    folded: Folded[StateT],
+    until: datetime | None = None,
+    *,
+    progress: Progress = no_progress,
+) -> None:
+    """Continue from an earlier state of this log to its end, or to the state at a time.
+
+    `folded` is the state at the log's start or at any later place. It is changed as far as the fold
+    came, also if `progress` ends it. Raises LogBroken.
+    """
+    start = max(bus.start_offsets([place])[place], folded.offset)
+    found = not folded.next_seq
+    for record in _records(bus, f"fold-{decider.name}", place, start, progress):
+        envelope, position = _read(record)
+        if not found and position.seq < folded.next_seq:
+            found = event_name(envelope) == folded.last
+            continue
+        if not found:
+            break
+        if until is not None and envelope.time > until:
+            return
+        fold_event(decider, folded, record, envelope, position)
+    if not found:
+        raise LogBroken(f"{place.topic}: the event that the state applied last is not there")
 
 
 def _records(

@@ -159,6 +159,19 @@ class Snapshots(Generic[StateT]):
                 return folded
         return None
 
+    def stored(
+        self, decider: Decider[StateT, Any], place: TopicPartition
+    ) -> Iterator[Folded[StateT]]:
+        """The stored states, newest first, without the events after them.
+
+        Whether they belong to this log is not checked: `fold_on` does.
+        """
+        for data in self._kept(decider.name, place.partition):
+            try:
+                yield self._loaded(*self._opened(data, decider, place))
+            except (SnapshotRefused, ValueError, TypeError, KeyError) as error:
+                log.warning("snapshot skipped", service=decider.name, reason=str(error)[:500])
+
     def due(self, next_seq: int, now: datetime) -> bool:
         """Whether to `write` the state before this event. The first call begins the time."""
         if self._written_at is None or now < self._written_at:
@@ -221,22 +234,8 @@ class Snapshots(Generic[StateT]):
         place: TopicPartition,
         progress: Progress,
     ) -> Folded[StateT]:
-        header, lines = unpack(data)
-        mine = (FORMAT, decider.name, place.partition)
-        if (header.format, header.service, header.shard) != mine:
-            raise SnapshotRefused("it is of another format, service or shard")
-        if not self._codec.reads(header.state, header.form):
-            raise SnapshotRefused(f"state format {header.state} cannot be read by this version")
-        facts = counted(lines, lambda: progress(0, header.offset))
-        state = self._codec.load(facts, header.state)
-        folded = Folded(
-            state,
-            header.next_seq,
-            header.writer_epoch,
-            header.last,
-            _by_place(header.inputs),
-            header.offset,
-        )
+        header, lines = self._opened(data, decider, place)
+        folded = self._loaded(header, counted(lines, lambda: progress(0, header.offset)))
         fold_tail(bus, decider, place, folded, header.offset, progress=progress)
         violations = decider.check(folded.state)
         if violations:
@@ -250,6 +249,27 @@ class Snapshots(Generic[StateT]):
             tail=folded.next_seq - header.next_seq,
         )
         return folded
+
+    def _opened(
+        self, data: bytes, decider: Decider[StateT, Any], place: TopicPartition
+    ) -> tuple[SnapshotHeader, Iterator[bytes]]:
+        header, lines = unpack(data)
+        mine = (FORMAT, decider.name, place.partition)
+        if (header.format, header.service, header.shard) != mine:
+            raise SnapshotRefused("it is of another format, service or shard")
+        if not self._codec.reads(header.state, header.form):
+            raise SnapshotRefused(f"state format {header.state} cannot be read by this version")
+        return header, lines
+
+    def _loaded(self, header: SnapshotHeader, lines: Iterable[bytes]) -> Folded[StateT]:
+        return Folded(
+            self._codec.load(lines, header.state),
+            header.next_seq,
+            header.writer_epoch,
+            header.last,
+            _by_place(header.inputs),
+            header.offset,
+        )
 
 
 def _by_topic(inputs: Mapping[TopicPartition, int]) -> dict[str, dict[int, int]]:

@@ -24,6 +24,7 @@ from gangline_gateway.routes.checkpoints import checkpoints
 from gangline_gateway.routes.cluster import cluster, who
 from gangline_gateway.routes.comparisons import comparisons
 from gangline_gateway.routes.health import health
+from gangline_gateway.routes.history import history
 from gangline_gateway.routes.incidents import incidents
 from gangline_gateway.routes.jobs import jobs
 from gangline_gateway.routes.live import live
@@ -48,6 +49,7 @@ _TAGS = [
     {"name": "Cluster", "description": "Teams, nodes, the queue."},
     {"name": "Data", "description": "Approved uses of data snapshots."},
     {"name": "Reports", "description": "Use of the GPUs over a period."},
+    {"name": "History", "description": "The platform at a past time."},
     {"name": "About", "description": "The caller's token and the gateway's version."},
 ]
 
@@ -68,7 +70,7 @@ def routes(context: AppContext) -> FastAPI:
     problems.install(app)
     for router in (
         jobs, checkpoints, ranks, bundles, logs, live, runs, comparisons, points, incidents, alerts,
-        health, cluster, approvals, reports, searches, topics, changes, who,
+        health, cluster, approvals, reports, searches, topics, changes, history, who,
     ):  # fmt: skip
         app.include_router(router)
 

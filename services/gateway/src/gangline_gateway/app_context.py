@@ -21,6 +21,7 @@ from gangline_gateway.follow import Followers
 from gangline_gateway.history_access import HistoryAccess
 from gangline_gateway.live_model import JobDetails
 from gangline_gateway.mlflow_runs import MlflowRuns
+from gangline_gateway.past import Past
 from gangline_gateway.problems import conflict, forbidden, not_found
 from gangline_gateway.publish import Publisher
 from gangline_gateway.scheduler_questions import SchedulerQuestions
@@ -77,6 +78,7 @@ class AppContext:
     followers: Followers
     streams: Streams
     changes: Changes
+    past: Past
     scheduler: SchedulerQuestions
     store: ObjectStore | None = None
     mlflow: MlflowRuns | None = None

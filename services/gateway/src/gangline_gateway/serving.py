@@ -22,6 +22,7 @@ from gangline_gateway.history_access import HistoryAccess, connector
 from gangline_gateway.mlflow_jobs import JobTokens
 from gangline_gateway.mlflow_proxy import MlflowProxy
 from gangline_gateway.mlflow_runs import MlflowRuns
+from gangline_gateway.past import Past
 from gangline_gateway.publish import Publisher
 from gangline_gateway.quota_state import state_of
 from gangline_gateway.request_checks import Names
@@ -29,6 +30,7 @@ from gangline_gateway.scheduler_questions import SchedulerQuestions
 from gangline_gateway.sse import Streams
 from gangline_gateway.tail import Tail
 from gangline_gateway.view_snapshot import ViewSnapshots
+from gangline_schemas.catalog import Topic
 from gangline_schemas.gpu_prices import GpuPrices
 from gangline_schemas.mlflow_workspace import DEFAULT_TEAM
 from gangline_service.bound_address import BoundAddress
@@ -62,6 +64,7 @@ def main(context: Context[Settings]) -> int:
         followers=Followers(tail),
         streams=Streams(settings.streams_at_once, settings.streams_per_user),
         changes=Changes(tail),
+        past=Past(bus, names.places(bus, Topic.SCHEDULING), snapshots),
         store=open_store(settings.store_url) if settings.store_url else None,
         mlflow=MlflowRuns(*mlflow) if mlflow is not None else None,
         scheduler=SchedulerQuestions(tail),
