@@ -64,7 +64,7 @@ def ask(source: Source, caller: Principal, path: str, **params: Any) -> httpx.Re
     history = HistoryAccess(
         lambda: Queries(known, known, away, away, away, points=away, resources=known)
     )
-    app = routes(AppContext(away, away, history, away, away, away, away))
+    app = routes(AppContext(away, away, history, away, away, away, away, away))
     return asyncio.run(get(app, caller, path, params))
 
 
