@@ -11,11 +11,13 @@ import hashlib
 import os
 import sys
 import zipfile
+from collections.abc import Sequence
 from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
 
 from gangline.local.artifacts import (
+    Artifact,
     ArtifactError,
     Progress,
     default_cache,
@@ -46,13 +48,7 @@ def prepare(progress: Progress | None = None, cache: Path | None = None) -> Path
     artifacts = parse_pins(pins)
     jars = fetch_all(artifacts, cache or default_cache(), progress)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for artifact, jar in zip(artifacts, jars, strict=True):
-            _, name, version = artifact.coordinate.split(":")
-            with zipfile.ZipFile(jar) as opened:
-                for member in MEMBERS[name]:
-                    path = f"META-INF/resources/webjars/{name}/{version}/{member}"
-                    _write(folder / Path(member).name, opened.read(path))
+        extract(artifacts, jars, folder)
         _write(folder / _STAMP, stamp.encode())
     except OSError as error:
         raise ArtifactError(
@@ -60,6 +56,17 @@ def prepare(progress: Progress | None = None, cache: Path | None = None) -> Path
             "`python -m gangline.local.console_files` as a user who may write there."
         ) from error
     return folder
+
+
+def extract(artifacts: Sequence[Artifact], jars: Sequence[Path], folder: Path) -> None:
+    """Write the `MEMBERS` of webjars into a folder. Raises OSError or KeyError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for artifact, jar in zip(artifacts, jars, strict=True):
+        _, name, version = artifact.coordinate.split(":")
+        with zipfile.ZipFile(jar) as opened:
+            for member in MEMBERS[name]:
+                path = f"META-INF/resources/webjars/{name}/{version}/{member}"
+                _write(folder / Path(member).name, opened.read(path))
 
 
 def vendor_folder() -> Path:

@@ -39,8 +39,8 @@ const refresh = atMost(1000, async () => {
 
 /** Parts of the page that the server writes are exchanged when an event may have changed them. */
 const exchange = atMost(3000, async () => {
-  const place = document.querySelector("[data-fresh], #timeline");
-  if (!place?.id || document.querySelector("details[open]") || place.contains(document.activeElement)) return;
+  const place = document.querySelector("[data-fresh]");
+  if (!place || document.hidden || place.querySelector("details[open]") || place.contains(document.activeElement)) return;
   const answer = await fetch(location.href).catch(() => null);
   if (!answer?.ok) return;
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById(place.id);
@@ -57,6 +57,9 @@ follow(`/v1/training-jobs/${id}/live?${query}`, {
   progress: refresh,
   end: () => { part.handlers.end?.(); refresh(); exchange(); },
 }, { onAgain: () => { refresh(); exchange(); } });
+
+const { every } = document.querySelector("[data-fresh]")?.dataset ?? {};
+if (every && head.dataset.ended !== "1") setInterval(exchange, 1000 * Number(every));
 
 document.addEventListener("click", async (event) => {
   const source = event.target.closest("[data-copies]");
