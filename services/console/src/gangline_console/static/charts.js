@@ -88,7 +88,7 @@ export class Chart {
       cursor: { sync: sync ? { key: sync } : undefined, points: { size: 6 } },
       scales: { x: { time: false }, y: log ? { distr: 3 } : {} },
       axes: [
-        { ...axis, values: (_, found) => found.map((value) => xValue(value)) },
+        { ...axis, size: 34, values: (_, found) => found.map((value) => xValue(value)) },
         { ...axis, size: 64, values: (_, found) => found.map((value) => value === null ? "" : yValue(value)) },
       ],
       series: [

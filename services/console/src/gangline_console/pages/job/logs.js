@@ -2,7 +2,7 @@
 import { plain } from "../../format.js";
 import { atMost, get } from "../../live.js";
 
-const WINDOW = 4000, PAGE = 500;
+const WINDOW = 2000, PAGE = 500;
 const ERROR = /(error|exception|traceback|fatal|critical|panic|segmentation fault|out of memory|killed)/i;
 
 const keyOf = (row) => `${row.attempt}.${row.rank}.${row.line}`;
@@ -171,8 +171,14 @@ export function logs(id) {
   place.addEventListener("scroll", atMost(100, () => {
     if (place.scrollTop < 200) older();
     else if (bottom()) newer();
-    if (!bottom() && atEnd) following.checked = false;
   }));
+  let movedAt = -Infinity;
+  for (const name of ["wheel", "touchmove", "pointerdown", "keydown"]) {
+    place.addEventListener(name, () => { movedAt = performance.now(); }, { passive: true });
+  }
+  place.addEventListener("scroll", () => { // by the user, not by lines that come
+    if (performance.now() - movedAt < 1000 && !bottom()) following.checked = false;
+  });
   following.addEventListener("change", () => { if (following.checked) toEnd(); });
   document.getElementById("to-start").addEventListener("click", toStart);
   document.getElementById("to-end").addEventListener("click", () => { following.checked = true; toEnd(); });
