@@ -30,6 +30,7 @@ def problem(status: int, code: str, detail: str) -> ApiError:
 class FakeGateway(Gateway):
     """`answers` maps `GET /v1/...` to the answer, a model, or to the error that is raised."""
 
+    again_s: tuple[float, ...] = (0, 0)
     answers: dict[str, Any] = field(default_factory=dict)
     asked: list[tuple[str, Mapping[str, Any], Any]] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)

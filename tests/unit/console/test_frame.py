@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
@@ -121,3 +122,19 @@ def test_no_file_besides_the_static_ones_is_served():
 
     for name in ("../app.py", "pages/jobs/__init__.py", "pages/jobs/page.html", "%2e%2e/app.py"):
         assert client.get(f"/console/static/0/{name}").status_code == 404, name
+
+
+def test_a_part_above_a_limit_is_asked_again():
+    browser, gateway = console(LISTS)
+    tries: list[str] = []
+    send = gateway.send
+
+    async def limited(token: str, method: str, path: str, *more: Any) -> tuple[int, str]:
+        tries.append(path)
+        if path == "/v1/training-jobs" and tries.count(path) < 3:
+            raise problem(429, "too-many", "your token is limited to 4 history queries at once")
+        return await send(token, method, path, *more)
+
+    gateway.send = limited  # type: ignore[method-assign]
+    assert browser.get("/console/jobs").status_code == 200
+    assert tries.count("/v1/training-jobs") == 3

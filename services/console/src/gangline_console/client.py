@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -47,6 +48,8 @@ class Gateway:
     """The connections to one gateway, kept open. Belongs to one event loop."""
 
     url: str
+    again_s: tuple[float, ...] = (0.2, 0.4, 0.8, 1.6)
+    """A GET that was above a limit is asked again after these times."""
     _session: aiohttp.ClientSession | None = field(default=None, repr=False)
     _known: dict[str, tuple[float, Whoami]] = field(default_factory=dict, repr=False)
 
@@ -120,6 +123,15 @@ class Api:
 
     async def get(self, path: str, kind: type[AnswerT], query: Query | None = None) -> AnswerT:
         """The answer to a GET. Of the query, None and empty lists are left out."""
+        for wait_s in self.gateway.again_s:
+            try:
+                _, text = await self.gateway.send(self.token, "GET", path, query, None)
+            except ApiError as error:  # parts of a page come at once, and such limits end soon
+                if error.status != 429 and error.code != "history-busy":
+                    raise
+                await asyncio.sleep(wait_s)
+            else:
+                return _read(kind, text)
         _, text = await self.gateway.send(self.token, "GET", path, query, None)
         return _read(kind, text)
 

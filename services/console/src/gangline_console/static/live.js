@@ -77,7 +77,12 @@ export function follow(url, handlers, { onAgain = () => {} } = {}) {
 
 /** JSON of the gateway's REST, unless `signal` aborts it. Throws an Error with the problem's text. */
 export async function get(path, signal) {
-  const answer = await fetch(path, { signal, headers: { accept: "application/json" } });
+  const ask = () => fetch(path, { signal, headers: { accept: "application/json" } });
+  let answer = await ask();
+  for (let tries = 0; answer.status === 429 && tries < 3; tries += 1) {
+    await new Promise((done) => setTimeout(done, 500 * 2 ** tries)); // other parts end soon
+    answer = await ask();
+  }
   const body = await answer.json().catch(() => null);
   if (answer.status === 401) throw new Error("your session has ended; load the page again to sign in");
   if (!answer.ok) throw new Error(body?.detail ?? `the gateway answered ${answer.status}`);

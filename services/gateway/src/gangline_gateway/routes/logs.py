@@ -183,11 +183,11 @@ def _old_lines(
 
     Nothing while ClickHouse is away.
     """
+    if tail == 0:
+        return app.tail.ends(app.tail.places(Topic.LOGS)), []
     topic = app.tail.names.name(Topic.LOGS)
     try:
         known = app.history.query(lambda queries: queries.records.positions("logs", topic))
-        if tail == 0:
-            return app.tail.ends(app.tail.places(Topic.LOGS)), []
         page = app.history.query(
             lambda queries: queries.history.logs(wanted, limit=tail or 200, tail=True)
         )

@@ -183,15 +183,15 @@ export function logs(id) {
   document.getElementById("to-start").addEventListener("click", toStart);
   document.getElementById("to-end").addEventListener("click", () => { following.checked = true; toEnd(); });
   const failed = (error) => { note.textContent = `The log cannot be read: ${error.message}. Load the page again.`; };
-  toEnd().catch(failed).finally(() => { ready = true; });
-  if (!filter.has("errors")) {
-    get(`${path}?${new URLSearchParams([...filter, ["errors", "true"], ["limit", "100"]])}`).then((page) => {
-      if (!page.lines.length) return;
-      document.getElementById("errors").hidden = false;
-      document.getElementById("error-count").textContent = page.lines.length === 100 ? "100 or more" : String(page.lines.length);
-      document.getElementById("error-lines").replaceChildren(...page.lines.map(line));
-    }).catch(() => {});
+  async function errorLines() {
+    if (filter.has("errors")) return;
+    const page = await ask({ errors: "true", limit: 100 });
+    document.getElementById("errors").hidden = !page.lines.length;
+    document.getElementById("error-count").textContent = page.lines.length === 100 ? "100 or more" : String(page.lines.length);
+    document.getElementById("error-lines").replaceChildren(...page.lines.map(line));
   }
+
+  toEnd().catch(failed).finally(() => { ready = true; }).then(errorLines).catch(() => {});
   return {
     query: { rank: filter.get("rank"), attempt: filter.get("attempt"), tail: "200" },
     handlers: { log: comes },
