@@ -2,7 +2,7 @@
 import { plain } from "../../format.js";
 import { atMost, get } from "../../live.js";
 
-const WINDOW = 2000, PAGE = 500;
+const WINDOW = 2000, PAGE = 400;
 const ERROR = /(error|exception|traceback|fatal|critical|panic|segmentation fault|out of memory|killed)/i;
 
 const keyOf = (row) => `${row.attempt}.${row.rank}.${row.line}`;
@@ -154,9 +154,9 @@ export function logs(id) {
       return setTimeout(flush, 200);
     }
     if (!atEnd) return;
-    if (rows.length > 2 * PAGE) skipped += rows.length - 2 * PAGE;
+    skipped += Math.max(0, rows.length - PAGE);
     const stay = following.checked || bottom();
-    append(rows.slice(-2 * PAGE));
+    append(rows.slice(-PAGE));
     if (stay && following.checked) down();
     told();
   });
