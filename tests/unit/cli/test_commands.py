@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -181,6 +182,20 @@ def test_a_command_starts_without_what_few_need() -> None:
     code = f"import sys, gangline.main; sys.exit(str([n for n in {heavy} if n in sys.modules]))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ran.stderr == "[]\n"
+
+
+def test_the_queue_has_expected_starts_where_the_gateway_can_say(
+    gangline: Runner, stub: Stub
+) -> None:
+    all_routes(stub)
+    assert "capacity" in gangline("queue").out, "the order is shown without them"
+    start = (datetime.now(UTC) + timedelta(minutes=25, seconds=30)).isoformat()
+    expected = {"position": 1, "job_id": JOB, "gpus": 4, "start": start}
+    shard = {"shard": 0, "order": "fair", "gpus_free": 0, "gpus_total": 4, "starts": [expected]}
+    stub.on("GET", "/v1/queue/outlook", {"as_of": NOW, "shards": [shard]})
+    shown = gangline("queue").out
+    assert " 25 min " in shown
+    assert max(len(line) for line in shown.splitlines()) <= 80
 
 
 def test_an_answer_that_is_no_gateways_is_told(gangline: Runner, stub: Stub) -> None:

@@ -18,17 +18,6 @@ from gangline_schemas.teams import walk
 
 _CLEARED = "-"
 
-_QUEUE: tuple[Column[QueueEntry], ...] = (
-    Column("#", lambda entry: str(entry.position), right=True),
-    Column("JOB", lambda entry: entry.job_id, whole=True),
-    Column("TEAM", lambda entry: entry.team, flexible=True),
-    Column("GPUS", lambda entry: str(entry.gpus), right=True),
-    Column("PRIO", lambda entry: str(entry.priority), right=True),
-    Column("SCORE", lambda entry: f"{entry.score:.1f}", right=True),
-    Column("WAITED", lambda entry: render.duration(entry.waited_s), right=True),
-    Column("WHY", lambda entry: entry.waiting.code if entry.waiting else NONE),
-)
-
 
 def nodes(session: Session) -> None:
     """The cluster's nodes and the jobs on them."""
@@ -186,6 +175,40 @@ def _types(text: str) -> list[GpuTypeLimit]:
 def queue(session: Session) -> None:
     """Pending jobs in the order in which they start, with each one's reason."""
     found = session.client.queue()
-    session.out.listing(found.queue, _QUEUE, "nothing waits", result=found)
+    starts = {} if session.out.json or not found.queue else _starts(session)
+    columns = _queue(starts, datetime.now(UTC))
+    session.out.listing(found.queue, columns, "nothing waits", result=found)
     if found.queue and not session.out.json:
         session.out.note("why one waits: gangline explain JOB")
+
+
+def _queue(
+    starts: Mapping[str | None, datetime | None], now: datetime
+) -> tuple[Column[QueueEntry], ...]:
+    return (
+        Column("#", lambda entry: str(entry.position), right=True),
+        Column("JOB", lambda entry: entry.job_id, whole=True),
+        Column("TEAM", lambda entry: entry.team, flexible=True),
+        Column("GPUS", lambda entry: str(entry.gpus), right=True),
+        Column("PRIO", lambda entry: str(entry.priority), right=True),
+        Column("SCORE", lambda entry: f"{entry.score:.1f}", right=True),
+        Column("WAITED", lambda entry: render.duration(entry.waited_s), right=True),
+        Column("STARTS IN", lambda entry: _until(starts.get(entry.job_id), now), right=True),
+        Column("WHY", lambda entry: entry.waiting.code if entry.waiting else NONE),
+    )
+
+
+def _starts(session: Session) -> dict[str | None, datetime | None]:
+    """Expected starts by job; none while the gateway cannot say."""
+    try:
+        shards = session.client.queue_outlook().shards
+    except CliError:
+        return {}
+    return {item.job_id: item.start for shard in shards for item in shard.starts}
+
+
+def _until(start: datetime | None, now: datetime) -> str:
+    """Until then, in its largest unit."""
+    if start is None:
+        return NONE
+    return " ".join(render.duration(max(0.0, (start - now).total_seconds())).split()[:2])
