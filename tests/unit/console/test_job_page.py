@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import yaml
 
 from gangline_schemas.api.checkpoints import Checkpoint, CheckpointList
 from gangline_schemas.api.incidents import IncidentPage, Totals
@@ -14,6 +13,7 @@ from gangline_schemas.api.logs import BusEvent, EventPage, LogLine, LogPage
 from gangline_schemas.api.questions import Explanation
 from gangline_schemas.api.runs import Restored
 from gangline_schemas.job import JobSpec
+from gangline_schemas.job_file import read_document
 from support.builders.console import AT, console, csrf, job
 from support.fakes.console_gateway import problem
 
@@ -115,7 +115,7 @@ def test_the_job_file_is_the_spec_again() -> None:
     answer = browser.get(f"{PAGE}/job.yaml")
 
     assert answer.headers["content-type"].startswith("text/yaml")
-    assert JobSpec.model_validate(yaml.safe_load(answer.text)) == SPEC
+    assert JobSpec.model_validate(read_document(answer.text).content) == SPEC
 
 
 def test_submitting_again_sends_the_same_spec_once() -> None:

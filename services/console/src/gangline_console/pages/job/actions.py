@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from urllib.parse import quote
 
-import yaml
 from starlette.responses import Response
 
 from gangline_console.client import job_path
@@ -15,7 +13,7 @@ from gangline_console.page import Handler, View
 from gangline_schemas.api.checkpoints import Checkpoint
 from gangline_schemas.api.jobs import Job
 from gangline_schemas.api.runs import Restored
-from gangline_schemas.job import JobSpec
+from gangline_schemas.job_file import write_document
 
 DONE = {
     "priority": "The new priority counts from the scheduler's next pass.",
@@ -79,14 +77,7 @@ async def job_file(view: View) -> Response:
     if job.spec is None:
         raise FormError(409, "this version cannot read the job's spec")
     headers = {"content-disposition": f'attachment; filename="{job.job_id}.yaml"'}
-    return Response(spec_text(job.spec), media_type="text/yaml", headers=headers)
-
-
-def spec_text(spec: JobSpec) -> str:
-    """A spec as a job file; fields at their default are left out."""
-    data = json.loads(spec.model_dump_json(exclude_defaults=True))
-    data.pop("code_diff_digest", None)  # of a diff that is not in the spec
-    return yaml.safe_dump({"version": 1, **data}, sort_keys=False, allow_unicode=True, width=100)
+    return Response(write_document(job.spec), media_type="text/yaml", headers=headers)
 
 
 def _to(view: View, job_id: str, done: str, tab: str = "") -> Response:

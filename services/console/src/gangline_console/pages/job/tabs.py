@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 from gangline_console.client import ApiError, Query, job_path
 from gangline_console.page import View
 from gangline_console.pages.job import timeline
-from gangline_console.pages.job.actions import spec_text
 from gangline_schemas.api.checkpoints import CheckpointList
 from gangline_schemas.api.incidents import IncidentPage, Notice
 from gangline_schemas.api.jobs import Job, RankList
 from gangline_schemas.api.logs import BusEvent, EventPage, LogPage
 from gangline_schemas.api.questions import Explanation
 from gangline_schemas.api.runs import Comparison
+from gangline_schemas.job_file import write_document
 
 AnswerT = TypeVar("AnswerT")
 Values = dict[str, Any]
@@ -113,7 +113,7 @@ async def _config(view: View, job: Job) -> Values:
     diff = ""
     if first is not None and first.events and first.events[0].type == "job.submitted":
         diff = str(first.events[0].data.get("spec", {}).get("code_diff") or "")
-    text = spec_text(job.spec) if job.spec is not None else ""
+    text = write_document(job.spec) if job.spec is not None else ""
     return {"text": text, "diff": diff, "other": other, "compared": compared, "live": ("events",)}
 
 
