@@ -1,0 +1,73 @@
+"""Every page of the console, on a platform that has something to show on each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from gangline.sdk import Gangline
+from gangline_console.pages import PAGES
+from support.harnesses.log_watch import PACED, job_spec
+from support.harnesses.up_process import wait_until
+
+FAILING = ["python", "-c", "import sys; print('loading data'); sys.exit('disk is full')"]
+
+
+@dataclass(frozen=True)
+class Seeded:
+    """Jobs of every kind, and a node."""
+
+    running: str
+    waiting: str
+    failed: str
+    ended: str
+    node: str
+
+
+def seed(gateway: Gangline) -> Seeded:
+    """A job that runs, one that waits for GPUs, one that failed with an incident, one that ended."""
+    nodes = gateway.nodes()
+    gpus = sum(len(node.gpus) for node in nodes)
+    failed = gateway.submit(job_spec("loads-data", command=FAILING)).job_id
+    ended = gateway.submit(
+        job_spec("first-try", command=PACED, hyperparameters={"steps": 30})
+    ).job_id
+    wait_until("the ends", lambda: gateway.get(failed).ended and gateway.get(ended).ended)
+    running = gateway.submit(job_spec("llama-sft", hyperparameters={"steps": 100_000})).job_id
+    wait_until("steps", lambda: (gateway.get(running).step or 0) > 5)
+    waiting = gateway.submit(job_spec("llama-large", resources={"gpus": gpus})).job_id
+    wait_until("the reason", lambda: gateway.get(waiting).waiting)
+    return Seeded(running, waiting, failed, ended, nodes[0].node_id)
+
+
+def stops(seeded: Seeded) -> dict[str, str]:
+    """Addresses by name, below /console: all GET routes but downloads."""
+    job = f"/jobs/{seeded.running}"
+    return {
+        "overview": "/overview",
+        "jobs": "/jobs",
+        "job": job,
+        "job-waiting": f"/jobs/{seeded.waiting}",
+        "job-failed": f"/jobs/{seeded.failed}",
+        "runs": "/runs",
+        "compare": f"/compare?runs={quote(f'{seeded.ended},{seeded.running}')}",
+        "nodes": "/nodes",
+        "node": f"/nodes/{seeded.node}",
+        "teams": "/teams",
+        "weekly": "/teams/weekly",
+        "incidents": "/incidents?days=all",
+        "incident": f"/incidents/{seeded.failed}/1",
+        "alerts": "/alerts",
+        "health": "/health",
+        "dead-letters": "/health/dead-letters",
+        "search": "/search?q=llama",
+        "docs": "/docs",
+        "doc": "/docs/guides/console.md",
+        "components": "/components",
+    }
+
+
+def routes() -> set[str]:
+    """GET routes of all pages that a browser shows."""
+    paths = {path for page in PAGES for path in page.get}
+    return {path for path in paths if not path.endswith((".csv", ".yaml"))}
