@@ -49,7 +49,7 @@ def violations(page: Page, axe: str) -> list[str]:
 
 
 def overflows(page: Page) -> str:
-    """The first element that reaches beyond the right edge, where the page can be scrolled there."""
+    """The first element beyond the right edge of a page that can be scrolled there."""
     return str(page.evaluate(
         "() => { const root = document.scrollingElement;"
         " if (root.scrollWidth <= innerWidth + 1) return '';"

@@ -25,7 +25,7 @@ class Seeded:
 
 
 def seed(gateway: Gangline) -> Seeded:
-    """A job that runs, one that waits for GPUs, one that failed with an incident, one that ended."""
+    """A job that runs, one that waits for GPUs, a failed one, one that ended."""
     nodes = gateway.nodes()
     gpus = sum(len(node.gpus) for node in nodes)
     failed = gateway.submit(job_spec("loads-data", command=FAILING)).job_id
@@ -57,7 +57,13 @@ def stops(seeded: Seeded) -> dict[str, str]:
         "weekly": "/teams/weekly",
         "incidents": "/incidents?days=all",
         "incident": f"/incidents/{seeded.failed}/1",
+        "time": "/time",
+        "queue": "/queue",
+        "submit": "/submit",
         "alerts": "/alerts",
+        "alert-rules": "/alerts/rules",
+        "deliveries": "/alerts/deliveries",
+        "silence": "/alerts/silence?rule=queue-wait",
         "health": "/health",
         "dead-letters": "/health/dead-letters",
         "search": "/search?q=llama",

@@ -22,6 +22,7 @@ from gangline_console.pages import (
     search,
     submit,
     teams,
+    time,
 )
 
 PAGES: tuple[Page, ...] = (
@@ -35,6 +36,7 @@ PAGES: tuple[Page, ...] = (
     nodes.PAGE,
     teams.PAGE,
     incidents.PAGE,
+    time.PAGE,
     alerts.PAGE,
     health.PAGE,
     search.PAGE,

@@ -1,4 +1,5 @@
 // The map follows /v1/changes; the lists are read again when they may have changed.
+import { Chart } from "../../charts.js";
 import { duration, number } from "../../format.js";
 import { GpuMap, standing } from "../../gpumap.js";
 import { atMost, follow, get } from "../../live.js";
@@ -104,7 +105,30 @@ document.querySelector(".choice").addEventListener("click", (event) => {
 });
 document.getElementById("map-table").addEventListener("toggle", table);
 
+const use = new Chart(document.getElementById("use"), {
+  x: "time",
+  xValue: (moment) => new Date(moment).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" }),
+});
+
+async function uses() {
+  const said = document.getElementById("no-use");
+  try {
+    const { steps } = await get("/v1/reports/utilization/steps?steps=96");
+    const xs = steps.map((step) => Date.parse(step.since));
+    await use.show([
+      { name: "allocated", xs, ys: steps.map((step) => step.gpus_allocated) },
+      { name: "up", xs, ys: steps.map((step) => step.gpus_total) },
+    ]);
+    said.hidden = true;
+  } catch (error) {
+    said.hidden = false;
+    said.textContent = `It cannot be read now: ${error.message}`;
+  }
+}
+setInterval(uses, 60_000);
+
 await read();
+uses();
 follow("/v1/changes", {
   node: (node) => { map.change(node); again(); },
   job, queue: lists, alert: lists, snapshot: () => { again(); lists(); },

@@ -1,0 +1,126 @@
+"""Time machine: jobs, queue and GPUs as they were at a time, and what differs from another one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from starlette.responses import Response
+
+from gangline_console.client import ApiError
+from gangline_console.page import Page, View
+from gangline_schemas.api.history import HistoryRange, JobAt, PlatformAt
+
+STEPS = (
+    ("1 day", timedelta(days=1)),
+    ("1 hour", timedelta(hours=1)),
+    ("10 minutes", timedelta(minutes=10)),
+    ("1 minute", timedelta(minutes=1)),
+)
+NOT_READ_YET = "not-read-yet"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing that differs between two times: what it was, and what it is then."""
+
+    kind: str
+    name: str
+    before: str
+    after: str
+
+
+async def _show(view: View) -> Response:
+    bounds = await view.api.get("/v1/history/range", HistoryRange)
+    at, wrong = _moment(view.query("at"), bounds.newest)
+    against, also_wrong = _moment(view.query("against"), None)
+    found = other = None
+    reading = ""
+    if bounds.earliest is not None and at is not None:
+        at = min(max(at, bounds.earliest), bounds.newest)
+        try:
+            found = await _at(view, at)
+            if against is not None:
+                against = min(max(against, bounds.earliest), bounds.newest)
+                other = await _at(view, against)
+        except ApiError as error:
+            if error.code != NOT_READ_YET:
+                raise
+            reading, found = error.detail, None
+    answer = view.render(
+        "time/page.html",
+        bounds=bounds,
+        at=at,
+        against=against,
+        found=found,
+        other=other,
+        reading=reading,
+        wrong=wrong or also_wrong,
+        differences=list(differences(other, found)) if other and found else [],
+        steps=_steps(bounds, at),
+        iso=_iso,
+    )
+    if reading:
+        answer.headers["refresh"] = "1"
+    return answer
+
+
+async def _at(view: View, at: datetime) -> PlatformAt:
+    return await view.api.get("/v1/history/at", PlatformAt, {"time": at.isoformat()})
+
+
+def _moment(text: str, default: datetime | None) -> tuple[datetime | None, str]:
+    """A time of the address, and what is wrong with it. One without a zone is UTC."""
+    if not text:
+        return default, ""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return default, f"“{text[:40]}” is no time: write 2026-11-21T14:30:00Z"
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC), ""
+
+
+def _iso(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _steps(bounds: HistoryRange, at: datetime | None) -> list[tuple[str, str]]:
+    """Names and times of the buttons, the earliest first; those out of the range are left out."""
+    if at is None or bounds.earliest is None:
+        return []
+    back = [(f"−{name}", at - by) for name, by in STEPS]
+    ahead = [(f"+{name}", at + by) for name, by in reversed(STEPS)]
+    within = [(name, to) for name, to in back + ahead if bounds.earliest <= to <= bounds.newest]
+    return [(name, _iso(to)) for name, to in within]
+
+
+def differences(before: PlatformAt, after: PlatformAt) -> Iterator[Difference]:
+    """What differs: jobs that came, went or changed, and nodes."""
+    old = {job.job_id: job for job in before.jobs}
+    new = {job.job_id: job for job in after.jobs}
+    for job_id in sorted(old.keys() | new.keys()):
+        was = _job(old[job_id]) if job_id in old else "not there"
+        now = _job(new[job_id]) if job_id in new else "not there"
+        if was != now:
+            yield Difference("job", job_id, was, now)
+    places = {node.node_id: node.status for node in before.gpus.nodes}
+    later = {node.node_id: node.status for node in after.gpus.nodes}
+    for node_id in sorted(places.keys() | later.keys()):
+        was, now = places.get(node_id, "not there"), later.get(node_id, "not there")
+        if was != now:
+            yield Difference("node", node_id, was, now)
+
+
+def _job(job: JobAt) -> str:
+    """A job's standing in a few words, equal while nothing changes."""
+    words = [job.state, f"attempt {job.attempt}"]
+    if job.gpus_allocated:
+        nodes = ", ".join(dict.fromkeys(place.node_id for place in job.nodes))
+        words.append(f"{job.gpus_allocated} GPUs on {nodes}")
+    if job.checkpoint_step is not None:
+        words.append(f"checkpoint at step {job.checkpoint_step:,}")
+    return ", ".join(words)
+
+
+PAGE = Page("time", "Time machine", nav="/time", icon="time", get={"/time": _show})
