@@ -77,7 +77,7 @@ def _moment(text: str, default: datetime | None) -> tuple[datetime | None, str]:
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        return default, f"“{text[:40]}” is no time: write 2026-11-21T14:30:00Z"
+        return default, f"{text[:40]} is no time: write 2026-11-21T14:30:00Z"
     return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC), ""
 
 
@@ -89,8 +89,8 @@ def _steps(bounds: HistoryRange, at: datetime | None) -> list[tuple[str, str]]:
     """Names and times of the buttons, the earliest first; those out of the range are left out."""
     if at is None or bounds.earliest is None:
         return []
-    back = [(f"−{name}", at - by) for name, by in STEPS]
-    ahead = [(f"+{name}", at + by) for name, by in reversed(STEPS)]
+    back = [(f"- {name}", at - by) for name, by in STEPS]
+    ahead = [(f"+ {name}", at + by) for name, by in reversed(STEPS)]
     within = [(name, to) for name, to in back + ahead if bounds.earliest <= to <= bounds.newest]
     return [(name, _iso(to)) for name, to in within]
 
