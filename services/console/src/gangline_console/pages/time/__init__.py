@@ -96,7 +96,7 @@ def _steps(bounds: HistoryRange, at: datetime | None) -> list[tuple[str, str]]:
 
 
 def differences(before: PlatformAt, after: PlatformAt) -> Iterator[Difference]:
-    """What differs: jobs that came, went or changed, and nodes."""
+    """The differences: jobs that came, went or changed, and nodes."""
     old = {job.job_id: job for job in before.jobs}
     new = {job.job_id: job for job in after.jobs}
     for job_id in sorted(old.keys() | new.keys()):
