@@ -50,7 +50,7 @@ button {
 .bad { margin: 0 0 16px; color: var(--bad) }
 """
 _PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{title} - Gangline</title>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
 <meta name="viewport" content="width=device-width, initial-scale=1"><style>{style}</style></head>
 <body><main><h1>{title}</h1>
 {body}

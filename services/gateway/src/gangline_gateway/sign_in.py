@@ -117,7 +117,7 @@ class SignIn:
     def _page(self, wanted: str, wrong: str = "") -> Response:
         note = f'<p class="bad" role="alert">{html.escape(wrong)}</p>' if wrong else ""
         form = _FORM.format(path=PATH, note=note, next=html.escape(_local(wanted, self.home)))
-        return plain_page("Sign in", form, 401 if wrong else 200, script=_SCRIPT)
+        return plain_page("Sign in to Gangline", form, 401 if wrong else 200, script=_SCRIPT)
 
     def _cookie(self, headers: Headers) -> str | None:
         # Not http.cookies: it needs seconds for some headers, and one odd cookie hides all others.

@@ -19,6 +19,7 @@ from gangline_gateway.app_context import (
     visible_teams,
 )
 from gangline_gateway.gpu_map import gpu_map
+from gangline_gateway.large_answer import AcceptEncoding, large_answer
 from gangline_gateway.live_model import Outcome
 from gangline_gateway.live_view import LiveView
 from gangline_gateway.problems import conflict, not_found, unavailable
@@ -135,12 +136,11 @@ def list_nodes(
     response_model=GpuMap,
     responses=answers(),
 )
-def map_gpus(app: App, caller: Caller) -> Response:
+def map_gpus(app: App, caller: Caller, accept_encoding: AcceptEncoding = None) -> Response:
     """Each GPU's node, rack and gang, and the largest gang that fits now, in one answer."""
     view = app.tail.view()
     found = gpu_map(view, shards(view.scheduling), app.clock(), visible_teams(caller))
-    # Not as a model: FastAPI would validate and convert 10,000 GPUs again.
-    return Response(found.model_dump_json(), media_type="application/json")
+    return large_answer(found, accept_encoding)
 
 
 @cluster.get(

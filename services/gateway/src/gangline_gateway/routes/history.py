@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import Query, Response
 
 from gangline_gateway.app_context import App, Caller, answers, router, visible_teams
+from gangline_gateway.large_answer import AcceptEncoding, large_answer
 from gangline_gateway.past_answer import platform_at
 from gangline_gateway.problems import invalid
 from gangline_schemas.api.history import HistoryRange, PlatformAt
@@ -38,6 +39,7 @@ def history_at(
     app: App,
     caller: Caller,
     time: Annotated[datetime, Query(description="With a zone, such as 2026-11-21T14:30:00Z.")],
+    accept_encoding: AcceptEncoding = None,
 ) -> Response:
     """Jobs, queue and GPUs as they were, folded from the scheduler's log.
 
@@ -49,5 +51,4 @@ def history_at(
         raise invalid("time", "has not come yet")
     shards, events = app.past.shards(time)
     found = platform_at(shards, events, time, visible_teams(caller))
-    # Not as a model: FastAPI would validate and convert 10,000 GPUs again.
-    return Response(found.model_dump_json(), media_type="application/json")
+    return large_answer(found, accept_encoding)
