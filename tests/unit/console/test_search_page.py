@@ -29,7 +29,7 @@ def test_results_are_grouped_by_kind_with_the_address_of_each() -> None:
     client, gateway = console({"GET /v1/search": results})
     text = client.get("/console/search?q=llama").text
     for place in (
-        "/console/jobs/llama-0a1b", "/console/nodes?node=node-1",
+        "/console/jobs/llama-0a1b", "/console/nodes/node-1",
         "/console/jobs?team=llama-team", "/console/docs/guides/alerts.md#silences",
     ):  # fmt: skip
         assert f'href="{place}"' in text, place

@@ -12,7 +12,7 @@ function href(one) {
   const name = encodeURIComponent(one.id);
   if (one.kind === "job" || one.kind === "run") return `/console/jobs/${name}`;
   if (one.kind === "team") return `/console/jobs?team=${name}`;
-  if (one.kind === "node") return `/console/nodes?node=${name}`;
+  if (one.kind === "node") return `/console/nodes/${name}`;
   const [page, place] = one.id.split("#");
   return `/console/docs/${page.split("/").map(encodeURIComponent).join("/")}${place ? `#${place}` : ""}`;
 }

@@ -43,7 +43,7 @@ def href(one: Found) -> str:
         return f"{PREFIX}/docs/{quote(one.id, safe='/#')}"
     if one.kind == "team":
         return f"{PREFIX}/jobs?{urlencode({'team': one.id})}"
-    return f"{PREFIX}/nodes?{urlencode({'node': one.id})}"
+    return f"{PREFIX}/nodes/{name}"
 
 
 PAGE = Page("search", "Search", get={"/search": _search})
