@@ -19,6 +19,7 @@ from support.harnesses.up_process import wait_until
 JOB = Path(__file__).parents[2] / "examples" / "metrics-script" / "job.yaml"
 NAME = "console-runs"
 STEPS = 40
+SMOOTHING = 0.5
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,7 @@ def compared(platform: RunningPlatform) -> Comparison:
         for run_id in ids:
             assert gateway.wait(run_id).state == "succeeded"
         wait_until("the losses in history", lambda: _whole(gateway, ids))
-        return gateway.compare(ids, ["loss"])
+        return gateway.compare(ids, ["loss"], smoothing=SMOOTHING)
 
 
 def _whole(gateway: Gangline, ids: list[str]) -> bool:
@@ -92,10 +93,10 @@ def test_curves_are_zoomed_and_the_view_survives_reload_and_back(
 ) -> None:
     page = console.page
     ids = ",".join(run.run_id for run in compared.runs)
-    console.go(f"/compare?runs={ids}&metric=loss")
+    console.go(f"/compare?runs={ids}&metric=loss&smooth={SMOOTHING}")
 
     drawn = {
-        (curve.run_id, point.step, point.value)
+        (curve.run_id, point.step, point.value, point.smoothed)
         for curve in compared.curves
         for point in curve.points
     }
@@ -111,7 +112,8 @@ def test_curves_are_zoomed_and_the_view_survives_reload_and_back(
     expect(page).to_have_url(re.compile("first=.*last="))
     first, last = (int(end) for end in re.findall(r"(?:first|last)=(\d+)", page.url))
     assert 0 < first < last < STEPS
-    assert points(page) == {point for point in drawn if first <= point[1] <= last}
+    values = {point[:3] for point in drawn if first <= point[1] <= last}
+    assert {point[:3] for point in points(page)} == values
     page.get_by_label("X axis").select_option("time")
     page.get_by_label("Log scale").check()
     hidden = compared.runs[0].run_id
@@ -149,11 +151,14 @@ def test_what_differs_and_the_space_of_runs(console: ConsolePage, compared: Comp
     assert download.value.path().read_bytes().startswith(b"\x89PNG")
 
 
-def points(page: Page) -> set[tuple[str, int, float]]:
-    """Run, step and value of all points that are drawn, as the plot's CSV has them."""
+def points(page: Page) -> set[tuple[str, int, float, float]]:
+    """Run, step, value and smoothed value of all points, as the plot's CSV has them."""
     expect(page.locator("figure.overlay canvas")).to_be_visible()
     expect(page.locator("#status")).to_be_empty()
     with page.expect_download() as download:
         page.get_by_role("button", name="loss as CSV").click()
     rows = csv.DictReader(download.value.path().read_text(encoding="utf-8").splitlines())
-    return {(row["run_id"], int(row["step"]), float(row["value"])) for row in rows}
+    return {
+        (row["run_id"], int(row["step"]), float(row["value"]), float(row["smoothed"]))
+        for row in rows
+    }

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from starlette.types import ASGIApp
 
 from gangline_alerts.core.decide import AlertDecider
 from gangline_alerts.core.policy.routes import Receivers, Route
@@ -193,8 +194,8 @@ class GatewayHarness:
         self._deciders = threading.Thread(target=self._decide, name="deciders", daemon=True)
         self._deciding = deciding
 
-    def app(self, port: int) -> RequestChecks:
-        """The application as it is served on this port."""
+    def app(self, port: int, console: ASGIApp | None = None) -> RequestChecks:
+        """The application as it is served on this port; `console`: what answers at /console/."""
         return create_app(
             self.context,
             Names.of(port),
@@ -202,6 +203,7 @@ class GatewayHarness:
             self._telemetry.meter("test"),
             self._telemetry.tracer("test"),
             self.limits,
+            console=console,
         )
 
     def start(self) -> None:
