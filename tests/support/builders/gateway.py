@@ -30,11 +30,13 @@ from gangline_gateway.app_context import AppContext
 from gangline_gateway.changes import Changes
 from gangline_gateway.dead_letters import DeadLetters
 from gangline_gateway.follow import Followers
+from gangline_gateway.history import RunFilter
 from gangline_gateway.history_access import HistoryAccess, Queries
 from gangline_gateway.past import Past
 from gangline_gateway.publish import Publisher
 from gangline_gateway.reports.facts import Facts, Period
 from gangline_gateway.request_checks import Names, RequestChecks
+from gangline_gateway.run_filter import RunQuery
 from gangline_gateway.run_points import PointPage
 from gangline_gateway.scheduler_questions import SchedulerQuestions
 from gangline_gateway.sse import Streams
@@ -44,7 +46,6 @@ from gangline_quota.core.decide import Quota
 from gangline_scheduler.core.decide import Scheduler
 from gangline_schemas.api.incidents import Totals
 from gangline_schemas.api.logs import LogPage
-from gangline_schemas.api.runs import RunPage
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic, topic_of
 from gangline_schemas.data_use import ApprovalRule
@@ -73,8 +74,11 @@ TOKENS = {"admin": "admin-token", "nlp": "nlp-token", "vision": "vision-token", 
 class NoHistory:
     """ClickHouse before anything was ingested: every answer is empty."""
 
-    def runs(self, *_: object, **__: object) -> RunPage:
-        return RunPage(runs=[], cursor=None)
+    def runs(self, wanted: RunFilter, *, cursor: str | None = None, **_: object) -> list[Any]:
+        query = RunQuery(wanted.where, wanted.order_by)
+        if cursor is not None:
+            query.after(cursor)
+        return []
 
     def run(self, *_: object) -> None:
         return None
