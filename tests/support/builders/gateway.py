@@ -77,7 +77,7 @@ class NoHistory:
     def runs(self, wanted: RunFilter, *, cursor: str | None = None, **_: object) -> list[Any]:
         query = RunQuery(wanted.where, wanted.order_by)
         if cursor is not None:
-            query.after(cursor)
+            query.read(cursor)
         return []
 
     def run(self, *_: object) -> None:
