@@ -9,6 +9,7 @@ from gangline_console.page import Page, View
 from gangline_console.pages.job import actions, tabs
 from gangline_console.pages.jobs import reason
 from gangline_schemas.api.jobs import Job
+from gangline_schemas.mlflow_workspace import mlflow_run_id
 
 
 async def _show(view: View) -> Response:
@@ -22,6 +23,7 @@ async def _show(view: View) -> Response:
         tab=tab,
         tabs=[(name, item.title, _address(job, name)) for name, item in tabs.TABS.items()],
         why=reason(job),
+        mlflow_run=mlflow_run_id(job.job_id),
         done=actions.DONE.get(view.query("done"), ""),
         **values,
     )

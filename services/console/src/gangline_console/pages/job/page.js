@@ -58,6 +58,14 @@ follow(`/v1/training-jobs/${id}/live?${query}`, {
   end: () => { part.handlers.end?.(); refresh(); exchange(); },
 }, { onAgain: () => { refresh(); exchange(); } });
 
+/** MLflow's page of the run; its address has the experiment, which only MLflow knows. */
+document.querySelector("[data-run]").addEventListener("click", async (event) => {
+  const { href, dataset: { run } } = event.currentTarget;
+  event.preventDefault();
+  const found = await get(`${new URL(href).pathname}api/2.0/mlflow/runs/get?run_id=${run}`).catch(() => null);
+  location.assign(found ? `${href}#/experiments/${found.run.info.experiment_id}/runs/${run}` : href);
+});
+
 const { every } = document.querySelector("[data-fresh]")?.dataset ?? {};
 if (every && head.dataset.ended !== "1") setInterval(exchange, 1000 * Number(every));
 
