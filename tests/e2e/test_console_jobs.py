@@ -58,12 +58,12 @@ def test_filters_are_in_the_address_and_survive_a_reload(
 
     page.get_by_label("State").select_option("failed")
     expect(page).to_have_url(re.compile("state=failed"))
-    page.get_by_label("Name").fill("no-such-name")
-    expect(page).to_have_url(re.compile("name=no-such-name"))
+    page.get_by_label("Text").fill("no-such-name")
+    expect(page).to_have_url(re.compile("text=no-such-name"))
     expect(page.get_by_role("heading", name="No job matches")).to_be_visible()
     page.reload()
     expect(page.get_by_label("State")).to_have_value("failed")
-    expect(page.get_by_label("Name")).to_have_value("no-such-name")
+    expect(page.get_by_label("Text")).to_have_value("no-such-name")
 
 
 def test_keys_search_and_theme(platform: RunningPlatform, console: ConsolePage) -> None:

@@ -9,12 +9,13 @@ import pytest
 
 from gangline_console.assets import Assets
 from gangline_schemas.api.cluster import TeamList
-from gangline_schemas.api.jobs import JobPage
+from gangline_schemas.api.jobs import JobCounts, JobPage
 from support.builders.console import console, csrf, job
 from support.fakes.console_gateway import away, problem
 
 LISTS = {
     "GET /v1/training-jobs": JobPage(jobs=[], cursor=None),
+    "GET /v1/training-jobs/counts": JobCounts(total=0, states={}),
     "GET /v1/teams": TeamList(teams=[]),
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel
 
 from gangline_schemas.api.cluster import TeamList
-from gangline_schemas.api.jobs import JobPage
+from gangline_schemas.api.jobs import JobCounts, JobPage
 from support.builders.console import console, csrf, job
 from support.fakes.console_gateway import problem
 
@@ -24,6 +24,7 @@ def lists(*jobs: BaseModel, cursor: str | None = None) -> dict[str, BaseModel | 
                 "cursor": cursor,
             }
         ),
+        "GET /v1/training-jobs/counts": JobCounts(total=3, states={"failed": 1, "running": 2}),
         "GET /v1/teams": TeamList(teams=[]),
     }  # fmt: skip
 
@@ -36,6 +37,7 @@ def test_filters_of_the_address_are_asked_of_rest_and_kept_in_links():
     asked = dict(next(item[1] for item in gateway.asked if item[0] == "GET /v1/training-jobs"))
     assert asked == {
         "state": ["running"], "team": "research", "user": None, "name": "lla", "cursor": None,
+        "project": None, "text": None, "order_by": None,
     }  # fmt: skip
     assert "state=running&amp;team=research&amp;name=lla&amp;cursor=7.x" in answer.text
 
@@ -120,3 +122,25 @@ def test_the_way_back_leads_to_no_other_host():
     )
 
     assert answer.headers["location"] == "/console/jobs?cancelled=1"
+
+
+def test_order_and_columns_are_in_the_address():
+    browser, gateway = console(lists(job(), cursor="7.x"))
+
+    text = browser.get("/console/jobs?order=gpus&column=priority&column=mfu&column=nonsense").text
+
+    asked = next(item[1] for item in gateway.asked if item[0] == "GET /v1/training-jobs")
+    assert asked["order_by"] == "gpus"
+    heads = text[text.index("<thead>") : text.index("</thead>")]
+    assert "Priority" in heads
+    assert "Team" not in heads
+    assert "41.0 %" in text
+    assert "order=gpus&amp;column=priority&amp;column=mfu&amp;cursor=7.x" in text
+
+
+def test_states_are_counted():
+    browser, _ = console(lists(job()))
+
+    text = browser.get("/console/jobs?state=running&team=research").text
+
+    assert 'href="/console/jobs?state=failed&amp;team=research"' in text

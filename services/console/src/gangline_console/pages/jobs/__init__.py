@@ -3,45 +3,89 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from typing import get_args
 
 from starlette.responses import Response
 
+from gangline_console import formats
 from gangline_console.client import ApiError, job_path
 from gangline_console.page import Page, View
+from gangline_console.render import time_tag
 from gangline_schemas.api.cluster import TeamList
-from gangline_schemas.api.jobs import Job, JobPage, JobSummary, KnownState
+from gangline_schemas.api.jobs import Job, JobCounts, JobPage, JobSummary, KnownState
 
-FILTERS = ("state", "team", "user", "name")
 MOST_AT_ONCE = 200
 _AT_A_TIME = 8
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the table that a user may choose."""
+
+    title: str
+    text: Callable[[JobSummary, datetime], str]
+    number: bool = False
+
+
+COLUMNS: Mapping[str, Column] = {
+    "team": Column("Team", lambda job, _: job.team),
+    "project": Column("Project", lambda job, _: job.project or formats.NONE),
+    "user": Column("User", lambda job, _: job.user),
+    "priority": Column("Priority", lambda job, _: str(job.priority), number=True),
+    "gpus": Column("GPUs", lambda job, _: str(job.gpus), number=True),
+    "step": Column("Step", lambda job, _: formats.number(job.step)),
+    "loss": Column("Loss", lambda job, _: formats.number(job.loss), number=True),
+    "tokens": Column("Tokens/s", lambda job, _: formats.number(job.tokens_per_s), number=True),
+    "mfu": Column("MFU", lambda job, _: formats.percent(job.mfu, 1), number=True),
+    "left": Column("Left", lambda job, _: formats.duration(_left(job)), number=True),
+    "elapsed": Column("Elapsed", lambda job, _: formats.duration(job.elapsed_s), number=True),
+    "attempt": Column("Attempt", lambda job, _: str(job.attempt), number=True),
+    "submitted": Column("Submitted", lambda job, now: time_tag(job.submitted_at, now)),
+}
+DEFAULT = ("team", "user", "gpus", "step", "loss", "left", "elapsed", "submitted")
+ORDERS = {
+    "": "Newest first", "started": "Started last", "priority": "Priority", "gpus": "Most GPUs",
+}  # fmt: skip
 
 
 async def _show(view: View) -> Response:
     wanted = {
         "state": view.query_all("state"),
-        "team": view.query("team"),
-        "user": view.query("user"),
-        "name": view.query("name"),
+        **{name: view.query(name) for name in ("team", "user", "project", "name", "text")},
+        "order": view.query("order"),
+        "column": [name for name in view.query_all("column") if name in COLUMNS],
     }
     cursor = view.query("cursor")
-    asked = {name: value or None for name, value in wanted.items()}
-    page, teams = await asyncio.gather(
-        view.api.get("/v1/training-jobs", JobPage, {**asked, "cursor": cursor or None}),
+    filters = {name: wanted[name] or None for name in wanted if name not in {"order", "column"}}
+    asked = {**filters, "order_by": wanted["order"] or None, "cursor": cursor or None}
+    page, counts, teams = await asyncio.gather(
+        view.api.get("/v1/training-jobs", JobPage, asked),
+        view.api.get("/v1/training-jobs/counts", JobCounts, {**filters, "state": None}),
         view.api.get("/v1/teams", TeamList),
     )
     return view.render(
         "jobs/page.html",
         jobs=page.jobs,
+        counts=counts.states,
         cursor=cursor,
         next_cursor=page.cursor,
         wanted=wanted,
-        filtered=any(wanted.values()),
+        filtered=any(filters.values()),
         states=get_args(KnownState),
+        orders=ORDERS,
+        columns=COLUMNS,
+        shown=wanted["column"] or DEFAULT,
         teams=sorted(team.team for team in teams.teams),
         cancelled=view.query("cancelled"),
         why=reason,
     )
+
+
+def _left(job: JobSummary) -> float | None:
+    return None if job.ended else job.estimated_remaining_s
 
 
 async def _cancel(view: View) -> Response:

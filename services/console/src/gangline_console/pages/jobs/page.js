@@ -1,7 +1,8 @@
 // The table follows /v1/changes: rows change in place, new jobs come to the top of the first page.
-import { badge, duration, number, time } from "../../format.js";
+import { badge, duration, number, percent, time } from "../../format.js";
 import { follow, get } from "../../live.js";
 
+const loaded = Date.now();
 const table = () => document.getElementById("jobs");
 
 function put(row, name, content, title) {
@@ -25,14 +26,20 @@ function fill(row, job) {
   }
   put(row, "why", why(job), why(job));
   put(row, "gpus", String(job.gpus));
+  put(row, "priority", String(job.priority));
+  put(row, "attempt", String(job.attempt));
+  put(row, "tokens", number(job.tokens_per_s));
+  put(row, "mfu", percent(job.mfu, 1));
   put(row, "loss", number(job.loss));
   put(row, "left", ended ? "–" : duration(job.estimated_remaining_s));
   put(row, "elapsed", duration(job.elapsed_s));
   const bar = row.querySelector(".bar");
-  bar.querySelector("progress").max = job.total_steps || 1;
-  bar.querySelector("progress").value = job.step ?? 0;
-  bar.querySelector(".num").textContent =
-    number(job.step) + (job.total_steps ? ` of ${number(job.total_steps)}` : "");
+  if (bar) {
+    bar.querySelector("progress").max = job.total_steps || 1;
+    bar.querySelector("progress").value = job.step ?? 0;
+    bar.querySelector(".num").textContent =
+      number(job.step) + (job.total_steps ? ` of ${number(job.total_steps)}` : "");
+  }
   const pick = row.querySelector("input[type=checkbox]");
   pick.disabled = ended;
   if (ended) pick.checked = false;
@@ -50,6 +57,7 @@ function made(job) {
   row.querySelector(".id").textContent = job.job_id;
   put(row, "team", job.team);
   put(row, "user", job.user);
+  put(row, "project", job.project ?? "–");
   put(row, "submitted", time(job.submitted_at));
   return row;
 }
@@ -68,14 +76,11 @@ function changed(job) {
   if (place.dataset.first !== "1" || !passes(job, JSON.parse(place.dataset.filter))) return;
   const rows = document.getElementById("rows");
   if (!rows) return location.reload(); // the page said that there are none
-  if (Date.parse(job.submitted_at) < newest(rows)) return; // it belongs further down
+  if (Date.parse(job.submitted_at) < loaded) return; // it is on a later page
   const fresh = made(job);
   fill(fresh, job);
   rows.prepend(fresh);
 }
-
-const newest = (rows) =>
-  Date.parse(rows.querySelector("[data-cell=submitted] time")?.dateTime ?? 0);
 
 function picked() {
   const count = table().querySelectorAll("input[name=job]:checked").length;
@@ -87,8 +92,10 @@ function picked() {
 
 /** Read the list again: what changed before the stream began is not sent. */
 async function reread() {
-  const query = new URLSearchParams([...new URLSearchParams(location.search)].filter(([, value]) => value));
-  query.delete("cancelled");
+  const query = new URLSearchParams();
+  for (const [name, value] of new URLSearchParams(location.search)) {
+    if (value && !["cancelled", "column"].includes(name)) query.append(name === "order" ? "order_by" : name, value);
+  }
   const { jobs } = await get(`/v1/training-jobs?${query}`).catch(() => ({ jobs: [] }));
   jobs.reverse().forEach(changed);
 }
