@@ -39,11 +39,18 @@ export class Overlay {
       if (kind === "png") this.png();
     });
     figure.querySelector("details").addEventListener("toggle", () => this.fillTable());
-    new ResizeObserver(() => this.plot?.setSize(this.size())).observe(this.place);
+    new ResizeObserver(() => this.resize()).observe(this.place);
   }
 
   size() {
     return { width: this.place.clientWidth, height: this.place.clientHeight };
+  }
+
+  resize() {
+    const { width, height } = this.size();
+    if (this.plot && (this.plot.width !== width || this.plot.height !== height)) {
+      this.plot.setSize({ width, height });
+    }
   }
 
   show(curves) {

@@ -27,7 +27,7 @@ const PARTS = {
 
 function paint() {
   shared.palette = palette(shared.runs.length);
-  paintSwatches(table, shared.runs);
+  paintSwatches(table, shared.runs, shared.palette);
 }
 
 function boxes() {
