@@ -59,6 +59,7 @@ def overflows(page: Page) -> str:
     ))  # fmt: skip
 
 
+@pytest.mark.timeout(900)
 def test_every_page(
     platform: RunningPlatform, console: ConsolePage, seeded: Seeded, axe: str
 ) -> None:
