@@ -16,11 +16,12 @@ from support.harnesses.up_process import wait_until
 
 EVIL = "<img src=x onerror=alert(1)>"
 SCRIPT = f"""
-import sys
+import sys, time
 from gangline_worker import report
 for step in range(40):
     report({{"loss": 1 / (step + 1), "accuracy": step / 40}}, step)
     print(f"\\x1b[32mstep {{step}}\\x1b[0m {EVIL}", flush=True)
+    time.sleep(0.05)
 print("RuntimeError: {EVIL}", file=sys.stderr, flush=True)
 sys.exit(3)
 """
