@@ -10,6 +10,7 @@ from gangline_console.pages import PAGES
 from support.harnesses.log_watch import PACED, job_spec
 from support.harnesses.up_process import wait_until
 
+TABS = ("metrics", "ranks", "logs", "checkpoints", "config", "events", "explain")
 FAILING = ["python", "-c", "import sys; print('loading data'); sys.exit('disk is full')"]
 
 
@@ -47,6 +48,7 @@ def stops(seeded: Seeded) -> dict[str, str]:
         "overview": "/overview",
         "jobs": "/jobs",
         "job": job,
+        **{f"job-{tab}": f"{job}?tab={tab}" for tab in TABS},
         "job-waiting": f"/jobs/{seeded.waiting}",
         "job-failed": f"/jobs/{seeded.failed}",
         "runs": "/runs",
