@@ -7,10 +7,10 @@ from urllib.parse import quote
 
 from gangline.sdk import Gangline
 from gangline_console.pages import PAGES
+from gangline_console.pages.job.tabs import TABS
 from support.harnesses.log_watch import PACED, job_spec
 from support.harnesses.up_process import wait_until
 
-TABS = ("metrics", "ranks", "logs", "checkpoints", "config", "events", "explain")
 FAILING = ["python", "-c", "import sys; print('loading data'); sys.exit('disk is full')"]
 
 
@@ -48,7 +48,7 @@ def stops(seeded: Seeded) -> dict[str, str]:
         "overview": "/overview",
         "jobs": "/jobs",
         "job": job,
-        **{f"job-{tab}": f"{job}?tab={tab}" for tab in TABS},
+        **{f"job-{tab}": f"{job}?tab={tab}" for tab in TABS if tab != "overview"},
         "job-waiting": f"/jobs/{seeded.waiting}",
         "job-failed": f"/jobs/{seeded.failed}",
         "runs": "/runs",
