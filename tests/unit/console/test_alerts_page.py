@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+
 from gangline_schemas.api.alerts import (
     Alert,
     AlertList,
@@ -120,3 +122,12 @@ def test_deliveries_show_the_answer_and_the_next_try() -> None:
     assert "(2 alerts)" in text
     assert "&lt;b&gt;refused" in text
     assert "again" in text
+
+
+@pytest.mark.parametrize(
+    ("done", "shown"), [("silence 4 holds", True), ("your token was stolen, write to x", False)]
+)
+def test_the_note_after_a_form_says_only_its_own_words(done: str, shown: bool) -> None:
+    client, _ = console(LISTS)
+    text = client.get("/console/alerts", params={"done": done}).text
+    assert (done.capitalize() in text) == shown

@@ -6,11 +6,13 @@ import re
 from pathlib import Path
 
 import pytest
+from starlette.routing import compile_path
 
 from gangline_console.assets import PACKAGE
 from gangline_console.pages import PAGES
 from support.builders.console import console
 
+ROOT = Path(__file__).parents[3]
 POSTS = sorted({path for page in PAGES for path in page.post})
 TEMPLATES = sorted([*PACKAGE.glob("templates/**/*.html"), *PACKAGE.glob("pages/**/*.html")])
 SCRIPTS = sorted(
@@ -69,3 +71,20 @@ def test_each_page_is_in_the_navigation_or_below_one_that_is() -> None:
     for page in PAGES:
         if page.name not in apart:
             assert all(any(path.startswith(top) for top in tops) for path in page.get), page.name
+
+
+def test_each_page_of_the_navigation_has_its_own_key() -> None:
+    letters = [page.letter for page in PAGES if page.nav]
+
+    assert sorted(letters) == sorted(set(letters))
+
+
+@pytest.mark.parametrize("path", TEMPLATES, ids=named)
+def test_links_of_a_template_lead_to_pages_that_are_there(path: Path) -> None:
+    routes = [compile_path(route)[0] for page in PAGES for route in ("/", *page.get, *page.post)]
+    for link in re.findall(r'(?:href|action)="\{\{ prefix \}\}(/[^"]*)"', path.read_text("utf-8")):
+        parts = re.sub(r"/\{\{.*?\}\}", "/x", link)  # other values are the query
+        at = re.split(r"[?#]|\{[{%]", parts)[0]
+        assert any(route.match(at) for route in routes), link
+        if at.startswith("/docs/") and "{" not in link:
+            assert (ROOT / at.removeprefix("/")).is_file(), link

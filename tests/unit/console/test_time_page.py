@@ -91,3 +91,10 @@ def test_before_the_first_decision_the_page_says_how_history_begins() -> None:
     client, _ = console({"GET /v1/history/range": HistoryRange(earliest=None, newest=AT)})
 
     assert "gangline submit" in client.get("/console/time").text
+
+
+def test_a_time_outside_of_all_years_is_a_line_on_the_page() -> None:
+    client, _ = console({"GET /v1/history/range": RANGE, "GET /v1/history/at": platform()})
+    answer = client.get("/console/time", params={"at": "0001-01-01T00:00:00+14:00"})
+    assert answer.status_code == 200
+    assert "is no time" in answer.text

@@ -25,7 +25,8 @@ class Page:
 
     `get` and `post` map paths below /console to handlers. A POST is handed on once its form has
     the CSRF token. `nav`: the path that the navigation links to; empty: it is not listed.
-    `icon`: the name of a symbol in templates/components/icons.html.
+    `icon`: the name of a symbol in templates/components/icons.html. `key`: its letter, where
+    another page's title begins with the same one.
     """
 
     name: str
@@ -34,6 +35,12 @@ class Page:
     post: Mapping[str, Handler] = field(default_factory=dict)
     nav: str = ""
     icon: str = "dot"
+    key: str = ""
+
+    @property
+    def letter(self) -> str:
+        """The key that leads to it after `g`."""
+        return self.key or self.title[0].lower()
 
 
 @dataclass(frozen=True)

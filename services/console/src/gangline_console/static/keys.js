@@ -14,7 +14,7 @@ function move(by) {
 
 function go(letter) {
   for (const link of document.querySelectorAll("nav.side a")) {
-    if (link.textContent.trim().toLowerCase().startsWith(letter)) return link.click();
+    if (link.dataset.key === letter) return link.click();
   }
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 from starlette.responses import Response
@@ -54,7 +55,7 @@ async def _alerts(view: View) -> Response:
         held=sum(one.resolved_at is None for one in found.alerts),
         silences=silences.silences,
         every=every,
-        done=view.query("done"),
+        done=_done(view.query("done")),
         scope=scope,
         measured=measured,
     )
@@ -107,10 +108,15 @@ async def _begin(view: View) -> Response:
 
 async def _end(view: View) -> Response:
     wanted = view.form.get("silence")
-    if not wanted.isdigit():
+    if not (wanted.isascii() and wanted.isdigit()):
         raise FormError(422, "name the silence by its number")
     ended = await view.api.post(f"/v1/silences/{wanted}/end", Silence)
     return view.go(f"/alerts?done=silence+{ended.number}+has+ended")
+
+
+def _done(text: str) -> str:
+    """The note after a form: of its own words only, as an address may be anyone's."""
+    return text if re.fullmatch(r"silence [0-9]{1,9} (holds|has ended)", text) else ""
 
 
 def scope(silence: Silence) -> str:

@@ -57,7 +57,9 @@ async def _show(view: View) -> Response:
         other=other,
         reading=reading,
         wrong=wrong or also_wrong,
-        differences=list(differences(other, found)) if other and found else [],
+        differences=list(differences(*sorted((other, found), key=lambda one: one.at)))
+        if other and found
+        else [],
         steps=_steps(bounds, at),
         iso=_iso,
     )
@@ -76,9 +78,9 @@ def _moment(text: str, default: datetime | None) -> tuple[datetime | None, str]:
         return default, ""
     try:
         found = datetime.fromisoformat(text)
-    except ValueError:
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC), ""
+    except (ValueError, OverflowError):
         return default, f"{text[:40]} is no time: write 2026-11-21T14:30:00Z"
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC), ""
 
 
 def _iso(moment: datetime) -> str:
@@ -123,4 +125,4 @@ def _job(job: JobAt) -> str:
     return ", ".join(words)
 
 
-PAGE = Page("time", "Time machine", nav="/time", icon="time", get={"/time": _show})
+PAGE = Page("time", "Time machine", nav="/time", icon="time", key="m", get={"/time": _show})
