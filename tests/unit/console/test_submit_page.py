@@ -19,7 +19,7 @@ from gangline_schemas.base import FieldError
 from gangline_schemas.job import JobSpec
 from gangline_schemas.job_file import read_document
 from support.builders.console import AT, Browser, console, csrf, job
-from support.fakes.console_gateway import problem
+from support.fakes.console_gateway import away, problem
 
 FILE = """\
 # a comment
@@ -223,3 +223,17 @@ def test_what_a_form_cannot_change_safely_is_left_to_the_user() -> None:
     browser, _ = console(answers())
     result, _ = checked(browser, text, field="resources.gpus", value="2")
     assert (result["text"], "by hand" in result["problem"]) == (text, True)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(problem(503, "no-bus", "Kafka does not answer"), 503), (away(), 503),
+     (problem(429, "too-many", "limited to 100 a second"), 429)],
+)  # fmt: skip
+def test_a_submission_that_was_not_answered_keeps_the_text(error: Exception, status: int) -> None:
+    browser, _ = console(answers() | {"POST /v1/training-jobs": error})
+    done = browser.post("/console/submit", data={"csrf": csrf(), "text": FILE, "nonce": "n0"})
+    assert done.status_code == status
+    assert "# a comment" in done.text
+    assert 'value="n0"' in done.text, "a second click makes one job"
+    assert str(error) in html.unescape(done.text)

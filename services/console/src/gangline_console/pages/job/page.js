@@ -7,6 +7,8 @@ import { metrics, overview } from "./metrics.js";
 const head = document.getElementById("job");
 const { job: id, tab, parts } = head.dataset;
 const none = { handlers: {}, query: {} };
+const sent = sessionStorage.getItem("submitted"); // the draft of this job; see submit/page.js
+if (sent) for (const name of [sent, "submitted"]) sessionStorage.removeItem(name);
 
 function put(name, content) {
   const cell = document.querySelector(`[data-cell="${name}"]`);

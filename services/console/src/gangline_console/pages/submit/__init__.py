@@ -8,7 +8,7 @@ from typing import Any
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
-from gangline_console.client import ApiError, job_path
+from gangline_console.client import ApiError, GatewayAwayError, job_path
 from gangline_console.page import PREFIX, Page, View
 from gangline_console.pages.submit.checking import Checked, LineError, check, placed, read
 from gangline_console.pages.submit.editing import EditError, set_field
@@ -46,7 +46,7 @@ async def _teams(view: View) -> list[str]:
     """The names of the teams that the user sees; of the token's own while REST cannot say."""
     try:
         found = await view.api.get("/v1/teams", TeamList)
-    except ApiError:
+    except (ApiError, GatewayAwayError):
         return sorted(view.who.teams)
     return sorted(team.team for team in found.teams)
 
@@ -85,7 +85,7 @@ async def _check(view: View) -> Response:
 
 
 async def _submit(view: View) -> Response:
-    """The job's page, or this page with what is wrong.
+    """The job's page, or this page with what is wrong: no failure loses the text.
 
     The key is of this page and this job: a second click finds the job of the first.
     """
@@ -97,12 +97,21 @@ async def _submit(view: View) -> Response:
     try:
         job = await view.api.post("/v1/training-jobs", Job, checked.spec.data(), key=key)
     except ApiError as error:
-        if error.status not in {403, 409, 422}:
+        if error.status == 401:
             raise
         errors = placed(read_document(text), error.errors) or (LineError(error.detail),)
-        wrong = Checked(text, errors, checked.values, spec=checked.spec)
-        return await _page(view, wrong, status=error.status)
+        return await _again(view, checked, errors, error.status)
+    except GatewayAwayError as error:
+        why = f"it is not known whether the job was submitted: {error}; a second click is safe"
+        return await _again(view, checked, (LineError(why),), 503)
     return RedirectResponse(f"{PREFIX}/jobs/{job.job_id}", 303)
+
+
+async def _again(
+    view: View, checked: Checked, errors: tuple[LineError, ...], status: int
+) -> Response:
+    wrong = Checked(checked.text, errors, checked.values, spec=checked.spec)
+    return await _page(view, wrong, status=status)
 
 
 def _text(view: View) -> str:

@@ -10,6 +10,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 from pydantic import ValidationError
+from starlette.concurrency import run_in_threadpool
 
 from gangline_console.client import ApiError, GatewayAwayError
 from gangline_console.page import View
@@ -96,7 +97,7 @@ def read(text: str) -> Checked:
 
 async def check(view: View, text: str) -> Checked:
     """The same, with REST's errors and the plan."""
-    found = read(text)
+    found = await run_in_threadpool(read, text)
     spec = found.spec
     if spec is None or found.errors:
         return found

@@ -138,7 +138,8 @@ form.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && event.target.matches("input[data-field]")) event.preventDefault();
 });
 form.addEventListener("submit", () => {
-  sessionStorage.removeItem(draft);
+  remember(); // if the console or the gateway does not answer, the text is still here
+  sessionStorage.setItem("submitted", draft);
   document.getElementById("send").disabled = true;
 });
 addEventListener("pageshow", (event) => { if (event.persisted) check(); });
@@ -157,6 +158,12 @@ new Completion(area, document.getElementById("completions"),
     ({ name: cell.dataset.known, about: cell.nextElementSibling.textContent })));
 
 const first = JSON.parse(document.getElementById("checked").dataset.result);
+const failed = sessionStorage.getItem("submitted"); // it is not there after a job was made
+sessionStorage.removeItem("submitted");
+if (failed && first.errors.length) { // the server sent the text back
+  sessionStorage.removeItem(failed);
+  remember();
+}
 const kept = sessionStorage.getItem(draft);
 if (kept !== null && !first.errors.length) area.value = kept;
 showErrors(first.errors);
