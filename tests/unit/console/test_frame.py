@@ -139,3 +139,40 @@ def test_a_part_above_a_limit_is_asked_again():
     gateway.send = limited  # type: ignore[method-assign]
     assert browser.get("/console/jobs").status_code == 200
     assert tries.count("/v1/training-jobs") == 3
+
+
+@pytest.mark.parametrize(
+    ("referer", "back"),
+    [
+        ("http://console/console/jobs/a?tab=logs", "/console/jobs/a?tab=logs"),
+        ("", "/console/jobs"),
+        ("http://elsewhere/page", "/console/jobs"),
+        ("http://[", "/console/jobs"),
+    ],
+)
+def test_a_form_that_failed_leads_back_to_its_page_and_is_not_sent_again(referer: str, back: str):
+    client, _ = console({"GET /v1/training-jobs/a": away()})
+
+    answer = client.post(
+        "/console/jobs/cancel", data={"csrf": csrf(), "job": "a"}, headers={"referer": referer}
+    )
+
+    assert answer.status_code == 503
+    assert "refresh" not in answer.headers
+    assert "tries again" not in answer.text
+    assert f'href="{back}">Go back' in answer.text
+
+
+@pytest.mark.parametrize(
+    "error", [away(), problem(503, "history-away", "x"), problem(429, "m", "x")]
+)
+def test_a_part_whose_source_is_away_or_busy_does_not_take_the_page_with_it(error: Exception):
+    client, _ = console(
+        {"GET /v1/training-jobs": JobPage(jobs=[], cursor=None)}
+        | {f"GET /v1/{name}": error for name in ("queue", "alerts", "incidents")}
+    )
+
+    answer = client.get("/console/overview")
+
+    assert answer.status_code == 200
+    assert "Incidents cannot be read now" in answer.text

@@ -14,6 +14,7 @@ from typing import Any
 import structlog
 from jinja2 import Environment
 from starlette.applications import Starlette
+from starlette.datastructures import URL
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -65,6 +66,14 @@ _ADVICE = {
     503: "Training is not affected. This page tries again every 5 seconds.",
 }
 
+_ADVICE_POST = {
+    409: "Go back to see how it stands now.",
+    429: "Wait some seconds, then go back and send it again.",
+    500: "Go back and look whether it was done. An operator finds the error in the console's log.",
+    503: "Training is not affected. Go back and look whether it was done, then try again.",
+}
+"""After a form: its page cannot be loaded again, so nothing is sent twice."""
+
 
 @dataclass(frozen=True)
 class _Console:
@@ -84,16 +93,15 @@ class _Console:
                 view = await self._view(request, page)
                 return await handler(view)
             except ApiError as error:
-                return self.error(
-                    error.status, error.detail, view, [str(item) for item in _lines(error)]
-                )
+                lines = [str(item) for item in _lines(error)]
+                return self.error(request, error.status, error.detail, view, lines)
             except FormError as error:
-                return self.error(error.status, error.detail, view)
+                return self.error(request, error.status, error.detail, view)
             except GatewayAwayError as error:
-                return self.error(503, str(error), view)
+                return self.error(request, 503, str(error), view)
             except Exception:
                 log.exception("page failed", page=page.name)
-                return self.error(500, "", view)
+                return self.error(request, 500, "", view)
 
         return answer
 
@@ -116,22 +124,30 @@ class _Console:
         )
 
     def error(
-        self, status: int, detail: str, view: View | None = None, lines: list[str] | None = None
+        self,
+        request: Request,
+        status: int,
+        detail: str,
+        view: View | None = None,
+        lines: list[str] | None = None,
     ) -> Response:
         """A page that says what is wrong and what to do."""
+        posted = request.method == "POST"
+        advice = _ADVICE | (_ADVICE_POST if posted else {})
         values = {
             "code": status,
             "title": _TITLES.get(status, "This did not work"),
             "detail": detail,
             "lines": lines or [],
-            "advice": _ADVICE.get(status, "Go back, or load the page again."),
+            "advice": advice.get(status, "Go back, or load the page again."),
         }
         if view is not None:
-            answer = view.render("error.html", status, **values)
+            again = _page_before(view) if posted else _address(request.url)
+            answer = view.render("error.html", status, again=again, posted=posted, **values)
         else:
             bare = self.environment.get_template("bare_error.html")
             answer = HTMLResponse(bare.render(prefix=PREFIX, **values), status)
-        if status == 503 and (view is None or view.request.method == "GET"):
+        if status == 503 and not posted:
             answer.headers["refresh"] = str(_AGAIN_S)
         return answer
 
@@ -183,6 +199,20 @@ async def _home(_: Request) -> Response:
 
 async def _not_found(_: View) -> Response:
     raise FormError(404, "there is nothing at this address")
+
+
+def _address(url: URL) -> str:
+    """The path and query of an address of the console."""
+    return f"{url.path}{'?' if url.query else ''}{url.query}"
+
+
+def _page_before(view: View) -> str:
+    """The page with the form that was sent, else the first one of its kind."""
+    try:
+        before = _address(URL(view.request.headers.get("referer", "")))
+    except ValueError:
+        before = ""
+    return before if before.startswith(f"{PREFIX}/") else f"{PREFIX}{view.page.nav or '/'}"
 
 
 def _token(request: Request) -> str:

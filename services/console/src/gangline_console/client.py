@@ -135,6 +135,19 @@ class Api:
         _, text = await self.gateway.send(self.token, "GET", path, query, None)
         return _read(kind, text)
 
+    async def part(
+        self, path: str, kind: type[AnswerT], query: Query | None = None
+    ) -> AnswerT | None:
+        """The answer to a GET for one part of a page; None while its source is away or busy."""
+        try:
+            return await self.get(path, kind, query)
+        except GatewayAwayError:
+            return None
+        except ApiError as error:
+            if error.status not in {429, 503}:
+                raise
+            return None
+
     async def send(
         self,
         method: str,

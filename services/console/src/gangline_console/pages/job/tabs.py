@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from gangline_console.client import ApiError, Query, job_path
 from gangline_console.page import View
@@ -19,7 +19,6 @@ from gangline_schemas.api.questions import Explanation
 from gangline_schemas.api.runs import Comparison
 from gangline_schemas.job_file import write_document
 
-AnswerT = TypeVar("AnswerT")
 Values = dict[str, Any]
 LOG_LINES = 30
 _EVENT_PAGES = 5
@@ -38,9 +37,9 @@ async def _overview(view: View, job: Job) -> Values:
     path = job_path(job.job_id)
     events, checkpoints, incidents, lines = await asyncio.gather(
         _life(view, path),
-        _maybe(view, f"{path}/checkpoints", CheckpointList, {"limit": 1000}),
-        _maybe(view, "/v1/incidents", IncidentPage, {"job": job.job_id, "limit": 100}),
-        _maybe(view, f"{path}/logs", LogPage, {"tail": LOG_LINES}),
+        view.api.part(f"{path}/checkpoints", CheckpointList, {"limit": 1000}),
+        view.api.part("/v1/incidents", IncidentPage, {"job": job.job_id, "limit": 100}),
+        view.api.part(f"{path}/logs", LogPage, {"tail": LOG_LINES}),
     )
     rows = checkpoints.checkpoints if checkpoints is not None else []
     line = None
@@ -62,7 +61,7 @@ async def _life(view: View, path: str) -> list[BusEvent] | None:
     cursor: str | None = None
     for _ in range(_EVENT_PAGES):
         asked: Query = {"type": timeline.TYPES, "limit": 1000, "cursor": cursor}
-        page = await _maybe(view, f"{path}/events", EventPage, asked)
+        page = await view.api.part(f"{path}/events", EventPage, asked)
         if page is None:
             return found or None
         found += page.events
@@ -81,7 +80,7 @@ async def _ranks(view: View, job: Job) -> Values:
     path = job_path(job.job_id)
     ranks, incidents = await asyncio.gather(
         view.api.get(f"{path}/ranks", RankList, {"cursor": view.query("cursor") or None}),
-        _maybe(view, "/v1/incidents", IncidentPage, {"job": job.job_id, "limit": 1}),
+        view.api.part("/v1/incidents", IncidentPage, {"job": job.job_id, "limit": 1}),
     )
     slow: dict[int, Notice] = {}
     for notice in incidents.notices if incidents is not None else ():
@@ -107,7 +106,7 @@ async def _checkpoints(view: View, job: Job) -> Values:
 async def _config(view: View, job: Job) -> Values:
     other = view.query("with")
     first, compared = await asyncio.gather(
-        _maybe(view, f"{job_path(job.job_id)}/events", EventPage, {"limit": 1}),
+        view.api.part(f"{job_path(job.job_id)}/events", EventPage, {"limit": 1}),
         _compared(view, job.job_id, other),
     )
     diff = ""
@@ -145,18 +144,6 @@ async def _events(view: View, job: Job) -> Values:
 async def _explain(view: View, job: Job) -> Values:
     found = await view.api.get(f"{job_path(job.job_id)}/explain", Explanation)
     return {"explained": found, "live": ("events",)}
-
-
-async def _maybe(
-    view: View, path: str, kind: type[AnswerT], query: Query | None = None
-) -> AnswerT | None:
-    """An answer; None while history is away, which the page says."""
-    try:
-        return await view.api.get(path, kind, query)
-    except ApiError as error:
-        if error.status != 503:
-            raise
-        return None
 
 
 TABS: Mapping[str, Tab] = {

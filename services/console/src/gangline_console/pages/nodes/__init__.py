@@ -7,7 +7,6 @@ from urllib.parse import quote
 
 from starlette.responses import Response
 
-from gangline_console.client import ApiError
 from gangline_console.page import Page, View
 from gangline_schemas.api.cluster import Drained, Node, NodeList
 from gangline_schemas.api.incidents import IncidentPage
@@ -84,14 +83,9 @@ async def _node(view: View, node_id: str) -> Node:
 
 async def _incidents(view: View, node_id: str) -> IncidentPage | None:
     """None while history is away, which the page says."""
-    try:
-        return await view.api.get(
-            "/v1/incidents", IncidentPage, {"node": node_id, "limit": _INCIDENTS}
-        )
-    except ApiError as error:
-        if error.status != 503:
-            raise
-        return None
+    return await view.api.part(
+        "/v1/incidents", IncidentPage, {"node": node_id, "limit": _INCIDENTS}
+    )
 
 
 async def _change(view: View) -> Response:

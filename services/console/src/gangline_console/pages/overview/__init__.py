@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import TypeVar
 
 from starlette.responses import Response
 
-from gangline_console.client import ApiError, Query
 from gangline_console.page import Page, View
 from gangline_schemas.api.alerts import AlertList
 from gangline_schemas.api.cluster import Queue
@@ -19,17 +17,15 @@ COLOURS = ("job", "team", "utilization", "health")
 _ROWS = 6
 _DAY = timedelta(hours=24)
 
-AnswerT = TypeVar("AnswerT")
-
 
 async def _show(view: View) -> Response:
     wanted = view.query("by", COLOURS[0])
     since = (view.now - _DAY).isoformat(timespec="seconds")
     running, queue, alerts, incidents = await asyncio.gather(
         view.api.get("/v1/training-jobs", JobPage, {"state": ["running"], "limit": _ROWS}),
-        _part(view, "/v1/queue", Queue, {"limit": _ROWS}),
-        _part(view, "/v1/alerts", AlertList, {"limit": 100}),
-        _part(view, "/v1/incidents", IncidentPage, {"since": since, "limit": _ROWS}),
+        view.api.part("/v1/queue", Queue, {"limit": _ROWS}),
+        view.api.part("/v1/alerts", AlertList, {"limit": 100}),
+        view.api.part("/v1/incidents", IncidentPage, {"since": since, "limit": _ROWS}),
     )
     return view.render(
         "overview/page.html",
@@ -41,18 +37,6 @@ async def _show(view: View) -> Response:
         incidents=incidents,
         rows=_ROWS,
     )
-
-
-async def _part(
-    view: View, path: str, kind: type[AnswerT], query: Query | None = None
-) -> AnswerT | None:
-    """One part of the page; None while what it is read from is away, which the page says."""
-    try:
-        return await view.api.get(path, kind, query)
-    except ApiError as error:
-        if error.status != 503:
-            raise
-        return None
 
 
 PAGE = Page("overview", "Overview", nav="/overview", icon="overview", get={"/overview": _show})

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from starlette.responses import Response
 
-from gangline_console.client import ApiError
+from gangline_console.client import ApiError, GatewayAwayError
 from gangline_console.page import Page, View
 from gangline_console.pages.queue.timeline import Timeline, timeline
 from gangline_schemas.api.cluster import Queue, QueueEntry, TeamList
@@ -81,8 +81,10 @@ async def _outlook(view: View) -> QueueOutlook | str:
     except TimeoutError:
         return "the estimate takes longer than usual"
     except ApiError as error:
-        if error.status != 503:
+        if error.status not in {429, 503}:
             raise
+        return error.detail
+    except GatewayAwayError as error:
         return str(error)
 
 

@@ -37,11 +37,11 @@ async def _teams(view: View) -> Response:
 async def _report(view: View, days: str) -> UtilizationReport | None:
     since = (view.now - timedelta(days=int(days))).isoformat()
     try:
-        return await view.api.get(
+        return await view.api.part(
             "/v1/reports/utilization", UtilizationReport, {"from": since, "parts": _PARTS}
         )
     except ApiError as error:
-        if error.status not in {422, 429, 503}:
+        if error.status != 422:
             raise
         return None
 
