@@ -6,6 +6,13 @@ import { tail } from "./logs.js";
 
 const MOST_POINTS = 4000;
 
+/** Every second step of the older half, so that a page that stays open keeps few points. */
+function thinned(steps) {
+  const ordered = [...steps].sort((a, b) => a[0] - b[0]);
+  const older = ordered.length / 2;
+  return new Map(ordered.filter((_, at) => at >= older || at % 2 === 0));
+}
+
 /** Points of each metric by step; the last report of a step counts. */
 class Curves {
   constructor() {
@@ -16,7 +23,9 @@ class Curves {
   add(name, step, time, value) {
     if (!this.byName.has(name)) this.byName.set(name, new Map());
     this.start = this.start === null ? time : Math.min(this.start, time);
-    this.byName.get(name).set(step, [time, value]);
+    const steps = this.byName.get(name);
+    steps.set(step, [time, value]);
+    if (steps.size > 2 * MOST_POINTS) this.byName.set(name, thinned(steps));
   }
 
   history({ curves }) {
@@ -39,6 +48,7 @@ class Curves {
     if (smoothing > 0) {
       let mean = 0, weight = 0;
       ys = ys.map((value) => {
+        if (!Number.isFinite(value)) return value;
         mean = smoothing * mean + (1 - smoothing) * value;
         weight = smoothing * weight + (1 - smoothing);
         return mean / weight;

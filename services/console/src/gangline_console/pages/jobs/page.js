@@ -2,6 +2,7 @@
 import { badge, duration, number, percent, time } from "../../format.js";
 import { follow, get } from "../../live.js";
 
+const MOST_ROWS = 500;
 const loaded = Date.now();
 const table = () => document.getElementById("jobs");
 
@@ -80,6 +81,8 @@ function changed(job) {
   const fresh = made(job);
   fill(fresh, job);
   rows.prepend(fresh);
+  const old = rows.children.length > MOST_ROWS && !rows.lastElementChild.querySelector(":checked");
+  if (old) rows.lastElementChild.remove(); // it is on a later page
 }
 
 function picked() {

@@ -4,7 +4,11 @@ import { atMost, follow } from "../../live.js";
 const one = document.getElementById("node")?.dataset.node;
 const part = one ? "node" : "nodes";
 
-const read = atMost(2000, async () => {
+// A table of many nodes changes all the time, and is long to make.
+const rows = document.querySelectorAll("#nodes tr[data-node]").length;
+
+const read = atMost(rows > 100 ? 15_000 : 2000, async () => {
+  if (document.hidden) return;
   const answer = await fetch(location.href).catch(() => null);
   if (!answer?.ok) return;
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById(part);
@@ -15,3 +19,4 @@ follow("/v1/changes?kind=node", {
   node: (node) => { if (!one || node.node_id === one) read(); },
   snapshot: read,
 }, { onAgain: read });
+document.addEventListener("visibilitychange", read);

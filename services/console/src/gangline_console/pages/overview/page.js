@@ -16,7 +16,7 @@ function put(name, text, unit) {
 
 function figures(found) {
   put("used", number(found.gpus_used), `of ${number(found.gpus)}`);
-  const free = [...map.nodes.values()].filter((node) => standing(node) === "ready")
+  const free = [...map.nodes.values()].filter((node) => node.status === "ready")
     .reduce((sum, node) => sum + node.gpus.length - node.gangs.reduce((all, gang) => all + gang.gpus.length, 0), 0);
   put("free", number(free));
   const largest = found.largest_gangs.reduce((best, item) => !best || item.gpus > best.gpus ? item : best, null);
@@ -71,8 +71,12 @@ function table() {
   }));
 }
 
-const again = atMost(2000, read);
+/** Nodes change in place at once; figures of the cluster need the whole map, which may be long. */
+const reread = () => document.hidden || read();
+const soon = atMost(2000, reread), later = atMost(15_000, reread);
+const again = () => (map.nodes.size > 100 ? later : soon)();
 const lists = atMost(3000, async () => {
+  if (document.hidden) return;
   const answer = await fetch(location.href).catch(() => null);
   if (!answer?.ok) return;
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
@@ -85,10 +89,15 @@ const lists = atMost(3000, async () => {
   }
 });
 
+const running = new Set(); // jobs whose start the lists have seen
+
 function job(changed) {
+  const runs = changed.state === "running", seen = running.has(changed.job_id);
+  if (runs) running.add(changed.job_id);
+  else running.delete(changed.job_id);
   const row = document.querySelector(`#lists tr[data-job="${CSS.escape(changed.job_id)}"]`);
-  if (!row) return changed.state === "running" ? lists() : undefined;
-  if (changed.state !== "running") return lists();
+  if (runs ? !row && !seen : row) return lists();
+  if (!row) return;
   row.querySelector("[data-cell=step]").textContent =
     number(changed.step) + (changed.total_steps ? ` of ${number(changed.total_steps)}` : "");
   row.querySelector("[data-cell=left]").textContent = duration(changed.estimated_remaining_s);
@@ -125,7 +134,8 @@ async function uses() {
     said.textContent = `It cannot be read now: ${error.message}`;
   }
 }
-setInterval(uses, 60_000);
+setInterval(() => document.hidden || uses(), 60_000);
+document.addEventListener("visibilitychange", () => { again(); lists(); });
 
 await read();
 uses();
