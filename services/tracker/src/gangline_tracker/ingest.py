@@ -183,6 +183,8 @@ class Pipeline:
 
     def cycle(self, timeout_s: float) -> int:
         """Steps 2 and 3, once; how many records were taken. Raises what an INSERT raised."""
+        if self._writing is not None and self._writing.done():
+            self._settle()  # no further record may come that would wait for it
         records = self._reader.poll(self._max_poll, timeout_s)
         for record in records:
             self._take(record)
