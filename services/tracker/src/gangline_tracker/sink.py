@@ -22,6 +22,8 @@ INSERT_SETTINGS = {
     "max_insert_threads": 1,
     "max_execution_time": 60,
 }
+_RUNS_AT_ONCE = 1000
+"""Parameters stand in the address of a request, whose length is limited."""
 
 
 class ClickHouseSink:
@@ -53,9 +55,10 @@ class ClickHouseSink:
         Rows that are inserted later stay. Raises EngineUnavailable: outcome unknown.
         """
         try:
-            self._client.command(
-                f"ALTER TABLE gangline.{table} DELETE WHERE run_id IN {{runs:Array(String)}}",
-                parameters={"runs": list(run_ids)},
-            )
+            for first in range(0, len(run_ids), _RUNS_AT_ONCE):
+                self._client.command(
+                    f"ALTER TABLE gangline.{table} DELETE WHERE run_id IN {{runs:Array(String)}}",
+                    parameters={"runs": list(run_ids[first : first + _RUNS_AT_ONCE])},
+                )
         except OperationalError as error:
             raise EngineUnavailable(f"the removal from {table} was not acknowledged") from error
