@@ -39,6 +39,7 @@ def test_the_words_of_a_filter() -> None:
         ("foo.bar = 1", "at character 1: 'foo' is not known; write params, metrics, tags"),
         ("started_at > 'yesterday'", "'yesterday' is no time"),
         ("gpus IN 3", "at character 9: expected a list in parentheses, found '3'"),
+        ("gpus = " + "1" * 5900 + "a", "at character 8: '1' has no meaning here"),
         ("gpus = 1; DROP TABLE runs", "at character 9: ';' has no meaning here"),
     ],
 )

@@ -28,8 +28,8 @@ _KINDS: dict[str, Kind] = {
     "attribute": "attribute", "attributes": "attribute", "attr": "attribute", "run": "attribute",
 }  # fmt: skip
 _WORDS = re.compile(
-    r"""\s*(?:
-    (?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?![\w.]))
+    r"""\s*+(?:
+    (?P<number>[+-]?(?:\d++(?:\.\d*+)?+|\.\d++)(?:[eE][+-]?\d++)?+(?![\w.]))
   | (?P<text>'(?:[^']|'')*'|"[^"]*"|`[^`]*`)
   | (?P<operator><=|>=|!=|<>|==|[=<>(),.])
   | (?P<name>[A-Za-z_][\w/-]*)
