@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from gangline_gateway import gang_heartbeats, present
+from gangline_gateway.gpu_map import map_node
 from gangline_schemas.api.jobs import Ranks
 from gangline_schemas.events.faults import (
     NodeDistrusted,
@@ -180,3 +181,11 @@ def test_a_broken_heartbeat_is_no_heartbeat() -> None:
     model = fold([JOINED])
     model.live.take_heartbeat("n0", NOW, b"\xff not json")
     assert shown(model).cpu_percent is None
+
+
+@pytest.mark.parametrize("value", [b"1e999", b"-Infinity", b"NaN", b'"80"', b"{}"])
+def test_a_heartbeat_with_a_wrong_utilization_leaves_the_map(value: bytes) -> None:
+    model = fold([JOINED])
+    beat = b'{"incarnation": "i", "gpus": [{"index": 0, "utilization": %b}]}' % value
+    model.live.take_heartbeat("n0", NOW, beat)
+    assert map_node(model.view(), node_of(model), None).utilization is None

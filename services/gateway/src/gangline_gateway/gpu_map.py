@@ -76,7 +76,7 @@ def _utilization(node: LiveNode) -> dict[int, int | None]:
             return {}
         used = ((int(gpu["index"]), gpu.get("utilization")) for gpu in beat.get("gpus", ()))
         return {index: None if value is None else round(value) for index, value in used}
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return {}  # an invalid heartbeat; its consumer puts it into the DLQ
 
 
