@@ -9,7 +9,7 @@ import pytest
 from gangline_bus.codec import UndecodableError
 from gangline_bus.dlq import refused_record
 from gangline_bus.memory import Broker
-from gangline_bus.ports import Record
+from gangline_bus.ports import Headers, Record
 from gangline_bus.topics import TopicNames, create_topics
 from gangline_gateway.dead_letters import SHOWN_CHARS, DeadLetters
 from gangline_gateway.problems import ProblemError
@@ -28,10 +28,16 @@ class Letters:
         self.read = DeadLetters(lambda: self.broker.connect("reader"), NAMES)
         self.sent = 0
 
-    def refuse(self, topic: Topic, value: bytes = b"{}", reason: str = "is wrong") -> None:
+    def refuse(
+        self,
+        topic: Topic,
+        value: bytes = b"{}",
+        reason: str = "is wrong",
+        headers: Headers = HEADERS,
+    ) -> None:
         self.sent += 1
         name = NAMES.name(topic)
-        record = Record(name, 2, self.sent, b"k", value, HEADERS, 1000 + self.sent)
+        record = Record(name, 2, self.sent, b"k", value, headers, 1000 + self.sent)
         error = UndecodableError(reason)
         self.bus.writer().send(refused_record(record, error, dlq=NAMES.dlq(name)))
 
@@ -66,6 +72,15 @@ def test_a_letter_says_where_it_was_and_why_it_was_refused() -> None:
     assert (one.topic, one.partition, one.offset) == ("gangline.requests", 2, 1)
     assert (one.type, one.source, one.subject) == ("job.submitted", "/sdk", "job-1")
     assert one.reason == "resources.gpus: must be at least 1"
+
+
+@pytest.mark.parametrize("size", ["\u00b2", "9" * 900, "-1"])
+def test_a_size_that_the_sender_claims_hides_no_letter(size: str) -> None:
+    letters = Letters()
+    claims = (*HEADERS, ("gangline_dlq_value_bytes", size.encode()))
+    letters.refuse(Topic.REQUESTS, headers=claims)
+    (one,) = letters.all(10)
+    assert (one.size_bytes, one.cut) == (2, False)
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ SHOWN_CHARS = 16_384
 _READ_S = 5.0
 _COUNTS_S = 5.0
 _CURSOR = re.compile(r"([a-z-]{1,40})\.(\d{1,18})", re.ASCII)
+_DIGITS = re.compile(r"\d{1,18}", re.ASCII)
 _ENV_TEXT = re.compile(r"(['\"]?env['\"]?\s*[:=]\s*)\{[^}]*\}?")
 TOPICS = tuple(topic for topic, entry in catalog().items() if not entry.compacted)
 """Topics that have dead letters."""
@@ -137,7 +138,7 @@ def dead_letter(record: Record, names: TopicNames) -> DeadLetter:
     """A record of a DLQ as answers show it: redacted, in printable characters."""
     headers = {name: (value or b"").decode(errors="replace") for name, value in record.headers}
     text = _text(record.value)
-    size = headers.get("gangline_dlq_value_bytes", "")
+    size = _number(headers.get("gangline_dlq_value_bytes"))
     return DeadLetter(
         topic=headers.get("gangline_dlq_topic", record.topic).removeprefix(names.prefix),
         partition=_number(headers.get("gangline_dlq_partition")),
@@ -149,7 +150,7 @@ def dead_letter(record: Record, names: TopicNames) -> DeadLetter:
         subject=_header(headers, "ce_subject"),
         reason=_header(headers, "gangline_dlq_error"),
         trace=_header(headers, "gangline_dlq_trace"),
-        size_bytes=int(size) if size.isdigit() else len(record.value),
+        size_bytes=size or len(record.value),
         message=text[:SHOWN_CHARS],
         cut=len(text) > SHOWN_CHARS or bool(size),
     )
@@ -187,7 +188,8 @@ def _printable(text: str) -> str:
 
 
 def _number(text: str | None) -> int:
-    return int(text) if text is not None and text.isdigit() else 0
+    """0 for what is none: senders may have set headers of these names."""
+    return int(text) if text is not None and _DIGITS.fullmatch(text) else 0
 
 
 def _cursor(ends: Mapping[Topic, int]) -> str:
