@@ -84,6 +84,7 @@ export function logs(id) {
       : `${count.toLocaleString("en-US")} lines here${atEnd ? ", up to the newest" : ""}${skipped ? `; ${skipped.toLocaleString("en-US")} passed too fast to be shown, scroll up to read them` : ""}`;
   }
 
+  const failed = (error) => { note.textContent = `The log cannot be read: ${error.message}. Load the page again.`; };
   const bottom = () => place.scrollHeight - place.scrollTop - place.clientHeight < 40;
   const down = () => { place.scrollTop = place.scrollHeight; };
 
@@ -169,8 +170,8 @@ export function logs(id) {
   }
 
   place.addEventListener("scroll", atMost(100, () => {
-    if (place.scrollTop < 200) older();
-    else if (bottom()) newer();
+    if (place.scrollTop < 200) older().catch(failed);
+    else if (bottom()) newer().catch(failed);
   }));
   let movedAt = -Infinity;
   for (const name of ["wheel", "touchmove", "pointerdown", "keydown"]) {
@@ -179,10 +180,9 @@ export function logs(id) {
   place.addEventListener("scroll", () => { // by the user, not by lines that come
     if (performance.now() - movedAt < 1000 && !bottom()) following.checked = false;
   });
-  following.addEventListener("change", () => { if (following.checked) toEnd(); });
-  document.getElementById("to-start").addEventListener("click", toStart);
-  document.getElementById("to-end").addEventListener("click", () => { following.checked = true; toEnd(); });
-  const failed = (error) => { note.textContent = `The log cannot be read: ${error.message}. Load the page again.`; };
+  following.addEventListener("change", () => { if (following.checked) toEnd().catch(failed); });
+  document.getElementById("to-start").addEventListener("click", () => toStart().catch(failed));
+  document.getElementById("to-end").addEventListener("click", () => { following.checked = true; toEnd().catch(failed); });
   async function errorLines() {
     if (filter.has("errors")) return;
     const page = await ask({ errors: "true", limit: 100 });
