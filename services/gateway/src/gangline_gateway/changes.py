@@ -15,6 +15,7 @@ import asyncio
 import secrets
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal
@@ -95,6 +96,8 @@ class Changes:
         self._task: asyncio.Task[None] | None = None
         self._boot = secrets.token_hex(4)
         self._number = 0
+        # Not the threads of `to_thread`: readers that wait for ClickHouse may hold all of these.
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="changes")
 
     async def follow(
         self, visible: frozenset[str] | None, kinds: frozenset[Kind], last_id: str | None
@@ -137,6 +140,7 @@ class Changes:
     ) -> tuple[_Group, asyncio.Task[None]]:
         group = self._groups.get((visible, kinds))
         if group is None:
+            self._number += 1  # what is collected now is not for this group: it cannot resume
             group = self._groups[visible, kinds] = _Group(visible, kinds, self._number)
         group.viewers += 1
         if self._task is None or self._task.done():
@@ -163,7 +167,9 @@ class Changes:
             self._forget(loop.time())
             sights = {group.visible for group in self._groups.values()}
             try:
-                rows = await asyncio.to_thread(collector.rows, loop.time(), sights)
+                rows = await loop.run_in_executor(
+                    self._threads, collector.rows, loop.time(), sights
+                )
             except Behind:
                 collector = _Collector(self._tail, self._clock)
                 self._reload()
