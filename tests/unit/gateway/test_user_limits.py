@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+
 import pytest
 
 from gangline_gateway.problems import ProblemError
-from gangline_gateway.user_limits import RequestLimits, RequestRates, UserSlots
+from gangline_gateway.user_limits import (
+    Places,
+    RequestLimits,
+    RequestRates,
+    UserSlots,
+    current_user,
+)
 
 
 class Clock:
@@ -73,4 +81,21 @@ def test_slots_are_given_back_whatever_happens() -> None:
     ):
         pass
     with slots.hold("ada"), slots.hold("bob"):
+        pass
+
+
+@pytest.mark.parametrize(("other", "status"), [("ada", 429), ("bob", 503)])
+def test_questions_that_hold_threads_are_bounded_by_user_and_in_all(
+    other: str, status: int
+) -> None:
+    places = Places(2, 2, "questions")
+
+    def ask(user: str) -> AbstractContextManager[None]:
+        current_user.set(user)
+        return places.hold()
+
+    with ask("ada"), ask("ada"), pytest.raises(ProblemError) as refused, ask(other):
+        pass
+    assert refused.value.status == status
+    with ask(other):
         pass

@@ -10,9 +10,11 @@ from urllib3.exceptions import HTTPError
 
 from gangline_gateway.history import HistoryRun
 from gangline_gateway.problems import unavailable
+from gangline_gateway.user_limits import Places
 from gangline_schemas.api.runs import Run
 from gangline_schemas.run_search import RUNS_PATH, FoundRun, FoundRuns, RunSearch
 
+AT_ONCE, PER_USER = 12, 4
 _TIMEOUT = urllib3.Timeout(connect=5.0, read=60.0)
 """The first request after a start waits until MLflow is loaded."""
 
@@ -25,6 +27,7 @@ class MlflowRuns:
     token: str = field(repr=False)
 
     def __post_init__(self) -> None:
+        self._places = Places(AT_ONCE, PER_USER, "searches of MLflow's runs")
         self._pool = urllib3.PoolManager(maxsize=4, timeout=_TIMEOUT, retries=False)
 
     def run(self, run_id: str, teams: frozenset[str] | None) -> HistoryRun | None:
@@ -34,7 +37,11 @@ class MlflowRuns:
         return history_run(found[0].run) if found else None
 
     def search(self, asked: RunSearch) -> tuple[FoundRun, ...]:
-        """A page of runs."""
+        """A page of runs. Also raises a 429 problem."""
+        with self._places.hold():
+            return self._search(asked)
+
+    def _search(self, asked: RunSearch) -> tuple[FoundRun, ...]:
         try:
             answer = self._pool.request(
                 "POST",

@@ -26,6 +26,7 @@ from gangline_bus.ports import Bus, TopicPartition
 from gangline_bus.snapshot import Snapshots, SnapshotStore
 from gangline_gateway.problems import invalid, unavailable
 from gangline_gateway.scheduling import Shard
+from gangline_gateway.user_limits import Places
 from gangline_scheduler.core.decide import Scheduler
 from gangline_scheduler.core.policy.configured import policy_in
 from gangline_scheduler.core.snapshot import codec
@@ -37,6 +38,7 @@ EVERY = 20_000
 KEPT = 16
 WITHIN_S = 20.0
 WAIT_S = 5.0
+WAITING, PER_USER = 8, 4
 LOOK_S = 600.0
 PAUSE_EACH, PAUSE_S = 200, 0.002
 
@@ -94,6 +96,7 @@ class Past:
         self._scheduler = Scheduler()
         self._states = {place: _States() for place in places}
         self._lock = threading.Lock()
+        self._waiting = Places(WAITING, PER_USER, "past times")
         self._first: datetime | None = None
 
     def earliest(self) -> datetime | None:
@@ -105,17 +108,21 @@ class Past:
 
     def shards(self, at: datetime) -> tuple[Sequence[Shard], int]:
         """All shards at a time, and the number of events until then. Raises problems."""
-        if not self._lock.acquire(timeout=WAIT_S):
-            raise unavailable("busy", "another past time is being read; try again")
-        try:
-            deadline_s = time.monotonic() + self._within_s
-            found = [self._at(place, at, deadline_s) for place in self._places]
-        finally:
-            self._lock.release()
+        with self._waiting.hold():
+            found = self._all_at(at)
         if not any(one.next_seq for one in found):
             raise invalid("time", "is before the first decision; see /v1/history/range")
         shards = [Shard(one.state, policy_in(one.state)) for one in found]
         return shards, sum(one.next_seq for one in found)
+
+    def _all_at(self, at: datetime) -> list[Folded[State]]:
+        if not self._lock.acquire(timeout=WAIT_S):
+            raise unavailable("busy", "another past time is being read; try again")
+        try:
+            deadline_s = time.monotonic() + self._within_s
+            return [self._at(place, at, deadline_s) for place in self._places]
+        finally:
+            self._lock.release()
 
     def _at(self, place: TopicPartition, at: datetime, deadline_s: float) -> Folded[State]:
         try:

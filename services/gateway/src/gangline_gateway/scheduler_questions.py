@@ -16,6 +16,7 @@ import structlog
 from gangline_gateway.followed import NoStateError
 from gangline_gateway.scheduling import Shard, shards
 from gangline_gateway.tail import Tail
+from gangline_gateway.user_limits import Places
 from gangline_scheduler.core import questions
 from gangline_scheduler.core.outlook import outlook
 from gangline_schemas.api.questions import JobExplained, QueueOutlook, WhatIfAnswer
@@ -27,6 +28,7 @@ log = structlog.get_logger(__name__)
 WORK_S = 2.0
 WAIT_S = 1.0
 AT_ONCE = 2
+WAITING, PER_USER = 8, 4
 KEPT_S = 2.0
 """The outlook of the queue is the same for all callers, so it is kept for so long."""
 
@@ -44,6 +46,7 @@ class SchedulerQuestions:
         self._wait_s = wait_s
         self._slots = threading.BoundedSemaphore(AT_ONCE)
         self._outlooking = threading.Lock()
+        self._waiting = Places(WAITING, PER_USER, "outlooks")
         self._outlook: QueueOutlook | None = None
 
     def explain(self, job_id: str, now: datetime) -> JobExplained | None:
@@ -71,12 +74,23 @@ class SchedulerQuestions:
         return WhatIfAnswer.decode(self._apart(work))
 
     def outlook(self, now: datetime) -> QueueOutlook:
-        """The outlook of all queues, at most `KEPT_S` old. Raises NoAnswerError."""
-        with self._outlooking:
-            kept = self._outlook
-            if kept is None or not 0 <= (now - kept.as_of).total_seconds() < KEPT_S:
-                kept = self._outlook = self._new_outlook(now)
+        """The outlook of all queues, at most `KEPT_S` old. Raises NoAnswerError and problems."""
+        kept = self._kept(now)
+        if kept is not None:
             return kept
+        with self._waiting.hold():
+            if not self._outlooking.acquire(timeout=self._work_s + self._wait_s):
+                raise NoAnswerError("the outlook is being made; try again")
+            try:
+                found = self._outlook = self._kept(now) or self._new_outlook(now)
+                return found
+            finally:
+                self._outlooking.release()
+
+    def _kept(self, now: datetime) -> QueueOutlook | None:
+        kept = self._outlook
+        fresh = kept is not None and 0 <= (now - kept.as_of).total_seconds() < KEPT_S
+        return kept if fresh else None
 
     def _new_outlook(self, now: datetime) -> QueueOutlook:
         asked = self._shards()

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from gangline_gateway.problems import too_many
+from gangline_gateway.problems import too_many, unavailable
 
 _USERS_LOOKED_AT = 1000
 current_user: ContextVar[str] = ContextVar("current_user", default="")
@@ -79,6 +79,26 @@ class RequestRates:
             if now_s - seen_s < full_s
         }
         self._look_at = max(_USERS_LOOKED_AT, 2 * len(self._left))
+
+
+class Places:
+    """At most `in_all` and `per_user` questions that hold a thread: other routes need threads."""
+
+    def __init__(self, in_all: int, per_user: int, what: str) -> None:
+        self._places = threading.BoundedSemaphore(in_all)
+        self._users = UserSlots(per_user, what)
+        self._what = what
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Holds a place for the current user. Raises a 429 or 503 problem at once."""
+        with self._users.hold(current_user.get()):
+            if not self._places.acquire(blocking=False):
+                raise unavailable("busy", f"too many {self._what} are running; try again")
+            try:
+                yield
+            finally:
+                self._places.release()
 
 
 class UserSlots:
