@@ -11,10 +11,11 @@ from gangline_schemas.api.incidents import IncidentPage, Totals
 from gangline_schemas.api.jobs import RankList, RankRow
 from gangline_schemas.api.logs import BusEvent, EventPage, LogLine, LogPage
 from gangline_schemas.api.questions import Explanation
-from gangline_schemas.api.runs import Restored
+from gangline_schemas.api.runs import Restored, RunPage
 from gangline_schemas.job import JobSpec
 from gangline_schemas.job_file import read_document
 from support.builders.console import AT, console, csrf, job
+from support.builders.runs import run
 from support.fakes.console_gateway import problem
 
 ID = "llama-0a1b"
@@ -173,3 +174,16 @@ def test_a_number_that_is_none_is_refused() -> None:
     assert answer.status_code == 422
     assert "give a whole number" in answer.text
     assert not any(item[0].startswith("POST") for item in gateway.asked)
+
+
+def test_a_run_that_an_mlflow_client_made_is_shown_by_mlflow() -> None:
+    there, elsewhere = "ab" * 16, "cd" * 16
+    browser, gateway = console({"GET /v1/runs": RunPage(runs=[run(there)], cursor=None)})
+
+    answer = browser.get(f"/console/jobs/{there}")
+
+    assert answer.headers["location"] == f"/mlflow/teams/nlp/#/runs/{there}"
+    assert gateway.asked[-1][1]["where"] == f"run_id = '{there}'"
+    assert browser.get("/console/jobs/llama-0").status_code == 404
+    nothing, _ = console({"GET /v1/runs": RunPage(runs=[], cursor=None)})
+    assert nothing.get(f"/console/jobs/{elsewhere}").status_code == 404
