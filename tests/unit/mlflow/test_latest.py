@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 sa = pytest.importorskip("sqlalchemy")
 
@@ -109,3 +111,18 @@ def test_statistics_are_gathered_beside_open_connections(engine: sa.Engine) -> N
     table.write({("r1", "a"): (1, 1, 1.0, False)}, {0: 1})
     with engine.begin() as connection:
         assert connection.execute(sa.text("SELECT count(*) FROM sqlite_stat1")).scalar()
+
+
+def test_a_database_that_another_writer_holds_keeps_its_statistics(tmp_path: Path) -> None:
+    path = tmp_path / "test.db"
+    engine = sa.create_engine(f"sqlite:///{path}", connect_args={"timeout": 0})
+    with engine.begin() as connection:
+        for statement in TABLES:
+            connection.execute(sa.text(statement))
+    table = LatestTable(engine)
+    holder = sqlite3.connect(path)
+    holder.execute("BEGIN EXCLUSIVE")
+    with capture_logs() as logs:
+        table.analyze()
+    holder.close()
+    assert [line["event"] for line in logs] == ["no statistics are gathered"]

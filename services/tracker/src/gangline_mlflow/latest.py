@@ -113,14 +113,19 @@ class LatestTable:
     def analyze(self) -> None:
         """SQLite: gather the statistics without which a search of 10,000 runs takes seconds.
 
-        MLflow never does; PostgreSQL does by itself. New connections see them.
+        MLflow never does; PostgreSQL does by itself. New connections see them. While the database
+        does not answer, the earlier ones stay.
         """
-        if self._engine.dialect.name == "sqlite":
-            with self._engine.begin() as connection:
+        if self._engine.dialect.name != "sqlite":
+            return
+        try:
+            with transaction(self._engine) as connection:
                 connection.execute(sa.text(f"PRAGMA analysis_limit = {_ANALYZED}"))
                 for table in ("runs", "latest_metrics", "params", "tags"):
                     connection.execute(sa.text(f"ANALYZE {table}"))
-            self._engine.dispose()
+        except DatabaseAway as error:
+            log.warning("no statistics are gathered", error=str(error))
+        self._engine.dispose()
 
     @staticmethod
     def _write(connection: sa.Connection, latest: Latest, positions: dict[int, int]) -> None:
