@@ -31,6 +31,11 @@ HTML = {"Accept": "text/html,*/*;q=0.8"}
 async def console(scope: Scope, receive: Receive, send: Send) -> None:
     """Says what it got."""
     request = Request(scope, receive)
+    if scope["path"] == "/console/half":
+        length = [(b"content-length", b"100")]
+        await send({"type": "http.response.start", "status": 200, "headers": length})
+        await send({"type": "http.response.body", "body": b"half", "more_body": True})
+        raise ConnectionResetError
     if scope["path"] == "/console/moved":
         answer: Response = PlainTextResponse("", 303, {"Location": "/console/jobs"})
     else:
@@ -212,6 +217,12 @@ def test_when_the_console_is_away_scripts_get_a_problem(
     away: Gateway, headers: dict[str, str]
 ) -> None:
     refused = away.ask("GET", "/console/jobs", headers=headers)
+    assert refused.status_code == 503
+    assert refused.json()["type"] == "urn:gangline:problem:no-console"
+
+
+def test_a_console_that_ends_while_it_answers_is_away(gateway: Gateway) -> None:
+    refused = gateway.ask("GET", "/console/half", headers={"Accept": "*/*"})
     assert refused.status_code == 503
     assert refused.json()["type"] == "urn:gangline:problem:no-console"
 

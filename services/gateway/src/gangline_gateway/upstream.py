@@ -128,7 +128,11 @@ async def _hand_back(response: aiohttp.ClientResponse, send: Send) -> None:
     ]
     length = response.content_length
     if length is not None and length <= WHOLE_BYTES:
-        await answer(send, response.status, headers, await response.read())
+        try:
+            body = await response.read()
+        except (aiohttp.ClientError, TimeoutError) as error:  # it ended while it answered
+            raise NoUpstreamError(repr(error)[:300]) from None
+        await answer(send, response.status, headers, body)
         return
     await send({"type": "http.response.start", "status": response.status, "headers": headers})
     async for piece in response.content.iter_any():
