@@ -144,3 +144,14 @@ def test_states_are_counted():
     text = browser.get("/console/jobs?state=running&team=research").text
 
     assert 'href="/console/jobs?state=failed&amp;team=research"' in text
+
+
+def test_the_list_is_there_while_rest_cannot_say_the_teams():
+    client, _ = console(
+        lists(job()) | {"GET /v1/teams": problem(503, "no-state", "quota is newer")}
+    )
+
+    answer = client.get("/console/jobs")
+
+    assert answer.status_code == 200
+    assert "<option>research</option>" in answer.text, "a team of the token"

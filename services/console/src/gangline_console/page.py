@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from gangline_console.client import Api
 from gangline_console.forms import Form
-from gangline_schemas.api.cluster import Whoami
+from gangline_schemas.api.cluster import TeamList, Whoami
 
 Handler = Callable[["View"], Awaitable[Response]]
 PREFIX = "/console"
@@ -64,6 +64,11 @@ class View:
     def query_all(self, name: str) -> list[str]:
         """All values of one name in the address's query, without empty ones."""
         return [value for value in self.request.query_params.getlist(name) if value]
+
+    async def teams(self) -> list[str]:
+        """The names of the teams that the user sees; the token's own while REST cannot say."""
+        found = await self.api.part("/v1/teams", TeamList)
+        return sorted(self.who.teams if found is None else (team.team for team in found.teams))
 
     def path(self, name: str) -> str:
         """A part of the path, as `{name}` in the route; quote it before use in other paths."""

@@ -21,7 +21,6 @@ from gangline_schemas.api.alerts import (
     SilenceList,
     Threshold,
 )
-from gangline_schemas.api.cluster import TeamList
 
 SEVERITIES: dict[str, tuple[str, str]] = {
     "info": ("run", "i"),
@@ -87,12 +86,11 @@ async def _ask(view: View) -> Response:
         chosen = next((one for one in found.alerts if str(one.number) == number_of), None)
         if chosen is None:
             raise FormError(404, f"there is no alert {number_of} that you may see")
-    teams = await view.api.get("/v1/teams", TeamList)
     return view.render(
         "alerts/silence.html",
         **_words("alerts"),
         chosen=chosen,
-        teams=[team.team for team in teams.teams],
+        teams=await view.teams(),
         rules=[rule.value for rule in AlertRule],
         hours=HOURS,
     )

@@ -14,7 +14,6 @@ from gangline_console import formats
 from gangline_console.client import ApiError, job_path
 from gangline_console.page import Page, View
 from gangline_console.render import time_tag
-from gangline_schemas.api.cluster import TeamList
 from gangline_schemas.api.jobs import Job, JobCounts, JobPage, JobSummary, KnownState
 
 MOST_AT_ONCE = 200
@@ -64,7 +63,7 @@ async def _show(view: View) -> Response:
     page, counts, teams = await asyncio.gather(
         view.api.get("/v1/training-jobs", JobPage, asked),
         view.api.get("/v1/training-jobs/counts", JobCounts, {**filters, "state": None}),
-        view.api.get("/v1/teams", TeamList),
+        view.teams(),
     )
     return view.render(
         "jobs/page.html",
@@ -78,7 +77,7 @@ async def _show(view: View) -> Response:
         orders=ORDERS,
         columns=COLUMNS,
         shown=wanted["column"] or DEFAULT,
-        teams=sorted(team.team for team in teams.teams),
+        teams=teams,
         cancelled=view.query("cancelled"),
         why=reason,
     )

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from gangline_console.client import ApiError, GatewayAwayError
 from gangline_console.page import Page, View
 from gangline_console.pages.queue.timeline import Timeline, timeline
-from gangline_schemas.api.cluster import Queue, QueueEntry, TeamList
+from gangline_schemas.api.cluster import Queue, QueueEntry
 from gangline_schemas.api.questions import ExpectedStart, QueueOutlook, ShardOutlook
 
 LIMIT = 200
@@ -56,7 +56,7 @@ async def _show(view: View) -> Response:
     team, cursor = view.query("team"), view.query("cursor")
     asked = {"team": team or None, "cursor": cursor or None, "limit": LIMIT}
     queue, outlook, teams = await asyncio.gather(
-        view.api.get("/v1/queue", Queue, asked), _outlook(view), view.api.get("/v1/teams", TeamList)
+        view.api.get("/v1/queue", Queue, asked), _outlook(view), view.teams()
     )
     found = outlook if isinstance(outlook, QueueOutlook) else None
     return view.render(
@@ -66,7 +66,7 @@ async def _show(view: View) -> Response:
         unknown="" if found is not None else outlook,
         as_of=view.now if found is None else found.as_of,
         team=team,
-        teams=sorted(item.team for item in teams.teams),
+        teams=teams,
         cursor=cursor,
         orders=ORDERS,
         first=FIRST,

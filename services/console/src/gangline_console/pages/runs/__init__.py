@@ -15,7 +15,6 @@ from starlette.responses import Response
 from gangline_console.client import ApiError, Query
 from gangline_console.page import Page, View
 from gangline_console.pages.runs import columns as of
-from gangline_schemas.api.cluster import TeamList
 from gangline_schemas.api.jobs import KnownState
 from gangline_schemas.api.runs import MAX_COMPARED, Final, Run, RunPage
 
@@ -56,9 +55,7 @@ async def _show(view: View) -> Response:
         wrong = _wrong(error, wanted)
         if wrong is None:
             raise
-    pins, teams = await asyncio.gather(
-        _some(view, split(view.query("pin"))), view.api.get("/v1/teams", TeamList)
-    )
+    pins, teams = await asyncio.gather(_some(view, split(view.query("pin"))), view.teams())
     metrics = {
         name: {**page.metrics.get(name, {}), **pins.metrics.get(name, {})}
         for name in {**page.metrics, **pins.metrics}
@@ -82,7 +79,7 @@ async def _show(view: View) -> Response:
         filtered=any(wanted[name] for name in _FILTERS[:-1]),
         wrong=wrong,
         states=get_args(KnownState),
-        teams=sorted(team.team for team in teams.teams),
+        teams=teams,
         sizes=SIZES,
         most=MAX_COMPARED,
         csv_runs=CSV_RUNS,

@@ -14,7 +14,6 @@ from gangline_console.pages.submit.checking import Checked, LineError, check, pl
 from gangline_console.pages.submit.editing import EditError, set_field
 from gangline_console.pages.submit.examples import examples, summary
 from gangline_console.pages.submit.fields import FIELDS, GROUPS, descriptions
-from gangline_schemas.api.cluster import TeamList
 from gangline_schemas.api.jobs import Job
 from gangline_schemas.job_file import JobFileError, read_document, write_document
 
@@ -38,17 +37,8 @@ async def _show(view: View) -> Response:
             text, note = write_document(job.spec), f"A copy of {job.name} ({job.job_id})."
     else:
         text = examples().get(view.query("example"), "")
-    text = text or START.format(team=_first_team(view, await _teams(view)))
+    text = text or START.format(team=_first_team(view, await view.teams()))
     return await _page(view, read(text), note)
-
-
-async def _teams(view: View) -> list[str]:
-    """The names of the teams that the user sees; of the token's own while REST cannot say."""
-    try:
-        found = await view.api.get("/v1/teams", TeamList)
-    except (ApiError, GatewayAwayError):
-        return sorted(view.who.teams)
-    return sorted(team.team for team in found.teams)
 
 
 def _first_team(view: View, teams: list[str]) -> str:
@@ -64,7 +54,7 @@ async def _page(view: View, checked: Checked, note: str = "", status: int = 200)
         result=result(checked),
         groups=GROUPS,
         about=descriptions(),
-        teams=await _teams(view),
+        teams=await view.teams(),
         examples={name: summary(text) for name, text in examples().items()},
         note=note,
         nonce=view.form.get("nonce") or secrets.token_hex(12),
