@@ -1,6 +1,6 @@
 // The map follows /v1/changes; the lists are read again when they may have changed.
 import { Chart } from "../../charts.js";
-import { duration, number } from "../../format.js";
+import { duration, exact, number } from "../../format.js";
 import { GpuMap, standing } from "../../gpumap.js";
 import { atMost, follow, get } from "../../live.js";
 
@@ -115,8 +115,7 @@ document.querySelector(".choice").addEventListener("click", (event) => {
 document.getElementById("map-table").addEventListener("toggle", table);
 
 const use = new Chart(document.getElementById("use"), {
-  x: "time",
-  xValue: (moment) => new Date(moment).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" }),
+  x: "time (UTC)", xValue: (moment) => exact(moment).slice(11, 16),
 });
 
 async function uses() {
@@ -141,5 +140,5 @@ await read();
 uses();
 follow("/v1/changes", {
   node: (node) => { map.change(node); again(); },
-  job, queue: lists, alert: lists, snapshot: () => { again(); lists(); },
+  job, queue: atMost(10_000, lists), alert: lists, snapshot: () => { again(); lists(); },
 }, { onAgain: () => { again(); lists(); } });
