@@ -1,5 +1,6 @@
 // The table, or the node, is read again when nodes change.
 import { atMost, follow } from "../../live.js";
+import { replacePart } from "../../parts.js";
 
 const one = document.getElementById("node")?.dataset.node;
 const part = one ? "node" : "nodes";
@@ -10,9 +11,7 @@ const rows = document.querySelectorAll("#nodes tr[data-node]").length;
 const read = atMost(rows > 100 ? 15_000 : 2000, async () => {
   if (document.hidden) return;
   const answer = await fetch(location.href).catch(() => null);
-  if (!answer?.ok) return;
-  const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById(part);
-  if (fresh) document.getElementById(part)?.replaceChildren(...fresh.childNodes);
+  if (answer?.ok) replacePart(part, await answer.text());
 });
 
 follow("/v1/changes?kind=node", {

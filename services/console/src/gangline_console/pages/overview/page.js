@@ -3,6 +3,7 @@ import { Chart } from "../../charts.js";
 import { duration, exact, number } from "../../format.js";
 import { GpuMap, standing } from "../../gpumap.js";
 import { atMost, follow, get } from "../../live.js";
+import { replacePart } from "../../parts.js";
 
 const place = document.getElementById("map");
 const open = (node) => { location.href = `/console/nodes/${encodeURIComponent(node.node_id)}`; };
@@ -79,8 +80,9 @@ const lists = atMost(3000, async () => {
   if (document.hidden) return;
   const answer = await fetch(location.href).catch(() => null);
   if (!answer?.ok) return;
-  const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
-  document.getElementById("lists").replaceWith(fresh.getElementById("lists"));
+  const text = await answer.text();
+  const fresh = new DOMParser().parseFromString(text, "text/html");
+  replacePart("lists", text);
   for (const stat of document.querySelectorAll("#figures .stat")) {
     if (["used", "free", "largest", "ready"].includes(stat.querySelector("[data-cell]")?.dataset.cell)) continue;
     const name = stat.querySelector("dt").textContent;
