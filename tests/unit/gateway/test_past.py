@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -107,6 +108,15 @@ def test_a_snapshot_of_another_log_is_skipped(broker: Broker) -> None:
     found = Past(broker.connect("t"), [PLACE], stored(log_of(COUNT, "other"), 30))
     assert jobs(found, 45) == 46
     assert "other1" not in found.shards(at(45))[0][0].state.jobs
+
+
+def test_a_snapshot_that_cannot_be_read_is_skipped(broker: Broker) -> None:
+    held = stored(broker, 30)
+    head = held.held[0].split(b"\n")[1] + b"\nnot compressed"
+    held.held.append(hashlib.sha256(head).hexdigest().encode() + b"\n" + head)
+    found = Past(broker.connect("t"), [PLACE], held)
+    assert jobs(found, 45) == 46
+    assert [one.seq for one in found._states[PLACE].kept] == [31]
 
 
 def test_a_state_of_another_log_cannot_be_continued(broker: Broker) -> None:

@@ -169,7 +169,7 @@ class Snapshots(Generic[StateT]):
         for data in self._kept(decider.name, place.partition):
             try:
                 yield self._loaded(*self._opened(data, decider, place))
-            except (SnapshotRefused, ValueError, TypeError, KeyError) as error:
+            except Exception as error:  # noqa: BLE001 - as in `restore`
                 log.warning("snapshot skipped", service=decider.name, reason=str(error)[:500])
 
     def due(self, next_seq: int, now: datetime) -> bool:
