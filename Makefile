@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Caches and virtual environment may lie on different file systems.
 export UV_LINK_MODE ?= $(if $(CI),copy,hardlink)
 
-.PHONY: help setup lock up demo test all-tests lint-log test-unit test-gpu test-limits lint format soak load chaos bench bench-scheduler bench-worker bench-tracker screenshots clean
+.PHONY: help setup lock up demo test all-tests lint-log test-unit test-gpu test-limits lint format soak load chaos bench bench-scheduler bench-worker bench-tracker bench-console screenshots clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -135,6 +135,10 @@ BENCH_TRACKER := sustained mlflow compare dashboards storage tracking tracking_g
 bench-tracker: $(STAMP) ## measure tracking, beside the genuine MLflow server and FastTrackML
 	@$(MAKE) --no-print-directory $(FASTTRACKML) || echo "no FastTrackML: its rows are left out"
 	@$(BIN)/python tests/bench/run.py --json build/bench-tracker.json $(BENCH_TRACKER:%=--only %)
+
+BENCH_CONSOLE := console compare_page
+bench-console: $(STAMP) ## measure the console: its pages in Chromium, 200 viewers of live pages
+	@$(BIN)/python tests/bench/run.py --json build/bench-console.json $(BENCH_CONSOLE:%=--only %)
 
 screenshots: $(STAMP) ## take pictures of the console's pages for its guide
 	@PYTHONPATH=tests $(BIN)/python tests/screenshots.py

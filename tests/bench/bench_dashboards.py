@@ -28,6 +28,8 @@ BEATS_S, STEPS, LONG_RUNS = 6 * 3600, 200_000, 3
 METRICS = ("loss", "lr", "grad_norm", "tokens_per_s", "step_s", "data_wait_s", "mfu")
 ONE_BLOCK = {"max_insert_block_size": 1_000_000, "min_insert_block_size_rows": 1_000_000}
 POINTS_PER_PANEL = 300
+NOWHERE = 9_999
+"""A partition that no topic has: a tracker over the store starts at the beginning of its topics."""
 _UNITS_S = {"h": 3600, "d": 86400}
 
 _AT = "(now64(3) - toIntervalSecond(toUInt32({days} * 86400 * (1 - number / {runs}))))"
@@ -62,9 +64,9 @@ if(number % 50 = 0, 'abandoned', 'committed') AS status FROM numbers({{runs}}))"
 _TYPES = """['job.submitted', 'job.queued', 'gang.allocated', 'job.state.changed',
 'job.state.changed', 'gang.running', 'checkpoint.committed', 'checkpoint.committed',
 'checkpoint.interval.advised', 'gang.released', 'usage.charged', 'alert.raised']"""
-_EVENTS = f"""INSERT INTO gangline.events SELECT 'gangline.scheduling', 0, number * 12 + place,
-{_AT} + toIntervalMillisecond(place * 40), type, toString(number), 'scheduler', {_SUBJECT},
-concat('team-', toString(number % {{teams}})), '',
+_EVENTS = f"""INSERT INTO gangline.events SELECT 'gangline.scheduling', {NOWHERE},
+number * 12 + place, {_AT} + toIntervalMillisecond(place * 40), type, toString(number),
+'scheduler', {_SUBJECT}, concat('team-', toString(number % {{teams}})), '',
 concat('{{{{"job_id": "x", "state": "running", "risk": "", "number": ', toString(number),
 ', "padding": "', repeat('x', 300), '"}}}}'), now()
 FROM (SELECT number, arrayJoin(arrayZip({_TYPES}, range(12))) AS pair, pair.1 AS type,
@@ -90,10 +92,15 @@ concat('run-', toString(number % 100)), '{METRICS[0]}', intDiv(number, 100),
 toUnixTimestamp64Milli(now64(3)) - number, 1, false, 0, number, now() FROM numbers(1000000)"""
 
 
-def fill(client: Client, runs: int) -> None:
-    """All tables."""
+def fill_runs(client: Client, runs: int) -> None:
+    """Runs with their usage, incidents, checkpoints and events."""
     for sql in (_RUNS, _USAGE, _INCIDENTS, _CHECKPOINTS, _EVENTS):
         client.command(sql.format(runs=runs, teams=TEAMS, days=DAYS), settings=ONE_BLOCK)
+
+
+def fill(client: Client, runs: int) -> None:
+    """All tables."""
+    fill_runs(client, runs)
     for sql in (_HEARTBEATS, _LOGS, _POINTS):
         client.command(sql, settings=ONE_BLOCK)
     for name in METRICS:
