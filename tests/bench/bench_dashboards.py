@@ -36,6 +36,8 @@ _AT = "(now64(3) - toIntervalSecond(toUInt32({days} * 86400 * (1 - number / {run
 _STATE = "if(number + 1500 > {runs}, if(number % 3 = 0, 'running', 'pending'), "
 _STATE += "if(number % 25 = 0, 'failed', 'succeeded'))"
 _SUBJECT = "concat('llama-sft-', leftPad(toString(number), 10, '0'))"
+_SPEC = """concat('{{"name": "llama-sft", "command": ["python", "-m", "train"], ',
+'"resources": {{"gpus": 4}}, "env": {{"NOTE": "', repeat('x', 700), '"}}}}')"""
 _RUNS = f"""INSERT INTO gangline.runs (* EXCEPT(mlflow_run_id)) SELECT {_SUBJECT} AS job_id,
 concat('team-', toString(number % {{teams}})) AS team, concat('project-', toString(number % 60)),
 'llama-sft', concat('user-', toString(number % 200)), {_STATE} AS state,
@@ -44,7 +46,7 @@ if(state = 'pending', 'needs 4 GPUs together; 2 are free', ''), 1 + number % 3, 
 if(state = 'pending', NULL, submitted + toIntervalSecond(number % 7200)) AS started,
 if(state IN ('pending', 'running'), NULL, started + toIntervalSecond(600 + number % 7200)),
 if(state = 'pending', 0, 4000 + number % 90000), 'fsdp', '3f2c1ab', 'corpus@sha256-9f',
-map('lr', '0.0003', 'steps', '1000'), repeat('{{{{"name": "llama-sft"}}}}', 40), 1,
+map('lr', '0.0003', 'steps', '1000'), {_SPEC}, 1,
 'h100', if(state = 'pending', map(), map('h100', 4000.0))
 FROM numbers({{runs}})"""
 _USAGE = f"""INSERT INTO gangline.usage SELECT concat('team-', toString(number % {{teams}})),
