@@ -61,8 +61,8 @@ def _keep_inside(token: Token, page: str) -> None:
             token.attrSet(
                 "href", "" if outside else f"{PREFIX}/docs/{inside}{'#' if place else ''}{place}"
             )
-    if token.type == "image":
-        token.attrSet("src", "data:,")
+    if token.type == "image":  # pictures are not part of a release
+        token.type, token.children = "text", []
 
 
 PAGE = Page("docs", "Documentation", get={"/docs": _home, "/docs/{page:path}": _doc})

@@ -117,14 +117,15 @@ document.querySelector(".choice").addEventListener("click", (event) => {
 document.getElementById("map-table").addEventListener("toggle", table);
 
 const use = new Chart(document.getElementById("use"), {
-  x: "time (UTC)", xValue: (moment) => exact(moment).slice(11, 16),
+  x: "hours from now",
+  xValue: (hours) => `${number(hours, 2)} h`,
 });
 
 async function uses() {
   const said = document.getElementById("no-use");
   try {
     const { steps } = await get("/v1/reports/utilization/steps?steps=96");
-    const xs = steps.map((step) => Date.parse(step.since));
+    const xs = steps.map((step) => (Date.parse(step.since) - Date.now()) / 3_600_000);
     await use.show([
       { name: "allocated", xs, ys: steps.map((step) => step.gpus_allocated) },
       { name: "up", xs, ys: steps.map((step) => step.gpus_total) },
