@@ -1,6 +1,6 @@
 // The map follows /v1/changes; the lists are read again when they may have changed.
 import { Chart } from "../../charts.js";
-import { duration, exact, number } from "../../format.js";
+import { duration, number } from "../../format.js";
 import { GpuMap, standing } from "../../gpumap.js";
 import { atMost, follow, get } from "../../live.js";
 import { replacePart } from "../../parts.js";
