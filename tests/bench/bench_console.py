@@ -194,7 +194,7 @@ def run(context: Context) -> list[Result]:
         note = ", ".join(f"{page} {of(found[page]):.0f}" for page in by[:4])
         return context.result(name, of(found[by[0]]), unit, note=f"of {len(found)} pages: {note}")
 
-    failed = [f"{name} {page['status']}" for name, page in found.items() if page["status"] != 200]
+    failed = [f"{name} {page['status']}" for name, page in found.items() if page["status"] >= 400]
     results = [
         context.result("console_pages_failed", len(failed), "", note=", ".join(failed)),
         worst("console_server_p95_ms", "ms", lambda page: page["server_ms"]),
