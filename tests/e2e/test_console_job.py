@@ -77,13 +77,13 @@ def test_checkpoints_are_pinned_and_a_restore_says_what_is_lost(
 ) -> None:
     page = console.page
     with connect(platform.client.url, platform.client.token) as gateway:
-        steps = {"steps": 100_000, "checkpoint_every_steps": 5}
+        steps = {"steps": 100_000, "checkpoint_every_steps": 200}
         job_id = gateway.submit(job_spec("console-saves", hyperparameters=steps)).job_id
         rows = wait_until("a checkpoint", lambda: committed(gateway, job_id))
 
         console.go(f"/jobs/{job_id}?tab=checkpoints")
-        row = page.locator("tbody tr").filter(has_text="committed").last
-        expect(row).to_contain_text(size(rows[-1].size_bytes))
+        row = page.locator("tbody tr").filter(has_text="committed").first
+        expect(row).to_contain_text(size(rows[0].size_bytes))
         row.get_by_role("button", name="Pin").click()
         expect(page.get_by_role("status").filter(has_text="pinned")).to_be_visible()
         wait_until("the pin", lambda: any(item.pinned for item in committed(gateway, job_id)))

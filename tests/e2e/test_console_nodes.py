@@ -32,7 +32,7 @@ def test_the_map_shows_what_rest_says_and_follows_it(
         job_id = job.job_id
         expect(legend.get_by_role("link", name=job_id)).to_be_visible()
         expect(page.locator('[data-cell="used"]')).to_have_text(str(job.gpus))
-        page.get_by_role("link", name="Team").click()
+        page.get_by_role("link", name="Team", exact=True).click()
         expect(legend).to_contain_text(f"default {job.gpus}")
         page.reload()
         expect(legend).to_contain_text(f"default {job.gpus}")

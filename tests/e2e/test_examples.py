@@ -144,6 +144,7 @@ def test_a_drained_script_goes_on_after_the_last_step_that_it_reported(
         assert again == last + 1
 
 
+@pytest.mark.timeout(600)
 def test_hugging_faces_trainer_goes_on_bit_for_bit_after_a_kill(
     client: Gangline, platform: RunningPlatform
 ) -> None:
@@ -163,7 +164,8 @@ def test_hugging_faces_trainer_goes_on_bit_for_bit_after_a_kill(
         watch.wait_step(job, saved + again)  # these steps are computed twice
         ranks = {s.data.rank: s.data.pid for s in watch.of("worker.started", job)}
         os.kill(ranks[1], signal.SIGKILL)
-        assert watch.wait_state(job, "succeeded", "failed").data.state == "succeeded"
+        ended = watch.wait_state(job, "succeeded", "failed", timeout_s=300)
+        assert ended.data.state == "succeeded"
         first, second = (s.data for s in watch.of("gang.allocated", job))
         assert first.resume is None
         assert second.resume.step >= saved

@@ -74,7 +74,7 @@ def test_health_is_known_while_kafka_is_away() -> None:
     known = Processes()
     known.take(vitals(), NOW)
     tail: Any = SimpleNamespace(processes=known)
-    app = AppContext(*[tail] * 7, clock=lambda: NOW)  # it has no bus
+    app = AppContext(*[tail] * 8, clock=lambda: NOW)  # it has no bus
     found = get_health(app, Principal(name="root", role=Role.ADMIN, teams=frozenset()))
     assert found.dead_letters is None
     assert "ready" in {row.state for row in found.services}
