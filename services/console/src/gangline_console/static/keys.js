@@ -22,7 +22,7 @@ function go(letter) {
 export function keys(own = {}) {
   let going = -Infinity;
   const all = {
-    "/": () => document.getElementById("search").focus(),
+    "/": () => document.getElementById("search-all").focus(),
     "?": () => document.getElementById("keys").showModal(),
     j: () => move(1),
     k: () => move(-1),

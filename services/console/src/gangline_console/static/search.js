@@ -3,7 +3,7 @@
 import { get, atMost } from "./live.js";
 
 const KINDS = { job: "Jobs", run: "Runs", node: "Nodes", team: "Teams", doc: "Documentation" };
-const input = document.getElementById("search");
+const input = document.getElementById("search-all");
 const list = document.getElementById("found");
 let asked = "", shown = "";
 
