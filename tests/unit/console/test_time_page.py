@@ -55,6 +55,7 @@ def test_the_time_of_the_address_is_asked_of_rest_within_what_is_retained(
 
     assert answer.status_code == 200
     assert gateway.asked[-1][1] == {"time": asked.isoformat()}
+    assert '"node_id": "n-1"' in answer.text.partition("data-nodes='")[2].partition("'>")[0]
     assert ("is no time" in answer.text) == (at == "yesterday")
 
 

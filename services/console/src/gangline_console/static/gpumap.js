@@ -3,15 +3,13 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 const GAP = 2;
-const BAD = new Set(["failed", "unfit", "outdated", "superseded"]);
 const OFF = new Set(["draining", "cordoned", "leaving"]);
 const MOST_IN_LEGEND = 14;
 
-/** good, warn, off or bad: how a node stands. */
-export function health(node) {
-  if (BAD.has(node.status)) return "bad";
-  if (OFF.has(node.status)) return "off";
-  return node.status === "ready" && !node.straggler ? "good" : "warn";
+/** good, warn, off or bad: how a node stands. `kind` of pages/nodes says the same. */
+function health(node) {
+  if (node.status === "ready") return node.straggler ? "warn" : "good";
+  return OFF.has(node.status) ? "off" : node.status === "suspected" ? "warn" : "bad";
 }
 
 /** What to call its standing. */

@@ -55,6 +55,7 @@ async def _show(view: View) -> Response:
         against=against,
         found=found,
         other=other,
+        nodes=found.gpus.model_dump(mode="json", include={"nodes"})["nodes"] if found else [],
         reading=reading,
         wrong=wrong or also_wrong,
         differences=list(differences(*sorted((other, found), key=lambda one: one.at)))
