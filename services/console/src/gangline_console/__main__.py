@@ -6,54 +6,38 @@
 
 from __future__ import annotations
 
-import select
-import socket
-
 from gangline_console.config import Settings
 from gangline_service.bound_address import BoundAddress
 from gangline_service.lifecycle import Context, run
 from gangline_service.loopback import LOOPBACK
-
-_BACKLOG = 512
+from gangline_service.loopback_server import LoopbackServer, has_connection, listen
 
 
 def main(context: Context[Settings]) -> int:
     """The life of the process; returns its exit code."""
     settings, health = context.settings, context.health
     health.expect("http")
-    listening = _listen(settings)
+    listening = listen(settings.console_port, "GANGLINE_CONSOLE_PORT")
     address = BoundAddress.of("console", settings.instance_id, LOOPBACK, listening.getsockname()[1])
     if settings.console_file is not None:
         address.write(settings.console_file)
     health.set("http", ok=True, detail=address.url)
     context.log.info("console.serving", url=address.url)
-    while not select.select([listening], [], [], 0.5)[0]:
+    while not has_connection(listening):
         health.beat()
         if context.stopping.is_set():
             return 0
-    from gangline_console.serving import Server
+    from gangline_console.app import create_app
+    from gangline_console.client import Gateway
 
-    server = Server(settings, listening)
+    secret = settings.service_token.get_secret_value()
+    server = LoopbackServer(create_app(Gateway(settings.console_gateway_url), secret), listening)
     while not context.stopping.wait(0.5):
         if not server.alive:
             raise RuntimeError("the HTTP server has ended")
         health.beat()
     server.close()
     return 0
-
-
-def _listen(settings: Settings) -> socket.socket:
-    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((LOOPBACK, settings.console_port))
-    except OSError as error:
-        raise SystemExit(
-            f"cannot listen on {LOOPBACK}:{settings.console_port} ({error.strerror}): set "
-            "GANGLINE_CONSOLE_PORT to a free port (0 takes one)"
-        ) from None
-    listening.listen(_BACKLOG)
-    return listening
 
 
 if __name__ == "__main__":

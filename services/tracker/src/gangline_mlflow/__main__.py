@@ -9,8 +9,7 @@
 
 from __future__ import annotations
 
-import select
-import socket
+import asyncio
 import sys
 from collections.abc import Callable
 from typing import cast
@@ -21,34 +20,33 @@ from gangline_mlflow.artifacts import Artifacts
 from gangline_mlflow.config import Settings
 from gangline_mlflow.front import Front, server_info
 from gangline_mlflow.history import Histories
-from gangline_mlflow.server import Server, create_app
+from gangline_mlflow.server import create_app
 from gangline_schemas.gpu_prices import GpuPrices
 from gangline_service.bound_address import BoundAddress
 from gangline_service.deciding import connect, say_vitals, wait_for_topics
 from gangline_service.lifecycle import Context, run
 from gangline_service.loopback import LOOPBACK
+from gangline_service.loopback_server import LoopbackServer, has_connection, listen
 from gangline_service.settings import ServiceSettings
 from gangline_storage.open import open_store
 from gangline_storage.s3_options import S3Options
-
-_BACKLOG = 512
 
 
 def main(context: Context[Settings]) -> int:
     """The life of the process; returns its exit code."""
     settings, health = context.settings, context.health
     health.expect("http")
-    listening = _listen(settings)
+    listening = listen(settings.mlflow_port, "GANGLINE_MLFLOW_PORT")
     address = BoundAddress.of("mlflow", settings.instance_id, LOOPBACK, listening.getsockname()[1])
     if settings.mlflow_file is not None:
         address.write(settings.mlflow_file)
     if settings.mlflow_lazy:
         health.set("http", ok=True, detail="starts with the first request")
-        if not _wait(lambda: _is_asked(listening), context):
+        if not _wait(lambda: has_connection(listening), context):
             return 0
     token = settings.service_token.get_secret_value()
     front = Front(token, server_info(presigned=settings.mlflow_presigned))
-    server = Server(front, listening)
+    server = LoopbackServer(front, listening, _uvloop)
     if settings.mlflow_lazy and not _wait(lambda: front.asked.wait(0.5), context):
         return 0
     names = TopicNames(settings.topic_prefix)
@@ -79,23 +77,11 @@ def _wait(is_done: Callable[[], bool], context: Context[Settings]) -> bool:
     return True
 
 
-def _listen(settings: Settings) -> socket.socket:
-    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((LOOPBACK, settings.mlflow_port))
-    except OSError as error:
-        raise SystemExit(
-            f"cannot listen on {LOOPBACK}:{settings.mlflow_port} ({error.strerror}): set "
-            "GANGLINE_MLFLOW_PORT to a free port (0 takes one)"
-        ) from None
-    listening.listen(_BACKLOG)
-    return listening
+def _uvloop() -> asyncio.AbstractEventLoop:
+    import uvloop
 
-
-def _is_asked(listening: socket.socket) -> bool:
-    """Whether a connection waits; asks for half a second."""
-    return bool(select.select([listening], [], [], 0.5)[0])
+    made: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return made
 
 
 if __name__ == "__main__":

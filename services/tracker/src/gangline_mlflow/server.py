@@ -1,21 +1,14 @@
-"""MLflow's own application as this process serves it: front, guard, fast lanes, then MLflow."""
+"""MLflow's own application as this process serves it: guard, fast lanes, then MLflow."""
 
 from __future__ import annotations
 
-import asyncio
 import os
-import socket
-import threading
 from collections.abc import Mapping
 from typing import Any
 
 from gangline_mlflow.config import Settings
 from gangline_mlflow.parts import ARTIFACTS, current
 from gangline_mlflow.plugin import PREFIX
-
-_STOP_S = 2
-_KEEP_ALIVE_S = 75
-"""Longer than the gateway keeps a connection, so it never uses one that is being closed."""
 
 
 def environment(settings: Settings) -> Mapping[str, str]:
@@ -77,44 +70,3 @@ def _repository(settings: Settings) -> Any:
     from gangline_mlflow.artifact_repo import TeamArtifacts
 
     return TeamArtifacts
-
-
-class Server:
-    """Serves an application from a thread, on a socket that listens already."""
-
-    def __init__(self, app: Any, listening: socket.socket) -> None:
-        import uvicorn
-
-        config = uvicorn.Config(
-            app,
-            http="httptools",
-            ws="none",
-            lifespan="off",  # MLflow's cleans up after its assistant, which is off
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            timeout_keep_alive=_KEEP_ALIVE_S,
-            timeout_graceful_shutdown=_STOP_S,
-        )
-        self._server = uvicorn.Server(config)
-        self._socket = listening
-        self._thread = threading.Thread(target=self._run, name="http", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        import uvloop
-
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            # Not `run`: signals belong to the process's main thread.
-            runner.run(self._server.serve(sockets=[self._socket]))
-
-    @property
-    def alive(self) -> bool:
-        """Whether its thread runs."""
-        return self._thread.is_alive()
-
-    def close(self) -> None:
-        """Stop answering; what is open is cut after 2 s."""
-        self._server.should_exit = True
-        self._thread.join(_STOP_S + 2.0)
