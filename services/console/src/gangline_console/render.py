@@ -27,6 +27,20 @@ STATES: dict[str, tuple[str, str]] = {
     "rejected": ("bad", "⊗"),
 }
 """Kind and icon of each state of a job; the kind has a colour in console.css."""
+OUTCOMES: dict[str, tuple[str, str]] = {
+    "open": ("warn", "◌"),
+    "recovered": ("good", "✓"),
+    "failed_again": ("bad", "↻"),
+    "job_failed": ("bad", "✕"),
+    "job_ended": ("off", "■"),
+}
+"""The same of each outcome of an incident."""
+SEVERITIES: dict[str, tuple[str, str]] = {
+    "info": ("run", "i"),
+    "warning": ("warn", "!"),
+    "critical": ("bad", "‼"),
+}
+"""The same of each severity of an alert."""
 
 
 def environment(assets: Assets, package: Path = PACKAGE) -> Environment:
@@ -55,6 +69,8 @@ def environment(assets: Assets, package: Path = PACKAGE) -> Environment:
     made.globals |= {
         "static": assets.url,
         "STATES": STATES,
+        "OUTCOMES": OUTCOMES,
+        "SEVERITIES": SEVERITIES,
         "NONE": formats.NONE,
         "once": lambda: secrets.token_urlsafe(16),
     }

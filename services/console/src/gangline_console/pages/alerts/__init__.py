@@ -22,11 +22,6 @@ from gangline_schemas.api.alerts import (
     Threshold,
 )
 
-SEVERITIES: dict[str, tuple[str, str]] = {
-    "info": ("run", "i"),
-    "warning": ("warn", "!"),
-    "critical": ("bad", "‼"),
-}
 DELIVERIES: dict[str, tuple[str, str]] = {
     "due": ("wait", "◌"),
     "deferred": ("warn", "↻"),
@@ -155,7 +150,7 @@ _BELOW = {
 
 
 def _words(tab: str) -> dict[str, Any]:
-    return {"tabs": _TABS, "tab": tab, "severities": SEVERITIES, "cluster": CLUSTER}
+    return {"tabs": _TABS, "tab": tab, "cluster": CLUSTER}
 
 
 PAGE = Page(

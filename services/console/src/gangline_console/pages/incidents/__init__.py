@@ -13,14 +13,6 @@ from gangline_schemas.api.incidents import Incident, IncidentDetail, IncidentPag
 from gangline_schemas.events.faults import FailureClass
 
 DAYS = {"1": "Last 24 hours", "7": "Last 7 days", "30": "Last 30 days", "all": "All"}
-OUTCOMES: dict[str, tuple[str, str]] = {
-    "open": ("warn", "◌"),
-    "recovered": ("good", "✓"),
-    "failed_again": ("bad", "↻"),
-    "job_failed": ("bad", "✕"),
-    "job_ended": ("off", "■"),
-}
-"""Kind and icon of each outcome."""
 _PAGE = 50
 
 
@@ -54,7 +46,6 @@ async def _list(view: View) -> Response:
         cursor=cursor,
         days=DAYS,
         classes=[item.value for item in FailureClass],
-        outcomes=OUTCOMES,
     )
 
 
@@ -65,7 +56,6 @@ async def _one(view: View) -> Response:
     return view.render(
         "incidents/one.html",
         one=one,
-        outcomes=OUTCOMES,
         phases=phases(one, view.now),
         stacks=grouped(detail.stacks),
         steps_lost=_steps_lost(one),

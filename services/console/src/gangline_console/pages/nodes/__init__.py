@@ -13,13 +13,13 @@ from gangline_schemas.api.incidents import IncidentPage
 
 _PAGE, _MOST_PAGES = 1000, 20
 _INCIDENTS = 20
-GOOD = frozenset({"ready"})
 OFF = frozenset({"draining", "cordoned", "leaving"})
+ICONS = {"good": "✓", "warn": "!", "bad": "✕", "off": "‖"}
 
 
 def kind(node: Node) -> str:
-    """The kind of its badge: good, warn, off or bad."""
-    if node.status in GOOD:
+    """The kind of its badge: good, warn, off or bad; `health` of gpumap.js says the same."""
+    if node.status == "ready":
         return "warn" if node.straggler else "good"
     return "off" if node.status in OFF else "warn" if node.status == "suspected" else "bad"
 
@@ -51,6 +51,7 @@ async def _show(view: View) -> Response:
         gpus=sum(len(node.gpus) for node in nodes),
         used=sum(node.gpus_used for node in nodes),
         kind=kind,
+        icons=ICONS,
     )
 
 
@@ -71,6 +72,7 @@ async def _one(view: View) -> Response:
         "nodes/node.html",
         node=node,
         kind=kind(node),
+        icons=ICONS,
         incidents=incidents,
         takes_gangs=node.status not in OFF,
         done=view.query("done"),
