@@ -6,7 +6,8 @@
    connection counts as the user's (gangline_service.connections). For MLflow, the token may also
    be the password of HTTP basic, or that of a job (mlflow_jobs.py). A browser's session
    (sign_in.py) stands for a token; its changes must name an origin of the gateway. A browser that
-   asks for a page without one is sent to the form.
+   asks for a page without one is sent to the form. A stream ends soon after its token is revoked or
+   changed, or its session has ended (sse.py).
 4. Limits: a user's connections, rate and unanswered requests are bounded (429).
 5. Size: large bodies (413) and headers (431) are rejected, and bodies that arrive too slowly (408).
 
@@ -21,6 +22,7 @@ import base64
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from urllib.parse import urlsplit
 
 import structlog
@@ -245,14 +247,22 @@ class RequestChecks:
             if token is not None and scope["method"] not in {"GET", "HEAD"}:
                 self._check_page(headers)
         principal = await self._principal(token, scope) if token else None
-        if principal is None:
+        if token is None or principal is None:
             raise ProblemError(
                 401, "no-token", "give a token of this installation: Authorization: Bearer TOKEN",
                 headers={"WWW-Authenticate": 'Bearer realm="gangline"'},
             )  # fmt: skip
+        state = scope.setdefault("state", {})
+        state["still_allowed"] = partial(self._still_allowed, headers, token, principal)
         if is_console(scope["path"]):
-            scope.setdefault("state", {})["token"] = token
+            state["token"] = token
         return principal
+
+    def _still_allowed(self, headers: Headers, token: str, principal: Principal) -> bool:
+        """Whether the token of a running request still stands for the same rights."""
+        if "authorization" not in headers and self._sign_in.token(headers) != token:
+            return False
+        return self.tokens.authenticate(token) == principal
 
     async def _principal(self, token: str, scope: Scope) -> Principal | None:
         if self.job_tokens is None or not is_mlflow(scope["path"]) or not is_job_token(token):

@@ -1,7 +1,8 @@
 """Server-sent events: the text and the response that carries it.
 
 An event's id is a cursor (cursor.py). Lines with ':' keep the connection alive. A stream about a
-job ends with the event `end`; a client that reads too slowly gets `dropped`.
+job ends with the event `end`; a client that reads too slowly gets `dropped`. Every `CHECK_S` the
+caller's token is checked again: a stream ends if it was revoked or changed.
 """
 
 from __future__ import annotations
@@ -25,9 +26,14 @@ log = structlog.get_logger(__name__)
 
 MEDIA_TYPE = "text/event-stream"
 SEND_TIMEOUT_S = 30.0
+CHECK_S = 5.0
 COMMENT = ": alive\n\n"
 
 Parts = AsyncGenerator[str, None] | AsyncGenerator[str | bytes, None]
+
+
+class NotAllowedError(Exception):
+    """The caller of a stream may not read it any more."""
 
 
 def event(kind: str, data: Any, cursor: str | None = None) -> str:
@@ -84,9 +90,10 @@ class _EventStream(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Sends until the stream ends; a client that reads nothing for 30 s is disconnected."""
+        checked = _checked(scope, send)
 
         async def bounded(message: Message) -> None:
-            await asyncio.wait_for(send(message), SEND_TIMEOUT_S)
+            await asyncio.wait_for(checked(message), SEND_TIMEOUT_S)
 
         async with aclosing(self._parts), aclosing(self._content):
             with self._slot():
@@ -94,3 +101,23 @@ class _EventStream(StreamingResponse):
                     await super().__call__(scope, receive, bounded)
                 except TimeoutError:
                     log.info("stream closed: the client does not read")
+                except NotAllowedError:
+                    log.info("stream closed: its token was revoked or changed")
+                    await send({"type": "http.response.body", "body": b""})
+
+
+def _checked(scope: Scope, send: Send) -> Send:
+    """Sends nothing more after the caller has lost its rights. Raises NotAllowedError."""
+    still_allowed: Callable[[], bool] = scope["state"]["still_allowed"]
+    loop = asyncio.get_running_loop()
+    checked_s = loop.time()
+
+    async def checked(message: Message) -> None:
+        nonlocal checked_s
+        if loop.time() - checked_s >= CHECK_S:
+            if not still_allowed():
+                raise NotAllowedError
+            checked_s = loop.time()
+        await send(message)
+
+    return checked
