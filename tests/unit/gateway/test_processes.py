@@ -58,6 +58,16 @@ def test_a_process_that_stops_or_was_replaced_is_left_out() -> None:
     assert states(known, later)["quota", "old"] == "silent"
 
 
+def test_processes_of_an_earlier_day_are_forgotten() -> None:
+    known = Processes()
+    for count in range(9):
+        known.take(vitals(instance=f"q-{count}"), NOW + count * timedelta(hours=6))
+    now = NOW + timedelta(hours=48)
+    assert len(known._known) == 4
+    assert states(known, now + timedelta(hours=23))["quota", "q-8"] == "silent"
+    assert states(known, now + timedelta(hours=24))["quota", ""] == "absent"
+
+
 def test_members_see_neither_checks_nor_partitions() -> None:
     known = Processes()
     check = VitalCheck(name="bus", ok=True, detail="kafka-7.example:9092")

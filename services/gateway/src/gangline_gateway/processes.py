@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 from gangline_schemas.api.health import HealthCheck, ProcessState, ServiceProcess, Snapshot, Unread
-from gangline_schemas.catalog import catalog
+from gangline_schemas.catalog import Topic, catalog
 from gangline_schemas.events.parts import PartVitals
 
 SILENT_AFTER = timedelta(seconds=35)
 """Three vitals were missed."""
 FORGOTTEN_AFTER = timedelta(minutes=15)
 """A silent process is left out if another one of its service reports."""
+KEPT_FOR = timedelta(milliseconds=catalog()[Topic.VITALS].retention_ms)
+"""A gateway that starts now knows no earlier reports."""
 EXPECTED = (
     *(entry.owner for entry in catalog().values() if entry.kind == "log"),
     "gateway",
@@ -36,12 +38,15 @@ class Processes:
         with self._lock:
             if event.stopping:
                 self._known.pop(key, None)
-            else:
-                self._known[key] = event, at
+                return
+            if key not in self._known:
+                self._forget(at)
+            self._known[key] = event, at
 
     def rows(self, now: datetime, *, whole: bool) -> list[ServiceProcess]:
         """By service and instance; `whole`: with the checks, partitions and snapshots."""
         with self._lock:
+            self._forget(now)
             known = sorted(self._known.values(), key=lambda one: (one[0].part, one[0].instance))
         heard = {event.part for event, at in known if now - at <= SILENT_AFTER}
         rows = [
@@ -50,6 +55,10 @@ class Processes:
             if event.part not in heard or now - at <= FORGOTTEN_AFTER
         ]
         return sorted([*rows, *_absent(heard | {row.service for row in rows})], key=_place)
+
+    def _forget(self, now: datetime) -> None:
+        """Drop processes that ended without a word long ago: each start may have a new name."""
+        self._known = {key: one for key, one in self._known.items() if now - one[1] < KEPT_FOR}
 
 
 def _row(event: PartVitals, at: datetime, now: datetime, *, whole: bool) -> ServiceProcess:
