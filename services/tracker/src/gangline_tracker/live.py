@@ -141,7 +141,7 @@ class _View:
         """Records of steps of which no progress is published yet."""
         done = self._bus.committed(f"{self._names.prefix}{CLIENT}", places)
         starts, ends = self._bus.start_offsets(places), self._bus.end_offsets(places)
-        return {at: max(0, ends[at] - (done[at] or starts[at])) for at in places}
+        return {at: max(0, ends[at] - max(done[at] or 0, starts[at])) for at in places}
 
     async def _publish(
         self, publisher: Publisher, stream: StepStream, *, everything: bool = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from itertools import chain
 
 import pyarrow as pa
 
@@ -13,14 +14,14 @@ from gangline_tracker.batches import Insert, Removal
 
 
 class MetricBatch:
-    """A `Batch`. A value that is no number is 0 with `is_nan`, as in MLflow's own tables.
+    """A `Batch`. A value that is not a number is 0 with `is_nan`, as in MLflow's own tables.
 
     A removal leaves a row of no run: the table's offsets are its position. Until that row is
     written, the records behind it are read again, and the removal with them.
     """
 
     def __init__(self) -> None:
-        self._events: list[tuple[MetricLogged, int, int]] = []
+        self._events: dict[str, list[tuple[MetricLogged, int, int]]] = {}  # by run
         self._removed: dict[str, None] = {}
         self._rows = 0
 
@@ -32,13 +33,13 @@ class MetricBatch:
             event = _MARK.model_copy(update={"team": event.team})
         if not isinstance(event, MetricLogged):
             raise TypeError(f"{event.type} is not a metric.logged or metric.removed")
-        self._events.append((event, received.partition, received.offset))
+        item = (event, received.partition, received.offset)
+        self._events.setdefault(event.run_id, []).append(item)
         self._rows += len(event.name)
 
     def _remove(self, run_id: str) -> None:
         self._removed[run_id] = None
-        self._events = [item for item in self._events if item[0].run_id != run_id]
-        self._rows = sum(len(event.name) for event, _, _ in self._events)
+        self._rows -= sum(len(event.name) for event, _, _ in self._events.pop(run_id, ()))
 
     def rows(self) -> int:
         """Points gathered so far."""
@@ -56,7 +57,7 @@ class MetricBatch:
         values: list[float | None] = []
         partitions: list[int] = []
         offsets: list[int] = []
-        for event, partition, offset in self._events:
+        for event, partition, offset in chain.from_iterable(self._events.values()):
             length = len(event.name)
             teams += [event.team] * length
             runs += [event.run_id] * length
