@@ -1,4 +1,4 @@
-"""The cluster for its operators: is it full, who waits and why, and which node needs a look."""
+"""The cluster for its operators: its load, the jobs that wait and why, and nodes with problems."""
 
 from __future__ import annotations
 

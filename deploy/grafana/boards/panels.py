@@ -66,7 +66,7 @@ def number(
     decimals: int | None = None,
     none: str = "0",
 ) -> Panel:
-    """One figure, or one word; `none` is shown while there is no row."""
+    """One figure, or one word; `none` is shown without rows."""
     panel = (
         stat.Panel()
         .title(title)

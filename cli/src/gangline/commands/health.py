@@ -21,7 +21,10 @@ def health(
         bool, typer.Option("--dead-letters", help="Instead, records that services refused.")
     ] = False,
     limit: Annotated[
-        int, typer.Option("-n", "--limit", min=1, max=200, help="At most this many, the newest.")
+        int,
+        typer.Option(
+            "-n", "--limit", min=1, max=200, help="At most this many dead letters, the newest."
+        ),
     ] = 20,
 ) -> None:
     """Each process of the platform, with what it has still to read."""

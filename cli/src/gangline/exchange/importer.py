@@ -176,5 +176,5 @@ class Importer:
 
 
 def _time(ms: int | None) -> int | None:
-    """A damaged file may say any time; one that is no date is left out."""
+    """A damaged file may hold any number; None if it is outside the dates that are stored."""
     return ms if ms is not None and 0 <= ms < LATEST.timestamp() * 1000 else None

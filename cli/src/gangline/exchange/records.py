@@ -63,9 +63,9 @@ class SourceRun:
         for point in self.read(self):
             name, step, time_ms, value = point
             if (type(name), type(step), type(time_ms)) != (str, int, int):
-                self.left["points whose name, step or time is none"] += 1
+                self.left["points without a readable name, step or time"] += 1
             elif type(value) not in {int, float}:
-                self.left["points whose value is no number"] += 1
+                self.left["points whose value is not a number"] += 1
             elif -_LARGEST <= min(step, time_ms) <= max(step, time_ms) < _LARGEST:
                 yield point
             else:
@@ -73,7 +73,7 @@ class SourceRun:
 
 
 def files_below(path: Path, pattern: str) -> list[Path]:
-    """The files below a directory with such a name, or the file itself. A pipe is no file."""
+    """The files below a directory with such a name, or the file itself. Pipes are left out."""
     if not path.is_dir():
         return [path]
     return sorted(file for file in path.rglob(pattern) if file.is_file())
@@ -107,7 +107,7 @@ class Source(Protocol):
 
 
 def as_text(value: object) -> str:
-    """A parameter's value as text: JSON for what is no plain value."""
+    """A parameter's value as text: JSON if it is not a text already."""
     if isinstance(value, str):
         return value
     return json.dumps(value, ensure_ascii=False, default=str)

@@ -1,9 +1,9 @@
 r"""One run's folder on disk: everything that the run logged, until the server has it.
 
-    run.json         the run's description (`Header`), written once.
-    log.00001.jsonl  all that was logged, in order; further segments follow.
-    upload.json      how far it was uploaded, and as which run of which server (`Uploaded`).
-    files/           artifacts, as they were when they were logged.
+- `run.json`: the run's description (`Header`), written once.
+- `log.00001.jsonl`: all that was logged, in order; further segments follow.
+- `upload.json`: how far it was uploaded, and as which run of which server (`Uploaded`).
+- `files/`: artifacts, as they were when they were logged.
 
 A line that begins with `{` is a metric as MLflow's log-batch takes it, so an upload need not read
 it. Other lines are lists: ["params", {...}], ["tags", {...}], ["file", in files/, its name],

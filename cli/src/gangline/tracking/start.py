@@ -74,7 +74,7 @@ def init(
     "disabled" logs nothing. `dir` is where the folder is made.
 
     Raises CliError if no platform is known, or if it refuses the run; TypeError or ValueError for a
-    name or a value that cannot be kept. A platform that is away is no error.
+    name or a value that cannot be kept. A platform that is away raises nothing.
     """
     global _active  # noqa: PLW0603 -- one run is active, as with W&B and MLflow
     job = job_of(os.environ)

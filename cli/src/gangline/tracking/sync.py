@@ -50,7 +50,7 @@ def sync_folders(
     """Upload runs' folders, or all that lie in `folders`; again is safe, and sends nothing twice.
 
     `team`: of runs without one. `remove`: remove uploaded folders. `notice` gets lines of
-    progress. Raises CliError if there is no such folder, and if the platform stays away
+    progress. Raises CliError if a folder does not exist, and if the platform stays away
     (what is uploaded by then counts). If it refuses a run or a folder is damaged, that is raised
     once the others are uploaded.
     """

@@ -21,8 +21,7 @@ _JOB = JOB_HEADER.encode()
 class Guard:
     """A team's first request makes its workspace. A job's request waits until its run is there.
 
-    MLflow's default workspace reaches into the
-    folders of all teams, so no request is let in there.
+    MLflow's default workspace reaches into the folders of all teams, so requests to it are refused.
     """
 
     def __init__(self, app: ASGIApp, jobs: JobRuns) -> None:

@@ -101,7 +101,7 @@ class Points:
         threading.Thread(target=self._follow, name="latest", daemon=True).start()
 
     def accept(self, workspace: str, run_id: str, points: Sequence[Point]) -> Future[None]:
-        """The same with points that are not checked. Raises BusError, and ValidationError."""
+        """Check points of one run and `send` them. Raises ValidationError and BusError."""
         names, steps, times, values = zip(*points, strict=True)
         event = MetricLogged(
             run_id=run_id,
