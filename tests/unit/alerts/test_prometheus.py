@@ -56,6 +56,55 @@ def test_a_level_is_a_rule_of_its_own() -> None:
     assert len(found) == len(AlertRule) + 1
 
 
+OTHER_JOBS = {
+    "queue_wait": {
+        "above_s": 600,
+        "levels": {"all": {"priority_below": 90}, "late": {"above_s": 9}},
+    },
+    "low_mfu": {"levels": {"small": {"gpus_at_least": 8}}},
+    "teams": {"nlp": {"queue_wait": {"levels": {"all": {"priority_below": 50}}}}},
+}
+
+
+def test_a_level_about_other_jobs_reads_series_of_its_own() -> None:
+    found = yaml.safe_load(rules_file(Rules.model_validate(OTHER_JOBS)))["groups"][0]["rules"]
+    names = {"GanglineQueueWait", "GanglineLowMfu"}
+    assert [one["expr"] for one in found if one["alert"] in names] == [
+        'gangline_queue_wait{team!~"nlp",level=""} > 600',
+        'gangline_queue_wait{team="nlp"} > 600',
+        'gangline_queue_wait{team!~"nlp",level="all"} > 600',
+        'gangline_queue_wait{team="nlp"} > 600',
+        'gangline_queue_wait{team!~"nlp",level=""} > 9',
+        'gangline_run_mfu{level=""} < 0.3',
+        'gangline_run_mfu{level="small"} < 0.3',
+    ]
+
+
+def test_a_level_about_other_jobs_has_gauges_of_its_own() -> None:
+    run = AlertsRun()
+    run.decider = decider = MeasuredDecider(Rules.model_validate(OTHER_JOBS))
+    run.settle()
+    run.node("n1")
+    run.queue("a", priority=80, team="cv")
+    run.queue("b", priority=80)
+    run.pass_time(100, 100)
+    run.queue("c", priority=0, team="cv")
+    run.start("small", 8)
+    run.progress("small", 0.1, mfu=0.2)
+    run.tick(1)
+    shown = {
+        (one.name, one.labels.get("level"), one.labels["team"])
+        for one in decider.newest
+        if one.name in {"gangline.queue.wait", "gangline.run.mfu"}
+    }
+    assert shown == {
+        ("gangline.queue.wait", None, "cv"), ("gangline.queue.wait", "all", "cv"),
+        ("gangline.run.mfu", "small", "nlp"),
+    }  # fmt: skip
+    waits = {one.labels.get("level"): one.value for one in decider.newest if "wait" in one.name}
+    assert waits["all"] == waits[None] + 100
+
+
 def test_each_rule_reads_gauges_that_the_service_shows() -> None:
     telemetry = start("alerts", "test")
     decider = MeasuredDecider()

@@ -7,7 +7,7 @@ the thresholds of the file of alerts or the defaults.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,38 +41,46 @@ def rules_file(rules: Rules) -> str:
     found = [
         rule
         for name in AlertRule
-        for level, own in rules.levels().items()
-        for rule in _rules(name, level, own)
+        for level in rules.levels()
+        for rule in _rules(name, level, rules)
     ]
     return yaml.safe_dump(
         {"groups": [{"name": "gangline", "rules": found}]}, sort_keys=False, width=100
     )
 
 
-def _rules(name: AlertRule, level: str, rules: Rules) -> Iterator[dict[str, Any]]:
+def _rules(name: AlertRule, level: str, general: Rules) -> Iterator[dict[str, Any]]:
     """A level of a rule, in general and for teams."""
+    rules = general.levels()[level]
     field = name.value.replace("-", "_")
     own = sorted(team for team, of_team in rules.teams.items() if field in of_team.given())
     labels = {"level": level} if level else {}
     if rules.of(name).enabled:
-        others = f'team!~"{"|".join(own)}"' if own else ""
-        yield _rule(name, rules, others, labels)
+        others = [f'team!~"{"|".join(own)}"'] if own else []
+        yield _rule(name, rules, others + _of_level(name, level, general, ""), labels)
     for team in own:
         if rules.of_team(team).of(name).enabled:
-            yield _rule(name, rules.of_team(team), f'team="{team}"', {"team": team, **labels})
+            series = [f'team="{team}"', *_of_level(name, level, general, team)]
+            yield _rule(name, rules.of_team(team), series, {"team": team, **labels})
+
+
+def _of_level(name: AlertRule, level: str, general: Rules, team: str) -> list[str]:
+    """Selects the series of a level, if levels have their own."""
+    own = [each for each in general.levels() if general.has_own_jobs(name, each, team)]
+    return [f'level="{level if level in own else ""}"'] if own else []
 
 
 def _rule(
-    name: AlertRule, rules: Rules, series: str, labels: Mapping[str, str] | None = None
+    name: AlertRule, rules: Rules, series: Sequence[str], labels: Mapping[str, str]
 ) -> dict[str, Any]:
-    """`series` selects those of the teams that the rule is for."""
+    """`series` selects those of the teams and the level that the rule is for."""
     rule = rules.of(name)
-    expression, for_s = _condition(name, rules, f"{{{series}}}" if series else "")
+    expression, for_s = _condition(name, rules, f"{{{','.join(series)}}}" if series else "")
     return {
         "alert": "Gangline" + "".join(map(str.capitalize, name.value.split("-"))),
         "expr": expression,
         "for": f"{for_s:g}s",
-        "labels": {"severity": rule.severity.value, **(labels or {})},
+        "labels": {"severity": rule.severity.value, **labels},
         "annotations": {"summary": _SUMMARIES[name], "runbook": GUIDE},
     }
 

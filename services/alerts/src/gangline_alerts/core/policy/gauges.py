@@ -52,7 +52,8 @@ def gauges(state: AlertState, soft: Watch, rules: Rules, now: datetime) -> Itera
         yield Gauge("gangline.alerts.held", count, labels)
     yield Gauge("gangline.gpus.allocated", state.totals.get("held", 0), {})
     yield Gauge("gangline.gpus.offered", state.totals.get("offered", 0), {})
-    yield from _waits(state, rules, now)
+    for level in rules.levels():
+        yield from _waits(state, rules, level, now)
     counts = total(state.hours, now)
     for outcome, count in (("committed", counts.saved), ("failed", counts.unsaved)):
         yield Gauge("gangline.day.saves", count, {"outcome": outcome})
@@ -63,17 +64,25 @@ def gauges(state: AlertState, soft: Watch, rules: Rules, now: datetime) -> Itera
         yield Gauge("gangline.day.jobs", count, {"outcome": outcome})
     yield Gauge("gangline.day.node.failures", counts.node_failures, {})
     for finding in soft.findings:
-        if finding.level:
+        name, level, team = finding.rule, finding.level, finding.team
+        if level and not rules.has_own_jobs(name, level, team):
             continue  # the same value
-        labels = {"team": finding.team, "job": finding.subject}
-        yield Gauge(OF_RUNS[finding.rule], finding.value, labels)
+        labels = {"team": team, "job": finding.subject, **_of_level(level)}
+        yield Gauge(OF_RUNS[name], finding.value, labels)
 
 
-def _waits(state: AlertState, rules: Rules, now: datetime) -> Iterator[Gauge]:
-    first: dict[str, datetime] = {}
+def _waits(state: AlertState, rules: Rules, level: str, now: datetime) -> Iterator[Gauge]:
+    own, first = rules.levels()[level], dict[str, datetime]()
     for job in state.jobs.values():
-        below = rules.of_team(job.team).queue_wait.priority_below
-        if job.waiting_since is not None and job.priority < below:
-            first[job.team] = min(first.get(job.team, job.waiting_since), job.waiting_since)
+        since, team = job.waiting_since, job.team
+        if since is None or job.priority >= own.of_team(team).queue_wait.priority_below:
+            continue
+        if not level or rules.has_own_jobs(AlertRule.QUEUE_WAIT, level, team):
+            first[team] = min(first.get(team, since), since)
     for team, since in first.items():
-        yield Gauge("gangline.queue.wait", watched_s(since, now, state.away), {"team": team})
+        labels = {"team": team, **_of_level(level)}
+        yield Gauge("gangline.queue.wait", watched_s(since, now, state.away), labels)
+
+
+def _of_level(level: str) -> dict[str, str]:
+    return {"level": level} if level else {}

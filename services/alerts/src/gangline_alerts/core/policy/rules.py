@@ -116,6 +116,10 @@ class GpuActivity(MeasuredRule):
     below: Share = Field(default=0.8, description="The mean activity of the gang's GPUs.")
 
 
+_CHOOSES_JOBS = {AlertRule.QUEUE_WAIT: "priority_below", AlertRule.LOW_MFU: "gpus_at_least"}
+"""The fields that say which jobs a rule is about."""
+
+
 def _given(rule: Rule) -> dict[str, Any]:
     return {field: getattr(rule, field) for field in rule.model_fields_set}
 
@@ -192,6 +196,12 @@ class Rules(Model):
     def levels(self) -> Mapping[str, Rules]:
         """The rules with the thresholds of each level; "" is without levels."""
         return self._levels
+
+    def has_own_jobs(self, name: AlertRule, level: str, team: str) -> bool:
+        """Whether a level is about other jobs of a team than its rule, so its values differ."""
+        field = _CHOOSES_JOBS.get(name)
+        rule, own = (rules.of_team(team).of(name) for rules in (self, self._levels[level]))
+        return field is not None and own.enabled and getattr(rule, field) != getattr(own, field)
 
     def of_team(self, team: str) -> Rules:
         """The rules that hold for a team's jobs."""
