@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser, Page, Response, expect
 
 from gangline.local.kafka import EmbeddedKafka
 from gangline.sdk import connect
-from support.harnesses.browser import CHROMIUM, Browser, browser
+from support.harnesses.console_page import WAIT_MS
 from support.harnesses.mlflow_gateway import MlflowGateway, mlflow_gateway
 
 mlflow = pytest.importorskip("mlflow")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
+NOT_OFFERED = ("/users/current", "/assistant/", "/gateway-proxy")
+"""Routes that MLflow's pages ask for; the gateway has none of them."""
 
 
 @pytest.fixture(scope="module")
@@ -26,23 +26,38 @@ def served(
 
 
 @pytest.fixture
-def shown(tmp_path: Path) -> Iterator[Browser]:
-    with browser(tmp_path / "browser") as found:
-        yield found
+def page(served: MlflowGateway, chromium: Browser) -> Iterator[Page]:
+    """A page without cookies; it begins after the server, whose event loops need the thread."""
+    with chromium.new_context(viewport={"width": 1400, "height": 900}) as context:
+        page = context.new_page()
+        page.set_default_timeout(WAIT_MS)
+        yield page
 
 
-def pictures(tmp_path: Path) -> Path:
-    folder = Path(os.environ.get("GANGLINE_TEST_PICTURES", tmp_path))
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+def shows(page: Page, text: str) -> None:
+    """Wait until the page shows a text."""
+    expect(page.locator("body")).to_contain_text(text, use_inner_text=True)
+
+
+def opens_the_team(page: Page) -> None:
+    """Wait until the browser is led to MLflow's pages of the team."""
+    page.wait_for_function("location.pathname === '/mlflow/teams/nlp/'")
 
 
 def test_runs_charts_and_artifacts(
-    served: MlflowGateway, shown: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    served: MlflowGateway, page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    errors: list[str] = []
+
+    def note(answer: Response) -> None:
+        if answer.status >= 400 and not any(path in answer.url for path in NOT_OFFERED):
+            errors.append(f"{answer.status} {answer.url}")
+
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("response", note)
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", served.tokens["nlp"])
     mlflow.set_tracking_uri(served.tracking_uri("nlp"))
-    client, folder = mlflow.MlflowClient(), pictures(tmp_path)
+    client = mlflow.MlflowClient()
     experiment = client.create_experiment("sft of llamas")
     for number in range(3):
         run = client.create_run(experiment, run_name=f"llama-{number}")
@@ -52,50 +67,39 @@ def test_runs_charts_and_artifacts(
         client.log_text(run.info.run_id, "trained on two nodes", "texts/notes.txt")
         client.set_terminated(run.info.run_id)
     with connect(served.url, served.tokens["nlp"]) as user:
-        shown.open(user.sign_in_url("/mlflow/teams/nlp/"))
-    shown.waits("location.pathname === '/mlflow/teams/nlp/'")
-    assert "#" not in shown.run("document.referrer")
-    page = f"{served.tracking_uri('nlp')}/#/experiments/{experiment}"
-    shown.open(f"{page}/runs")
+        page.goto(user.sign_in_url("/mlflow/teams/nlp/"), wait_until="commit")
+    opens_the_team(page)
+    assert "#" not in page.evaluate("document.referrer")
+    runs = f"{served.tracking_uri('nlp')}/#/experiments/{experiment}/runs"
+    page.goto(runs)
     for name in ("llama-0", "llama-1", "llama-2"):
-        shown.sees(name)
-    shown.screenshot(folder / "runs.png")
-    run_page = f"{page}/runs/{run.info.run_id}"
-    shown.open(run_page)
-    shown.sees("llama-2")
-    shown.sees("lr")
-    shown.screenshot(folder / "run.png")
-    shown.open(f"{run_page}/model-metrics")
-    shown.sees("loss")
-    shown.waits("document.querySelectorAll('.js-plotly-plot .scatterlayer path').length > 0")
-    shown.screenshot(folder / "chart.png")
-    shown.open(f"{run_page}/artifacts/texts/notes.txt")
-    shown.sees("trained on two nodes")
-    shown.screenshot(folder / "artifacts.png")
-    known = ("/users/current", "/assistant/", "/gateway-proxy")  # asked, and not offered
-    assert [error for error in shown.errors if not any(path in error for path in known)] == []
+        shows(page, name)
+    run_page = f"{runs}/{run.info.run_id}"
+    page.goto(run_page)
+    shows(page, "llama-2")
+    shows(page, "lr")
+    page.goto(f"{run_page}/model-metrics")
+    shows(page, "loss")
+    expect(page.locator(".js-plotly-plot .scatterlayer path")).not_to_have_count(0)
+    page.goto(f"{run_page}/artifacts/texts/notes.txt")
+    shows(page, "trained on two nodes")
+    assert errors == []
 
 
-def test_the_form_signs_in_and_a_used_code_does_not(
-    served: MlflowGateway, shown: Browser, tmp_path: Path
-) -> None:
-    shown.open(f"{served.tracking_uri('nlp')}/")
-    shown.sees("Sign in to Gangline")
-    shown.screenshot(pictures(tmp_path) / "sign-in.png")
-    shown.run(
-        f"document.querySelector('[name=token]').value = '{served.tokens['nlp']}';"
-        "document.querySelector('form').requestSubmit()"
-    )
-    shown.waits("location.pathname === '/mlflow/teams/nlp/'")
-    assert shown.run("document.cookie") == ""
+def test_the_form_signs_in_and_a_used_code_does_not(served: MlflowGateway, page: Page) -> None:
+    page.goto(f"{served.tracking_uri('nlp')}/")
+    shows(page, "Sign in to Gangline")
+    page.get_by_label("Token").fill(served.tokens["nlp"])
+    page.get_by_label("Token").press("Enter")
+    opens_the_team(page)
+    assert page.evaluate("document.cookie") == ""
     asked = "fetch('ajax-api/2.0/mlflow/experiments/search?max_results=1').then(a => a.status)"
-    shown.run(f"window.status_ = 0; {asked}.then(s => window.status_ = s)")
-    assert shown.waits("window.status_") == 200
+    assert page.evaluate(asked) == 200
     with connect(served.url, served.tokens["nlp"]) as user:
         url = user.sign_in_url("/mlflow/teams/nlp/")
-    shown.open("about:blank")
-    shown.open(url)
-    shown.waits("location.pathname === '/mlflow/teams/nlp/'")
-    shown.open("about:blank")
-    shown.open(url)
-    shown.sees("was used")
+    page.goto("about:blank")
+    page.goto(url, wait_until="commit")
+    opens_the_team(page)
+    page.goto("about:blank")
+    page.goto(url, wait_until="commit")
+    shows(page, "was used")
