@@ -8,21 +8,16 @@ engine and the console are threads of one process, without a broker; Chromium is
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-import uvicorn
 from bench_compare import RUNS, fill
 from clickhouse_connect.driver.client import Client
 from harness import Context, Result, as_program, in_own_process, scratch
 from playwright.sync_api import Page
 
-from gangline.local.ports import pick_ports
 from gangline_console.app import create_app
 from gangline_console.client import Gateway
 from gangline_gateway.console_proxy import ConsoleProxy
@@ -31,6 +26,7 @@ from gangline_gateway.history import History
 from gangline_gateway.history_access import HistoryAccess, Queries
 from gangline_gateway.resources import ResourceReader
 from gangline_schemas.gpu_prices import GpuPrices
+from gangline_service.http_server import HttpServer
 from gangline_tracker.engine import Engine
 from gangline_tracker.migrate import migrate
 from support.builders.gateway import TOKENS, GatewayHarness
@@ -55,19 +51,6 @@ _TIMES = """() => {
   return { picture: drawn - click, page: page - click, read: read.responseEnd - read.startTime,
     draw: drawn - read.responseEnd };
 }"""
-
-
-@contextmanager
-def served(app: Callable[..., Any], port: int) -> Iterator[None]:
-    """An application on a port, in a thread, during the block."""
-    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning", lifespan="off"))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.05)
-    yield
-    server.should_exit = True
-    thread.join(10)
 
 
 def history(folder: Path, steps: int) -> HistoryAccess:
@@ -107,20 +90,19 @@ def one(page: Page, url: str) -> dict[str, float]:
 
 
 def measure(steps: int, repeats: int) -> dict[str, dict[str, float]]:
-    with scratch() as folder:
+    with (
+        scratch() as folder,
+        closing(HttpServer("127.0.0.1")) as server,
+        closing(HttpServer("127.0.0.1")) as console,
+    ):
+        url = f"http://127.0.0.1:{server.port}"
         harness = GatewayHarness(folder, history(folder, steps))
         harness.start()
         harness.configure("team")
-        port, console_port = pick_ports(2)
-        url = f"http://127.0.0.1:{port}"
-        app = harness.app(port, ConsoleProxy(f"http://127.0.0.1:{console_port}"))
-        console = create_app(Gateway(url), "secret")
-        with (
-            served(app, port),
-            served(console, console_port),
-            chromium() as browser,
-            console_page(browser, url, TOKENS["admin"]) as opened,
-        ):
+        console.start(create_app(Gateway(url), "secret"))
+        proxy = ConsoleProxy(f"http://127.0.0.1:{console.port}")
+        server.start(harness.app(server.port, proxy))
+        with chromium() as browser, console_page(browser, url, TOKENS["admin"]) as opened:
             one(opened.page, url)
             found = [one(opened.page, url) for _ in range(repeats)]
         harness.stop()

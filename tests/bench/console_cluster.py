@@ -8,11 +8,8 @@ ones. No decider runs, so nothing answers questions such as `explain`.
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -28,7 +25,6 @@ from bench_gateway_lists import heartbeat
 
 from gangline.local.kafka import EmbeddedKafka
 from gangline.local.ports import pick_ports
-from gangline.local.probe import answers_ok
 from gangline_bus.codec import encode
 from gangline_bus.kafka import KafkaBus
 from gangline_bus.topics import TopicNames, create_topics
@@ -48,7 +44,8 @@ from gangline_schemas.team_limits import TeamConfig
 from gangline_tracker.engine import Engine
 from gangline_tracker.migrate import migrate
 from support.harnesses.console_tour import Seeded
-from support.harnesses.tracker_process import TrackerProcess, wait_until
+from support.harnesses.service_process import service_process
+from support.harnesses.tracker_process import TrackerProcess
 
 RUNNING, UNENDED, NODES = 500, 1_500, year_work.NODES
 STEPS, LOG_LINES = 20_000, 100_000
@@ -281,38 +278,10 @@ def console_cluster(folder: Path, runs: int, newest: int) -> Iterator[ConsoleClu
             "GANGLINE_CONNECTIONS_PER_USER": "1000",
         }
         pids = (
-            stack.enter_context(_process("gateway", folder, environment)),
-            stack.enter_context(_process("console", folder, environment)),
+            stack.enter_context(service_process("gateway", folder, environment)),
+            stack.enter_context(service_process("console", folder, environment)),
         )
         yield ConsoleCluster(url, tracker.tokens["admin"], log, runs, kafka.bootstrap, pids)
-
-
-@contextmanager
-def _process(name: str, folder: Path, environment: dict[str, str]) -> Iterator[int]:
-    """A service, once it is ready."""
-    health, output = folder / f"{name}-health.json", folder / f"{name}.log"
-    environment = {
-        **environment,
-        "GANGLINE_HEALTH_FILE": str(health),
-        "GANGLINE_INSTANCE_ID": f"{name}-0",
-    }
-    with output.open("ab") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", f"gangline_{name}"], env=environment, stderr=log
-        )
-
-    def ready() -> bool:
-        if not health.exists():
-            return False
-        return answers_ok(f"{json.loads(health.read_text(encoding='utf-8'))['url']}/readyz")
-
-    try:
-        wait_until(name, lambda: ready() or process.poll() is not None)
-        assert process.poll() is None, output.read_text(encoding="utf-8")[-4000:]
-        yield process.pid
-    finally:
-        process.kill()
-        process.wait(30)
 
 
 def _progress(bootstrap: str, prefix: str, runs: int, first: int, started: Started) -> None:

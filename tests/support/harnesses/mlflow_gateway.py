@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from gangline.local.probe import answers_ok
 from support.harnesses.mlflow_process import MlflowProcess, mlflow_server
-from support.harnesses.tracker_process import DEADLINE_S, wait_until
+from support.harnesses.service_process import service_process
 
 
 @dataclass(frozen=True)
@@ -40,7 +37,7 @@ def mlflow_gateway(
 ) -> Iterator[MlflowGateway]:
     """A tracker, an MLflow server and a gateway; all end with the block."""
     with mlflow_server(bootstrap, folder, own=own) as mlflow:
-        health, address = folder / "gateway-health.json", folder / "gateway.json"
+        address = folder / "gateway.json"
         environment = {
             **os.environ,
             "GANGLINE_BOOTSTRAP_SERVERS": bootstrap,
@@ -50,24 +47,7 @@ def mlflow_gateway(
             "GANGLINE_MLFLOW_URL": mlflow.url,
             "GANGLINE_CLICKHOUSE_URL": mlflow.tracker.url,
             "GANGLINE_GATEWAY_FILE": str(address),
-            "GANGLINE_HEALTH_FILE": str(health),
-            "GANGLINE_INSTANCE_ID": "gateway-0",
         }
-        with (folder / "gateway.log").open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "gangline_gateway"], env=environment, stderr=log
-            )
-        try:
-            wait_until("the gateway", lambda: _is_ready(health) or process.poll() is not None)
-            assert process.poll() is None, (folder / "gateway.log").read_text()[-4000:]
+        with service_process("gateway", folder, environment) as pid:
             url = json.loads(address.read_text(encoding="utf-8"))["url"]
-            yield MlflowGateway(mlflow, url, process.pid)
-        finally:
-            process.kill()
-            process.wait(DEADLINE_S)
-
-
-def _is_ready(health: Path) -> bool:
-    if not health.exists():
-        return False
-    return answers_ok(f"{json.loads(health.read_text(encoding='utf-8'))['url']}/readyz")
+            yield MlflowGateway(mlflow, url, pid)
