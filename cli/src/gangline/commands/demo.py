@@ -46,7 +46,7 @@ def demo(
     def say(line: str) -> None:
         console.print(f"[{time.monotonic() - began:6.1f} s] {line}", markup=False, soft_wrap=True)
 
-    say("starting Kafka, ClickHouse, six services and two nodes of 2 slots")
+    say("starting Kafka, ClickHouse, all services and two nodes of 2 slots")
     try:
         with stop_signals_interrupt(), Platform(settings, progress_line) as platform:
             started = platform.start()
