@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 import pytest
 
@@ -66,12 +67,27 @@ def test_times_in_any_order_give_the_state_of_each(
     monkeypatch.setattr(past, "EVERY", 5)
     monkeypatch.setattr(past, "KEPT", 4)
     found = Past(broker.connect("t"), [PLACE])
-    found._states[PLACE].every = 5
     for second in (59, 10, 58.5, 0, 30, 31, 29, 59, 1):
         assert jobs(found, second) == int(second) + 1
     kept = [one.seq for one in found._states[PLACE].kept]
     assert len(kept) <= 4
     assert kept == sorted(kept)
+
+
+def test_kept_states_stay_spread_however_many_come(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(past, "EVERY", 5)
+    monkeypatch.setattr(past, "KEPT", 4)
+    found = Past(broker.connect("t"), [PLACE])
+    states = found._states[PLACE]
+    for second in range(COUNT):
+        states.keep(folded(broker, second), apart=1)
+    seqs = [one.seq for one in states.kept]
+    assert (seqs[0], seqs[-1], len(seqs)) == (1, COUNT, 4)
+    assert max(after - before for before, after in pairwise(seqs)) <= COUNT / 2
+    count = jobs(found, seqs[1] + 9)
+    assert min(abs(one.seq - count) for one in states.kept) < 5
 
 
 def test_a_kept_state_is_not_changed_by_folds_that_start_there(broker: Broker) -> None:

@@ -2,7 +2,7 @@
 
 1. Start at the nearest of: a state that an earlier fold kept, a stored snapshot, the log's start.
 2. Fold to the time. Every `EVERY` events a copy of the state is kept, so that the next question,
-   such as the next place of a slider, is near one. At most `KEPT` are kept, evenly spread.
+   such as the next place of a slider, is near one. At most `KEPT` are kept, about evenly spread.
 3. A fold that is not done within `WITHIN_S` ends with a problem that says how far it came. The
    state there is kept, so the same question continues.
 
@@ -56,7 +56,6 @@ class _States:
     """States of one shard's log, by time."""
 
     kept: list[_Kept] = field(default_factory=list)
-    every: int = EVERY
     look_s: float = 0.0
     """When to look for stored snapshots again."""
 
@@ -66,16 +65,25 @@ class _States:
         return self.kept[index - 1] if index else None
 
     def keep(self, folded: Folded[State], *, apart: int | None = None) -> None:
-        """Keep a copy, unless there is one that is less than `apart` events away."""
-        at = _time_of(folded)
+        """Keep a copy, unless there is one that is less than `apart` events (`EVERY`) away.
+
+        Of too many, the one with the nearest neighbours goes. The new one stays: the same question
+        may continue there.
+        """
+        at, least = _time_of(folded), EVERY if apart is None else apart
         distances = (abs(one.seq - folded.next_seq) for one in self.kept)
-        if at is None or min(distances, default=self.every) < (apart or self.every):
+        if at is None or min(distances, default=least) < least:
             return
-        self.kept.append(_Kept(folded.next_seq, at, _copy(folded)))
-        self.kept.sort(key=lambda one: one.seq)
+        new = _Kept(folded.next_seq, at, _copy(folded))
+        self.kept = sorted([*self.kept, new], key=lambda one: one.seq)
         if len(self.kept) > KEPT:
-            self.kept = self.kept[::2]
-            self.every *= 2
+            del self.kept[self._crowded(new.seq)]
+
+    def _crowded(self, new: int) -> int:
+        """The place between the nearest neighbours, neither the first, the last nor the new one."""
+        seqs = [one.seq for one in self.kept]
+        places = (index for index in range(1, len(seqs) - 1) if seqs[index] != new)
+        return min(places, key=lambda index: seqs[index + 1] - seqs[index - 1])
 
 
 class Past:
