@@ -27,7 +27,7 @@ from gangline_gateway.reports.source import Reports
 from gangline_gateway.resources import ResourceReader
 from gangline_gateway.run_points import PointReader
 from gangline_gateway.sql_parts import CursorError, fetch
-from gangline_gateway.user_limits import UserSlots, current_user
+from gangline_gateway.user_limits import Places
 from gangline_schemas.api.logs import BusEvent
 from gangline_schemas.gpu_prices import GpuPrices
 
@@ -126,30 +126,25 @@ class HistoryAccess:
         self._connect = connect
         self._own = threading.local()
         self._slots = threading.BoundedSemaphore(QUERIES_AT_ONCE)
-        self._places = threading.BoundedSemaphore(QUERIES_AT_ONCE + WAITING)
-        self._users = UserSlots(QUERIES_PER_USER, "history queries")
+        self._places = Places(
+            QUERIES_AT_ONCE + WAITING, QUERIES_PER_USER, "history queries", code="history-busy"
+        )
 
     def query(self, query: Callable[[Queries], AnswerT]) -> AnswerT:
         """The answer; blocks. Raises a 503 problem while ClickHouse is away or busy, or 429."""
         if self._connect is None:
             raise unavailable("history-away", "no ClickHouse is configured: set clickhouse_url")
-        with self._users.hold(current_user.get()), self._place():
+        with self._places.hold(), self._slot():
             return self._query(self._connect, query)
 
     @contextmanager
-    def _place(self) -> Iterator[None]:
-        busy = unavailable("history-busy", "too many history queries are running; try again")
-        if not self._places.acquire(blocking=False):
-            raise busy
+    def _slot(self) -> Iterator[None]:
+        if not self._slots.acquire(timeout=_WAIT_S):
+            raise self._places.busy()
         try:
-            if not self._slots.acquire(timeout=_WAIT_S):
-                raise busy
-            try:
-                yield
-            finally:
-                self._slots.release()
+            yield
         finally:
-            self._places.release()
+            self._slots.release()
 
     def _query(
         self, connect: Callable[[], Queries], query: Callable[[Queries], AnswerT]

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from gangline_gateway.problems import too_many, unavailable
+from gangline_gateway.problems import ProblemError, too_many, unavailable
 
 _USERS_LOOKED_AT = 1000
 current_user: ContextVar[str] = ContextVar("current_user", default="")
@@ -84,21 +84,26 @@ class RequestRates:
 class Places:
     """At most `in_all` and `per_user` questions that hold a thread: other routes need threads."""
 
-    def __init__(self, in_all: int, per_user: int, what: str) -> None:
+    def __init__(self, in_all: int, per_user: int, what: str, *, code: str = "busy") -> None:
+        """`code`: of the 503 problem."""
         self._places = threading.BoundedSemaphore(in_all)
         self._users = UserSlots(per_user, what)
-        self._what = what
+        self._what, self._code = what, code
 
     @contextmanager
     def hold(self) -> Iterator[None]:
         """Holds a place for the current user. Raises a 429 or 503 problem at once."""
         with self._users.hold(current_user.get()):
             if not self._places.acquire(blocking=False):
-                raise unavailable("busy", f"too many {self._what} are running; try again")
+                raise self.busy()
             try:
                 yield
             finally:
                 self._places.release()
+
+    def busy(self) -> ProblemError:
+        """The 503 problem of a question that finds no place."""
+        return unavailable(self._code, f"too many {self._what} are running; try again")
 
 
 class UserSlots:
