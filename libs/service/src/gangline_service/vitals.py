@@ -20,6 +20,9 @@ from gangline_bus.topics import TopicNames
 from gangline_schemas.catalog import Topic
 from gangline_schemas.envelope import Envelope, derived_id
 from gangline_schemas.events.parts import (
+    MOST_CHECKS,
+    MOST_PLACES,
+    MOST_SHARDS,
     PartVitals,
     SnapshotWritten,
     UnreadRecords,
@@ -36,7 +39,6 @@ log = structlog.get_logger(__name__)
 EVERY_S = 10.0
 _NOTED_S = 2.0
 _STOP_S = 2.0
-_MOST_CHECKS, _MOST_PLACES = 64, 1024
 
 
 @dataclass
@@ -91,7 +93,7 @@ class Vitals:
             stalled=not health.alive(),
             checks=tuple(
                 VitalCheck(name=check.name, ok=check.ok, detail=redact_text(check.detail))
-                for check in health.checks()[:_MOST_CHECKS]
+                for check in health.checks()[:MOST_CHECKS]
             ),
             unread=tuple(
                 UnreadRecords(
@@ -99,9 +101,9 @@ class Vitals:
                     partition=place.partition,
                     records=records,
                 )
-                for place, records in places[:_MOST_PLACES]
+                for place, records in places[:MOST_PLACES]
             ),
-            snapshots=snapshots[:256],
+            snapshots=snapshots[:MOST_SHARDS],
         )
 
 

@@ -9,6 +9,9 @@ from pydantic import Field
 from gangline_schemas.base import Event, Model, Timestamp
 from gangline_schemas.limits import Count, Few, Message, Name, Release, Seconds
 
+MOST_CHECKS, MOST_PLACES, MOST_SHARDS = 64, 1024, 256
+"""In one report of a process."""
+
 
 class PartAnnounced(Event):
     """A process runs this release. It says so at its start and each hour."""
@@ -60,6 +63,6 @@ class PartVitals(Event):
     stopping: bool = False
     beat_age_s: Seconds = Field(description="Since its main loop last turned.")
     stalled: bool = Field(default=False, description="It should have turned since.")
-    checks: Annotated[tuple[VitalCheck, ...], Field(max_length=64)] = ()
-    unread: Annotated[tuple[UnreadRecords, ...], Field(max_length=1024)] = ()
-    snapshots: Annotated[tuple[SnapshotWritten, ...], Field(max_length=256)] = ()
+    checks: Annotated[tuple[VitalCheck, ...], Field(max_length=MOST_CHECKS)] = ()
+    unread: Annotated[tuple[UnreadRecords, ...], Field(max_length=MOST_PLACES)] = ()
+    snapshots: Annotated[tuple[SnapshotWritten, ...], Field(max_length=MOST_SHARDS)] = ()
