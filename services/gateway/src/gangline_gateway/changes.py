@@ -33,9 +33,10 @@ Kind = Literal["job", "node", "queue", "alert"]
 TICK_S = 0.25
 EACH_S = 1.0
 LINGER_S = 30.0
-"""A viewer that reloads its page within this time continues where it was."""
+"""A group without viewers stays so long: one that reloads its page continues where it was."""
 BEAT_S = 10.0
 KEPT = 32
+"""Pieces of a group: those of 8 seconds if there is one in each tick."""
 _TOPICS = (
     Topic.REQUESTS, Topic.QUOTA, Topic.SCHEDULING, Topic.FAULTS, Topic.CHECKPOINTS, Topic.WORKERS,
     Topic.PROGRESS, Topic.ALERTS,

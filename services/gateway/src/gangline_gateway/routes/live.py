@@ -19,7 +19,14 @@ from gangline_gateway.log_pages import LogFilter
 from gangline_gateway.problems import invalid
 from gangline_gateway.routes.comparisons import MetricNames, Points
 from gangline_gateway.routes.jobs import team_of_job
-from gangline_gateway.routes.logs import STREAM, LastEventId, event_stream, log_stream
+from gangline_gateway.routes.logs import (
+    STREAM,
+    Attempt,
+    LastEventId,
+    Rank,
+    event_stream,
+    log_stream,
+)
 from gangline_gateway.routes.runs import HISTORY_POINTS, metric_stream
 
 live = router("Logs and events")
@@ -47,8 +54,8 @@ async def follow_job(
     ] = None,
     name: MetricNames = None,
     points: Points = HISTORY_POINTS,
-    rank: Annotated[int | None, Query(ge=0, le=1_000_000)] = None,
-    attempt: Annotated[int | None, Query(ge=1, le=1_000_000)] = None,
+    rank: Rank = None,
+    attempt: Attempt = None,
     tail: Annotated[int, Query(ge=0, le=1000, description="Log lines to begin with.")] = 0,
     last_event_id: LastEventId = None,
 ) -> StreamingResponse:

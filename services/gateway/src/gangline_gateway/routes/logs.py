@@ -32,6 +32,8 @@ LastEventId = Annotated[
     str | None,
     Header(alias="Last-Event-ID", max_length=4096, description="Resume after this event."),
 ]
+Rank = Annotated[int | None, Query(ge=0, le=1_000_000)]
+Attempt = Annotated[int | None, Query(ge=1, le=1_000_000)]
 Contains = Annotated[
     str, Query(max_length=200, description="Part of the line's text, in any case.")
 ]
@@ -55,8 +57,8 @@ async def get_logs(
     app: App,
     caller: Caller,
     *,
-    rank: Annotated[int | None, Query(ge=0, le=1_000_000)] = None,
-    attempt: Annotated[int | None, Query(ge=1, le=1_000_000)] = None,
+    rank: Rank = None,
+    attempt: Attempt = None,
     contains: Contains = "",
     errors: Errors = False,
     tail: Annotated[int | None, Query(ge=0, le=1000, description="Only the last lines.")] = None,
@@ -96,8 +98,8 @@ async def download_logs(
     app: App,
     caller: Caller,
     *,
-    rank: Annotated[int | None, Query(ge=0, le=1_000_000)] = None,
-    attempt: Annotated[int | None, Query(ge=1, le=1_000_000)] = None,
+    rank: Rank = None,
+    attempt: Attempt = None,
     contains: Contains = "",
     errors: Errors = False,
 ) -> StreamingResponse:
