@@ -46,9 +46,7 @@ export class Chart {
     this.series = [];
     this.plot = null;
     this.place = figure.querySelector(".plot");
-    const redraw = () => this.draw();
-    document.addEventListener("theme", redraw);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+    document.addEventListener("theme", () => this.draw());
     new ResizeObserver(() => this.plot?.setSize(this.size())).observe(this.place);
     figure.querySelector("details")?.addEventListener("toggle", () => this.fillTable());
   }
@@ -115,12 +113,14 @@ export class Chart {
       });
     }
     table.replaceChildren(
-      row("th", ["series", this.options.x, "value"]), ...rows.map((cells) => row("td", cells)),
+      tableRow("th", ["series", this.options.x, "value"]),
+      ...rows.map((cells) => tableRow("td", cells)),
     );
   }
 }
 
-function row(kind, texts) {
+/** A row of a table: cells of a kind, td or th, with these texts. */
+export function tableRow(kind, texts) {
   const made = document.createElement("tr");
   for (const text of texts) {
     const cell = document.createElement(kind);

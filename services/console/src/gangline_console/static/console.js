@@ -6,9 +6,7 @@ import "./search.js";
 const root = document.documentElement;
 
 function switchTheme() {
-  const dark = matchMedia("(prefers-color-scheme: dark)").matches;
-  const now = root.dataset.theme ?? (dark ? "dark" : "light");
-  root.dataset.theme = now === "dark" ? "light" : "dark";
+  root.dataset.theme = root.dataset.theme === "dark" ? "light" : "dark";
   localStorage.setItem("theme", root.dataset.theme);
   document.dispatchEvent(new CustomEvent("theme"));
 }

@@ -1,5 +1,12 @@
 // Parts of a page that the server makes again; it escapes their texts, and scripts in them never run.
 
+/** The page as the server makes it now; null while it does not answer, or the page is hidden. */
+export async function readAgain() {
+  if (document.hidden) return null;
+  const answer = await fetch(location.href).catch(() => null);
+  return answer?.ok ? answer.text() : null;
+}
+
 /**
  * Put a part of fresh HTML in place of the one with the same id. Opened details stay open, and the
  * focus stays on the same link or control. Returns the new element.

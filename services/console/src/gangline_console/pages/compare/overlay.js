@@ -1,6 +1,6 @@
 // One plot of one metric of all runs. uPlot has the axes, the crosshair and the zoom; the lines are
 // drawn here, as each run has its own places on the axis.
-import { colour, vendor } from "../../charts.js";
+import { colour, tableRow, vendor } from "../../charts.js";
 import { saveCsv, savePng } from "../../export.js";
 import { number } from "../../format.js";
 import { dashes } from "./lines.js";
@@ -283,16 +283,6 @@ export class Overlay {
 
 /** uPlot, which the page loads beside this module or, later, this function. */
 export const ready = () => window.uPlot ? Promise.resolve() : vendor("uPlot.iife.min.js");
-
-export function tableRow(kind, texts) {
-  const made = document.createElement("tr");
-  for (const text of texts) {
-    const cell = document.createElement(kind);
-    cell.textContent = text;
-    made.append(cell);
-  }
-  return made;
-}
 
 const good = (value, log) => Number.isFinite(value) && !(log && value <= 0);
 

@@ -52,9 +52,7 @@ async function begin() {
       throw error;
     });
   if (note.textContent === "Reading…") note.textContent = "";
-  const again = () => { paint(); redraw(); };
-  document.addEventListener("theme", again);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
+  document.addEventListener("theme", () => { paint(); redraw(); });
   table.addEventListener("change", (event) => {
     const id = event.target.closest("tr[data-run]").dataset.run;
     if (event.target.checked) shared.hidden.delete(id);

@@ -1,9 +1,8 @@
 // What parallel axes and the scatter plot share: ECharts, the runs' places, their table, files.
-import { colour, vendor } from "../../charts.js";
+import { colour, tableRow, vendor } from "../../charts.js";
 import { rowsOf, saveCsv, savePng } from "../../export.js";
 import { number } from "../../format.js";
 import { get } from "../../live.js";
-import { tableRow } from "./overlay.js";
 
 let loading = null;
 
@@ -57,7 +56,7 @@ export function fillPlaces(shared, found, axes, kept) {
     const values = at.map((column) => run.values[column]);
     const row = tableRow("td", [
       run.name || run.run_id, run.run_id, run.state,
-      ...values.map((value) => typeof value === "number" ? number(value) : value ?? "–"),
+      ...values.map(text),
     ]);
     values.forEach((value, column) => {
       const cell = row.cells[column + 3];

@@ -1,6 +1,7 @@
 // One stream for the page (/live with the parts of the tab), the head, and the script of the tab.
 import { badge, duration, gpuTime, number, percent } from "../../format.js";
 import { atMost, follow, get } from "../../live.js";
+import { readAgain, replacePart } from "../../parts.js";
 import { logs } from "./logs.js";
 import { metrics, overview } from "./metrics.js";
 
@@ -42,14 +43,12 @@ const refresh = atMost(1000, async () => {
 /** Parts of the page that the server writes are exchanged when an event may have changed them. */
 const exchange = atMost(3000, async () => {
   const place = document.querySelector("[data-fresh]");
-  if (!place || document.hidden || place.querySelector("details[open]") || place.contains(document.activeElement)) return;
-  const answer = await fetch(location.href).catch(() => null);
-  if (!answer?.ok) return;
-  const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById(place.id);
-  if (fresh) place.replaceWith(document.adoptNode(fresh));
+  if (!place || place.querySelector("details[open]") || place.contains(document.activeElement)) return;
+  const text = await readAgain();
+  if (text) replacePart(place.id, text);
 });
 
-const part = { overview: () => overview(id), metrics: () => metrics(id), logs: () => logs(id) }[tab]?.() ?? none;
+const part = { overview, metrics, logs: () => logs(id) }[tab]?.() ?? none;
 const query = new URLSearchParams(parts.split(" ").map((name) => ["part", name]));
 for (const [name, value] of Object.entries(part.query)) if (value) query.set(name, value);
 follow(`/v1/training-jobs/${id}/live?${query}`, {
@@ -57,7 +56,7 @@ follow(`/v1/training-jobs/${id}/live?${query}`, {
   event: (event) => { refresh(); if (event.topic !== "gangline.requests") exchange(); },
   step: (data) => { part.handlers.step?.(data); refresh(); },
   progress: refresh,
-  end: () => { part.handlers.end?.(); refresh(); exchange(); },
+  end: () => { refresh(); exchange(); },
 }, { onAgain: () => { refresh(); exchange(); } });
 
 /** MLflow's page of the run; its address has the experiment, which only MLflow knows. */

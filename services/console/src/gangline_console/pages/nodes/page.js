@@ -1,6 +1,6 @@
 // The table, or the node, is read again when nodes change.
 import { atMost, follow } from "../../live.js";
-import { replacePart } from "../../parts.js";
+import { readAgain, replacePart } from "../../parts.js";
 
 const one = document.getElementById("node")?.dataset.node;
 const part = one ? "node" : "nodes";
@@ -9,9 +9,8 @@ const part = one ? "node" : "nodes";
 const rows = document.querySelectorAll("#nodes tr[data-node]").length;
 
 const read = atMost(rows > 100 ? 15_000 : 2000, async () => {
-  if (document.hidden) return;
-  const answer = await fetch(location.href).catch(() => null);
-  if (answer?.ok) replacePart(part, await answer.text());
+  const text = await readAgain();
+  if (text) replacePart(part, text);
 });
 
 follow("/v1/changes?kind=node", {

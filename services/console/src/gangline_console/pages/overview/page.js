@@ -1,9 +1,9 @@
 // The map follows /v1/changes; the lists are read again when they may have changed.
-import { Chart } from "../../charts.js";
+import { Chart, tableRow } from "../../charts.js";
 import { duration, number } from "../../format.js";
 import { GpuMap, standing } from "../../gpumap.js";
 import { atMost, follow, get } from "../../live.js";
-import { replacePart } from "../../parts.js";
+import { readAgain, replacePart } from "../../parts.js";
 
 const place = document.getElementById("map");
 const open = (node) => { location.href = `/console/nodes/${encodeURIComponent(node.node_id)}`; };
@@ -61,15 +61,9 @@ function table() {
       node.gangs.map((gang) => gang.job_id ?? "another team's").join(", "),
     ]);
   }
-  details.querySelector("table").replaceChildren(...rows.map((texts, at) => {
-    const row = document.createElement("tr");
-    texts.forEach((text) => {
-      const cell = document.createElement(at ? "td" : "th");
-      cell.textContent = text;
-      row.append(cell);
-    });
-    return row;
-  }));
+  details.querySelector("table").replaceChildren(
+    ...rows.map((texts, at) => tableRow(at ? "td" : "th", texts)),
+  );
 }
 
 /** Nodes change in place at once; figures of the cluster need the whole map, which may be long. */
@@ -77,10 +71,8 @@ const reread = () => document.hidden || read();
 const soon = atMost(2000, reread), later = atMost(15_000, reread);
 const again = () => (map.nodes.size > 100 ? later : soon)();
 const lists = atMost(3000, async () => {
-  if (document.hidden) return;
-  const answer = await fetch(location.href).catch(() => null);
-  if (!answer?.ok) return;
-  const text = await answer.text();
+  const text = await readAgain();
+  if (!text) return;
   const fresh = new DOMParser().parseFromString(text, "text/html");
   replacePart("lists", text);
   for (const stat of document.querySelectorAll("#figures .stat")) {

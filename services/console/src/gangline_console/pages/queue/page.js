@@ -1,13 +1,12 @@
 // The queue is read again when it changed, at most every 2 s, and every 15 s for its times.
 import { atMost, follow } from "../../live.js";
-import { replacePart } from "../../parts.js";
+import { readAgain, replacePart } from "../../parts.js";
 
 const AGAIN_MS = 2000, OLDEST_MS = 15_000;
 
 async function again() {
-  if (document.visibilityState !== "visible") return;
-  const answer = await fetch(location.href, { headers: { accept: "text/html" } }).catch(() => null);
-  if (answer?.ok) replacePart("part", await answer.text());
+  const text = await readAgain();
+  if (text) replacePart("part", text);
 }
 
 const soon = atMost(AGAIN_MS, again);
