@@ -1,4 +1,4 @@
-"""Static files: in memory, with one hash of all their contents in each address.
+"""Static files, with one hash of all their contents in each address.
 
 The hash is a folder of the address, so a module's relative imports lead to files of the same
 version, and browsers may keep each file forever.

@@ -113,7 +113,7 @@ class Gateway:
 
 @dataclass(frozen=True)
 class Api:
-    """REST of one user. Paths begin with `/v1/`.
+    """REST of one user, by paths of the gateway.
 
     Each call raises ApiError or GatewayAwayError.
     """
@@ -148,19 +148,6 @@ class Api:
                 raise
             return None
 
-    async def send(
-        self,
-        method: str,
-        path: str,
-        kind: type[AnswerT],
-        body: Any = None,
-        query: Query | None = None,
-        key: str = "",
-    ) -> AnswerT:
-        """The answer to a change; `body` is JSON, `key` an idempotency key."""
-        _, text = await self.gateway.send(self.token, method, path, query, body, key)
-        return _read(kind, text)
-
     async def post(
         self,
         path: str,
@@ -169,8 +156,9 @@ class Api:
         query: Query | None = None,
         key: str = "",
     ) -> AnswerT:
-        """The answer to a POST."""
-        return await self.send("POST", path, kind, body, query, key)
+        """The answer to a POST; `body` is JSON, `key` an idempotency key."""
+        _, text = await self.gateway.send(self.token, "POST", path, query, body, key)
+        return _read(kind, text)
 
 
 def job_path(job_id: str) -> str:

@@ -16,9 +16,9 @@ from starlette.responses import Response
 from gangline_console.client import ApiError
 from gangline_console.page import Page, View
 from gangline_console.pages.compare import grids
-from gangline_console.pages.runs import split
+from gangline_console.pages.runs import by_ids, split
 from gangline_console.pages.runs.columns import metric_names
-from gangline_schemas.api.runs import MAX_COMPARED, Axis, Comparison, RunPage
+from gangline_schemas.api.runs import MAX_COMPARED, Axis, Comparison
 
 TABS = (
     ("curves", "Curves"),
@@ -50,11 +50,7 @@ async def _show(view: View) -> Response:
 
 async def _lost(view: View, ids: list[str]) -> Response:
     """Which of the runs are not there; the others can be compared."""
-    quoted = ", ".join("'" + run_id.replace("'", "''") + "'" for run_id in ids)
-    page = await view.api.get(
-        "/v1/runs", RunPage, {"where": f"run_id IN ({quoted})", "limit": len(ids)}
-    )
-    known = {run.run_id for run in page.runs}
+    known = {run.run_id for run in (await by_ids(view, ids)).runs}
     return view.render(
         "compare/none.html",
         404,

@@ -92,9 +92,10 @@ export function overview() {
   };
 }
 
-/** A chart for each metric. */
+/** A chart for each metric; those out of sight are not drawn. */
 export function metrics() {
   const curves = new Curves(), charts = new Map();
+  const inSight = new Set(), stale = new Set(); // names of metrics
   const place = document.getElementById("plots"), axis = place.dataset.axis;
   const filter = document.getElementById("metric-filter");
   const smoothing = document.getElementById("smoothing");
@@ -119,18 +120,38 @@ export function metrics() {
       xValue: axis === "time" ? duration : number,
     });
     charts.set(name, made);
+    sight.observe(card);
     return made;
   }
+
+  /** Draw the charts in sight whose values changed; the others wait until they come into sight. */
+  function paint() {
+    for (const name of inSight) {
+      if (stale.delete(name)) charts.get(name).show([curves.series(name, axis, Number(smoothing.value))]);
+    }
+  }
+
+  const sight = new IntersectionObserver((seen) => {
+    for (const { target, isIntersecting } of seen) {
+      if (isIntersecting) inSight.add(target.dataset.name);
+      else inSight.delete(target.dataset.name);
+    }
+    paint();
+  }, { rootMargin: "200px" });
 
   const draw = atMost(700, () => {
     document.getElementById("no-metrics").hidden = curves.byName.size > 0;
     for (const name of [...curves.byName.keys()].sort()) {
-      const chart = chartOf(name);
       const hidden = !name.toLowerCase().includes(filter.value.trim().toLowerCase());
-      chart.figure.parentElement.hidden = hidden;
-      if (!hidden) chart.show([curves.series(name, axis, Number(smoothing.value))]);
+      chartOf(name).figure.parentElement.hidden = hidden;
     }
+    paint();
   });
+
+  function changed(names) {
+    for (const name of names) stale.add(name);
+    draw();
+  }
 
   function chosen() {
     const view = new URLSearchParams();
@@ -141,7 +162,7 @@ export function metrics() {
     draw();
   }
   filter.addEventListener("input", chosen);
-  smoothing.addEventListener("input", chosen);
+  smoothing.addEventListener("input", () => { changed(charts.keys()); chosen(); });
   logScale.addEventListener("change", () => {
     for (const chart of charts.values()) {
       chart.options.log = logScale.checked;
@@ -158,8 +179,8 @@ export function metrics() {
   return {
     query: { points: "500" },
     handlers: {
-      history: (data) => { curves.history(data); draw(); },
-      step: (data) => { curves.step(data); draw(); },
+      history: (data) => { curves.history(data); changed(data.curves.map((curve) => curve.name)); },
+      step: (data) => { curves.step(data); changed(Object.keys(data.metrics)); },
     },
   };
 }

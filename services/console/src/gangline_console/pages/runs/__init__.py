@@ -55,7 +55,9 @@ async def _show(view: View) -> Response:
         wrong = _wrong(error, wanted)
         if wrong is None:
             raise
-    pins, teams = await asyncio.gather(_some(view, split(view.query("pin"))), view.teams())
+    pins, teams = await asyncio.gather(
+        by_ids(view, split(view.query("pin")), metrics=True), view.teams()
+    )
     metrics = {
         name: {**page.metrics.get(name, {}), **pins.metrics.get(name, {})}
         for name in {**page.metrics, **pins.metrics}
@@ -159,12 +161,12 @@ def _wrong(error: ApiError, wanted: dict[str, Any]) -> Wrong | None:
     return None
 
 
-async def _some(view: View, ids: list[str]) -> RunPage:
+async def by_ids(view: View, ids: list[str], *, metrics: bool = False) -> RunPage:
     """These runs in this order; those that are not there are left out."""
     if not ids:
         return RunPage(runs=[], cursor=None)
     quoted = ", ".join("'" + run_id.replace("'", "''") + "'" for run_id in ids)
-    query: Query = {"where": f"run_id IN ({quoted})", "limit": len(ids), "metrics": True}
+    query: Query = {"where": f"run_id IN ({quoted})", "limit": len(ids), "metrics": metrics}
     page = await view.api.get(PATH, RunPage, query)
     place = {run_id: number for number, run_id in enumerate(ids)}
     runs = sorted(page.runs, key=lambda run: place.get(run.run_id, 0))

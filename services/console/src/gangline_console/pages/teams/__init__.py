@@ -30,7 +30,7 @@ async def _teams(view: View) -> Response:
         uses=[use[row.team] for row in found.teams if row.team in use],
         days=days,
         choices=DAYS,
-        lines=_lines(report) if report else [],
+        lines=_lines(report) if report else {},
     )
 
 
@@ -129,7 +129,6 @@ def figures(this: Week, before: Week) -> list[tuple[str, str, float | None, floa
 class Line:
     """GPUs of a team over time, as points of a small chart 100 wide and 24 high."""
 
-    team: str
     points: str
     guarantee: float | None
     """Its height in the chart."""
@@ -139,15 +138,14 @@ class Line:
     high: float
 
 
-def _lines(report: UtilizationReport) -> list[Line]:
-    return [_line(row, row.gpus_by_part) for row in report.teams if row.gpus_by_part]
+def _lines(report: UtilizationReport) -> dict[str, Line]:
+    return {row.team: _line(row, row.gpus_by_part) for row in report.teams if row.gpus_by_part}
 
 
 def _line(row: TeamUse, gpus: Sequence[float]) -> Line:
     most = max(*gpus, row.gpu_guarantee or 0, 1.0)
     step = 100 / max(1, len(gpus) - 1)
     return Line(
-        team=row.team,
         points=" ".join(f"{i * step:.2f},{24 - 24 * n / most:.2f}" for i, n in enumerate(gpus)),
         guarantee=24 - 24 * row.gpu_guarantee / most if row.gpu_guarantee else None,
         most=most,
