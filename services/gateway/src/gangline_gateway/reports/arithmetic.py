@@ -65,6 +65,23 @@ def gpu_hours_allocated(jobs: Iterable[Job], period: Period) -> float:
     return seconds / HOUR_S
 
 
+def gpus_by_part(jobs: Iterable[Job], period: Period, count: int) -> list[float]:
+    """Mean GPUs of gangs in each of so many equal parts of the period.
+
+    Cost: O(gangs + parts that each gang lasted).
+    """
+    parts, seconds = period.parts(count), [0.0] * count
+    for job in jobs:
+        for gang in job.gangs:
+            end = gang.released_at or period.until
+            first = int((gang.allocated_at - period.since) / (period.until - period.since) * count)
+            for index in range(max(0, first - 1), count):
+                if parts[index].since > end:
+                    break
+                seconds[index] += gang.gpus * parts[index].overlap_s(gang.allocated_at, end)
+    return [held / part.length_s for held, part in zip(seconds, parts, strict=True)]
+
+
 def cost_allocated(jobs: Iterable[Job], period: Period) -> float | None:
     """The price of the same GPU-hours; None where a job's is not known, or there are none."""
     total = None

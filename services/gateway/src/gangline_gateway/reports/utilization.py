@@ -8,6 +8,7 @@ from gangline_gateway.reports.arithmetic import (
     gpu_hours_pending,
     gpu_hours_up,
     gpus_allocated,
+    gpus_by_part,
     gpus_pending,
     gpus_up,
     mean_busy,
@@ -40,19 +41,9 @@ def utilization(facts: Facts, teams: frozenset[str] | None, parts: int = 0) -> U
 
 def over_time(facts: Facts, steps: int, teams: frozenset[str] | None) -> UtilizationSteps:
     """GPUs that were up and allocated in each of so many steps of equal length."""
-    period, each = facts.period, facts.period.parts(steps)
-    allocated, own = [0.0] * steps, [0.0] * steps
-    for job in facts.jobs:
-        seen = teams is None or job.team in teams
-        for gang in job.gangs:
-            end = gang.released_at or period.until
-            first = int((gang.allocated_at - period.since) / (period.until - period.since) * steps)
-            for index in range(max(0, first - 1), steps):
-                if each[index].since > end:
-                    break
-                seconds = gang.gpus * each[index].overlap_s(gang.allocated_at, end)
-                allocated[index] += seconds
-                own[index] += seconds if seen else 0.0
+    period = facts.period
+    allocated = gpus_by_part(facts.jobs, period, steps)
+    own = allocated if teams is None else gpus_by_part(facts.of(teams).jobs, period, steps)
     return UtilizationSteps(
         since=period.since,
         until=period.until,
@@ -60,10 +51,10 @@ def over_time(facts: Facts, steps: int, teams: frozenset[str] | None) -> Utiliza
             UtilizationStep(
                 since=step.since,
                 gpus_total=gpu_hours_up(facts.nodes, step) * HOUR_S / step.length_s,
-                gpus_allocated=allocated[index] / step.length_s,
-                gpus_own=own[index] / step.length_s,
+                gpus_allocated=allocated[index],
+                gpus_own=own[index],
             )
-            for index, step in enumerate(each)
+            for index, step in enumerate(period.parts(steps))
         ],
     )
 
@@ -110,8 +101,5 @@ def team_use(team: str, own: Facts, cluster: ClusterUse, parts: int = 0) -> Team
         mfu=mean_mfu(own.mfu),
         gpus_pending=gpus_pending(own.jobs),
         gpu_hours_pending=gpu_hours_pending(own.jobs, own.period),
-        gpus_by_part=[
-            gpu_hours_allocated(own.jobs, part) * HOUR_S / part.length_s
-            for part in own.period.parts(parts)
-        ],
+        gpus_by_part=gpus_by_part(own.jobs, own.period, parts),
     )
