@@ -237,3 +237,9 @@ def test_a_submission_that_was_not_answered_keeps_the_text(error: Exception, sta
     assert "# a comment" in done.text
     assert 'value="n0"' in done.text, "a second click makes one job"
     assert str(error) in html.unescape(done.text)
+
+
+def test_a_fresh_page_asks_once_for_the_teams() -> None:
+    browser, gateway = console({"GET /v1/teams": TeamList(teams=[])})
+    assert "name: my-job" in browser.get("/console/submit").text
+    assert [item[0] for item in gateway.asked].count("GET /v1/teams") == 1

@@ -2,6 +2,7 @@
 import { Chart } from "../../charts.js";
 import { duration, number } from "../../format.js";
 import { atMost } from "../../live.js";
+import { smoothed } from "../compare/shapes.js";
 import { tail } from "./logs.js";
 
 const MOST_POINTS = 4000;
@@ -44,16 +45,7 @@ class Curves {
     const every = Math.ceil(steps.length / MOST_POINTS) || 1;
     const kept = steps.filter((_, at) => at % every === 0 || at === steps.length - 1);
     const xs = kept.map(([step, [time]]) => axis === "time" ? (time - this.start) / 1000 : step);
-    let ys = kept.map(([, [, value]]) => value);
-    if (smoothing > 0) {
-      let mean = 0, weight = 0;
-      ys = ys.map((value) => {
-        if (!Number.isFinite(value)) return value;
-        mean = smoothing * mean + (1 - smoothing) * value;
-        weight = smoothing * weight + (1 - smoothing);
-        return mean / weight;
-      });
-    }
+    const ys = smoothed(kept.map(([, [, value]]) => value), smoothing);
     if (axis === "time") { // times of an attempt that ran again may lie before
       const order = xs.map((_, at) => at).sort((a, b) => xs[a] - xs[b]);
       return { name, xs: order.map((at) => xs[at]), ys: order.map((at) => ys[at]) };

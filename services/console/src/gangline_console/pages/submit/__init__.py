@@ -28,7 +28,7 @@ resources: {{gpus: 1}}
 
 async def _show(view: View) -> Response:
     """With a job's file (`from`), an example, or a short file; the script asks for the plan."""
-    source, note = view.query("from"), ""
+    source, note, teams = view.query("from"), "", await view.teams()
     if source:
         job = await view.api.get(job_path(source), Job)
         if job.spec is None:
@@ -37,8 +37,8 @@ async def _show(view: View) -> Response:
             text, note = write_document(job.spec), f"A copy of {job.name} ({job.job_id})."
     else:
         text = examples().get(view.query("example"), "")
-    text = text or START.format(team=_first_team(view, await view.teams()))
-    return await _page(view, read(text), note)
+    text = text or START.format(team=_first_team(view, teams))
+    return _page(view, read(text), teams, note)
 
 
 def _first_team(view: View, teams: list[str]) -> str:
@@ -46,7 +46,9 @@ def _first_team(view: View, teams: list[str]) -> str:
     return next((name for name in own if name in teams), teams[0] if teams else own[0])
 
 
-async def _page(view: View, checked: Checked, note: str = "", status: int = 200) -> Response:
+def _page(
+    view: View, checked: Checked, teams: list[str], note: str = "", status: int = 200
+) -> Response:
     return view.render(
         "submit/page.html",
         status,
@@ -54,7 +56,7 @@ async def _page(view: View, checked: Checked, note: str = "", status: int = 200)
         result=result(checked),
         groups=GROUPS,
         about=descriptions(),
-        teams=await view.teams(),
+        teams=teams,
         examples={name: summary(text) for name, text in examples().items()},
         note=note,
         nonce=view.form.get("nonce") or secrets.token_hex(12),
@@ -82,7 +84,7 @@ async def _submit(view: View) -> Response:
     text = _text(view)
     checked = await run_in_threadpool(read, text)
     if checked.spec is None or checked.errors:
-        return await _page(view, checked, status=422)
+        return _page(view, checked, await view.teams(), status=422)
     key = f"console-{view.form.get('nonce')[:64]}-{checked.spec.digest()[:24]}"
     try:
         job = await view.api.post("/v1/training-jobs", Job, checked.spec.data(), key=key)
@@ -101,7 +103,7 @@ async def _again(
     view: View, checked: Checked, errors: tuple[LineError, ...], status: int
 ) -> Response:
     wrong = Checked(checked.text, errors, checked.values, spec=checked.spec)
-    return await _page(view, wrong, status=status)
+    return _page(view, wrong, await view.teams(), status=status)
 
 
 def _text(view: View) -> str:
