@@ -29,4 +29,4 @@ def test_a_run_of_mlflow_has_the_fields_that_are_compared() -> None:
 
 def test_a_server_that_is_away_is_a_problem() -> None:
     with pytest.raises(ProblemError, match="MLflow does not answer"):
-        MlflowRuns("http://127.0.0.1:9", "t").run("a" * 32, frozenset({"nlp"}))
+        MlflowRuns("http://127.0.0.1:9", "t").some_runs(["a" * 32], frozenset({"nlp"}))

@@ -14,8 +14,9 @@ from gangline_gateway.app_context import AppContext
 from gangline_gateway.curves import CurveQuery
 from gangline_gateway.history import HistoryRun
 from gangline_gateway.history_access import HistoryAccess, Queries
+from gangline_gateway.mlflow_runs import MlflowRuns
 from gangline_schemas.api.runs import Comparison, Curve, Final, Overlay, Point, RunPage
-from gangline_schemas.run_search import FoundRun
+from gangline_schemas.run_search import FoundRun, RunSearch
 from gangline_service.tokens import Principal, Role
 from support.builders.runs import NOW, run
 
@@ -58,13 +59,31 @@ class Source:
         return [Curve(run_id=each, name=asked.names[0], points=points) for each in asked.runs]
 
 
-def ask(source: Source, caller: Principal, path: str, **params: Any) -> httpx.Response:
+class Mlflow(MlflowRuns):
+    """Runs of MLflow's clients; counts searches."""
+
+    def __init__(self, *ids: str) -> None:
+        super().__init__("http://mlflow", "t")
+        self.ids, self.asked = ids, list[RunSearch]()
+
+    def search(self, asked: RunSearch) -> tuple[FoundRun, ...]:
+        self.asked.append(asked)
+        return tuple(
+            FoundRun(run=run(each, lr="0.3"), order=())
+            for each in self.ids
+            if each in asked.run_ids
+        )
+
+
+def ask(
+    source: Source, caller: Principal, path: str, mlflow: MlflowRuns | None = None, **params: Any
+) -> httpx.Response:
     away: Any = None
     known: Any = source
     history = HistoryAccess(
         lambda: Queries(known, known, away, away, away, points=away, resources=known)
     )
-    app = routes(AppContext(away, away, history, away, away, away, away, away))
+    app = routes(AppContext(away, away, history, away, away, away, away, away, mlflow=mlflow))
     return asyncio.run(get(app, caller, path, params))
 
 
@@ -106,6 +125,19 @@ def test_a_comparison_may_leave_curves_out() -> None:
     answer = ask(source, ADMIN, "/v1/runs/compare", run=["a", "b"], curves="false")
     found = Comparison.model_validate_json(answer.text)
     assert ([*found.metrics], found.curves, source.read) == (["loss"], [], [])
+
+
+def test_runs_of_mlflow_are_asked_for_at_once() -> None:
+    one, other = "1" * 32, "2" * 32
+    mlflow = Mlflow(other, one)
+    asked = {"run": [one, "a", other], "curves": "false"}
+    answer = ask(Source(), ADMIN, "/v1/runs/compare", mlflow, **asked)
+    found = Comparison.model_validate_json(answer.text)
+    assert [each.run_id for each in found.runs] == [one, "a", other]
+    (search,) = mlflow.asked
+    assert (search.run_ids, search.teams) == ((one, other), None)
+    assert ask(Source(), ADMIN, "/v1/runs/compare", Mlflow(one), **asked).status_code == 404
+    assert ask(Source(), ADMIN, "/v1/runs/compare", **asked).status_code == 404
 
 
 def test_a_page_of_runs_has_final_metrics_on_request() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import urllib3
@@ -30,11 +31,11 @@ class MlflowRuns:
         self._places = Places(AT_ONCE, PER_USER, "searches of MLflow's runs")
         self._pool = urllib3.PoolManager(maxsize=4, timeout=_TIMEOUT, retries=False)
 
-    def run(self, run_id: str, teams: frozenset[str] | None) -> HistoryRun | None:
-        """A run of these teams (None: of any); None if MLflow has none."""
+    def some_runs(self, run_ids: Sequence[str], teams: frozenset[str] | None) -> list[HistoryRun]:
+        """Those of these runs, one or more, that exist in these teams (None: in any)."""
         named = None if teams is None else tuple(teams)
-        found = self.search(RunSearch(teams=named, run_ids=(run_id,), limit=1))
-        return history_run(found[0].run) if found else None
+        asked = RunSearch(teams=named, run_ids=tuple(run_ids), limit=len(run_ids))
+        return [history_run(found.run) for found in self.search(asked)]
 
     def search(self, asked: RunSearch) -> tuple[FoundRun, ...]:
         """A page of runs. Also raises a 429 problem."""

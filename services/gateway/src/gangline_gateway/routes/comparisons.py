@@ -264,18 +264,12 @@ def _rows(app: AppContext, caller: Principal, run_ids: list[str]) -> list[Histor
     teams = visible_teams(caller)
     rows = app.history.query(lambda q: q.history.some_runs(run_ids, teams))
     found = {row.run.run_id: row for row in rows}
-    for run_id in run_ids:
-        row = found.get(run_id) or _of_mlflow(app, caller, run_id)
-        if row is None:
-            raise not_found("run")
-        found[run_id] = row
+    left = [each for each in run_ids if each not in found and MLFLOW_RUN.fullmatch(each)]
+    if left and app.mlflow is not None:
+        found |= {row.run.run_id: row for row in app.mlflow.some_runs(left, teams)}
+    if len(found) < len(run_ids):
+        raise not_found("run")
     return [found[run_id] for run_id in run_ids]
-
-
-def _of_mlflow(app: AppContext, caller: Principal, run_id: str) -> HistoryRun | None:
-    if app.mlflow is None or not MLFLOW_RUN.fullmatch(run_id):
-        return None
-    return app.mlflow.run(run_id, visible_teams(caller))
 
 
 @comparisons.post(
