@@ -6,7 +6,6 @@ MLflow's search has neither pages by value nor these operators, and knows one te
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -20,6 +19,7 @@ from mlflow.store.tracking.dbmodels.models import (
     SqlTag,
 )
 
+from gangline_mlflow.search import children, of_run
 from gangline_schemas.api.runs import Run
 from gangline_schemas.mlflow_workspace import PREFIX
 from gangline_schemas.run_search import FoundRun, RunKey, RunSearch, RunTest, Value
@@ -45,7 +45,6 @@ _IS_NUMBER = r"^[+-]?([0-9]{1,200}\.?[0-9]{0,200}|\.[0-9]{1,200})([eE][+-]?[0-9]
 """Within what a double can hold: PostgreSQL refuses to convert others."""
 _HOUR_MS = 3_600_000.0
 MAX_TAGS = 100
-_CHUNK = 500
 Dialect = Literal["sqlite", "postgresql"]
 
 
@@ -54,10 +53,10 @@ def found(session: Any, asked: RunSearch) -> list[FoundRun]:
     statement = _Statement(session.get_bind().dialect.name)
     rows = session.execute(statement.select(asked)).all()
     ids = [row.run_uuid for row in rows]
-    params, tags = (_children(session, kind, ids) for kind in ("param", "tag"))
+    params, tags = (children(session, _CHILDREN[kind], ids) for kind in ("param", "tag"))
     return [
         FoundRun(
-            run=_run(row, params[row.run_uuid], tags[row.run_uuid]),
+            run=_run(row, dict(params[row.run_uuid]), dict(tags[row.run_uuid])),
             order=tuple(row[-len(asked.order) :]) if asked.order else (),
         )
         for row in rows
@@ -176,8 +175,7 @@ class _Statement:
         if known is not None:
             return known
         table = _CHILDREN[key.kind].alias()
-        same = sa.and_(table.c.run_uuid == _RUNS.c.run_uuid, table.c.key == self._plain(key.name))
-        self._source = self._source.outerjoin(table, same)
+        self._source = self._source.outerjoin(table, of_run(table, self._plain(key.name)))
         self._joined[key.kind, key.name] = table
         return table
 
@@ -224,17 +222,6 @@ def _behind(terms: Sequence[tuple[Any, bool]], after: Sequence[Any]) -> Any:
         ways.append(sa.and_(*same, sa.or_(column.is_(None), beyond)))
         same.append(column == value)
     return sa.or_(*ways)
-
-
-def _children(session: Any, kind: str, ids: Sequence[str]) -> dict[str, dict[str, str]]:
-    table = _CHILDREN[kind]
-    columns = (table.c.run_uuid, table.c.key, table.c.value)
-    found: dict[str, dict[str, str]] = defaultdict(dict)
-    for first in range(0, len(ids), _CHUNK):
-        some = table.c.run_uuid.in_(ids[first : first + _CHUNK])
-        for run, key, value in session.execute(sa.select(*columns).where(some)):
-            found[run][key] = value
-    return found
 
 
 def _run(row: Any, params: dict[str, str], tags: dict[str, str]) -> Run:

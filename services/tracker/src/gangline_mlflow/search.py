@@ -66,7 +66,7 @@ def _statement(asked: RunsAsked, experiments: Sequence[int], dialect: str) -> An
         cases = []
         if kind in _CHILDREN:
             table = _CHILDREN[kind].alias()
-            source = source.outerjoin(table, _of_run(table, key))
+            source = source.outerjoin(table, of_run(table, key))
             value = table.c.value
             if kind == "metric":
                 absent = 2
@@ -87,7 +87,8 @@ def _statement(asked: RunsAsked, experiments: Sequence[int], dialect: str) -> An
     return chosen.order_by(*ordering, _RUNS.c.run_uuid)
 
 
-def _of_run(table: Any, key: str) -> Any:
+def of_run(table: Any, key: str) -> Any:
+    """The condition for a run's metric, parameter or tag of this name."""
     return sa.and_(table.c.run_uuid == _RUNS.c.run_uuid, table.c.key == key)
 
 
@@ -104,11 +105,11 @@ def _condition(part: dict[str, Any], dialect: str) -> Any:
         raise Odd
     table = _CHILDREN[kind]
     if kind != "metric":
-        return sa.exists().where(_of_run(table, key), compare(table.c.value, value))
+        return sa.exists().where(of_run(table, key), compare(table.c.value, value))
     test = compare(table.c.value, float(value))
     is_nan = table.c.is_nan == sa.true()  # a NaN differs from every number, and compares to none
     test = sa.or_(is_nan, test) if comparator == "!=" else sa.and_(sa.not_(is_nan), test)
-    return sa.exists().where(_of_run(table, key), test)
+    return sa.exists().where(of_run(table, key), test)
 
 
 def _as_json(session: Any, runs: Sequence[Any]) -> list[dict[str, Any]]:
@@ -117,9 +118,9 @@ def _as_json(session: Any, runs: Sequence[Any]) -> list[dict[str, Any]]:
         linked = sa.or_(_LINKS.c.source_id.in_(part), _LINKS.c.destination_id.in_(part))
         if session.execute(sa.select(_LINKS.c.input_uuid).where(linked).limit(1)).first():
             raise Odd  # data sets and models of a run
-    metrics = _children(session, "metric", ids, ("key", "value", "timestamp", "step", "is_nan"))
-    params = _children(session, "parameter", ids, ("key", "value"))
-    tags = _children(session, "tag", ids, ("key", "value"))
+    columns = ("key", "value", "timestamp", "step", "is_nan")
+    metrics = children(session, _CHILDREN["metric"], ids, columns)
+    params, tags = (children(session, _CHILDREN[kind], ids) for kind in ("parameter", "tag"))
     return [
         _run(run, metrics[run.run_uuid], params[run.run_uuid], tags[run.run_uuid]) for run in runs
     ]
@@ -129,10 +130,10 @@ def _parts(ids: Sequence[str]) -> Iterable[Sequence[str]]:
     return (ids[start : start + _CHUNK] for start in range(0, len(ids), _CHUNK))
 
 
-def _children(
-    session: Any, kind: str, ids: Sequence[str], names: Sequence[str]
+def children(
+    session: Any, table: Any, ids: Sequence[str], names: Sequence[str] = ("key", "value")
 ) -> dict[str, list[tuple[Any, ...]]]:
-    table = _CHILDREN[kind]
+    """The metrics, parameters or tags of these runs, by run."""
     columns = [table.c.run_uuid, *(table.c[name] for name in names)]
     found: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
     for part in _parts(ids):
