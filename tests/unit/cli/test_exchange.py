@@ -33,6 +33,7 @@ from gangline.exchange.tfrecord import record
 from gangline.sdk import Gangline
 from gangline.sdk.mlflow import Mlflow, MlflowRun
 from gangline.transport import problem_of
+from support.builders.imports import RECORDED
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 
@@ -319,9 +320,6 @@ def test_any_name_becomes_one_that_mlflow_takes(name: str) -> None:
     taken = Names().of(name)
     _validate_metric_name(taken)  # raises for a name that MLflow refuses
     assert Names().of(taken) == taken
-
-
-RECORDED = Path(__file__).parent / "data" / "offline.wandb"
 
 
 @given(st.lists(st.binary(max_size=60), max_size=4), st.data())
