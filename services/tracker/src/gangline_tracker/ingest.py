@@ -80,10 +80,10 @@ class Group:
     @property
     def patient(self) -> bool:
         """Whether records may come 100 ms later."""
-        return self.table in _STREAM_TABLES
+        return _STREAMS.issuperset(self.topics)
 
 
-_STREAM_TABLES = {"steps", "logs", "heartbeats", "metric_points"}
+_STREAMS = {Topic.STEPS, Topic.LOGS, Topic.HEARTBEATS, Topic.METRICS}
 STEPS = Group("steps", (Topic.STEPS,), timedelta(milliseconds=500), 500_000, dead_letters=True)
 LOGS = Group("logs", (Topic.LOGS,), timedelta(milliseconds=500), 100_000, dead_letters=True)
 HEARTBEATS = Group("heartbeats", (Topic.HEARTBEATS,), timedelta(seconds=5), 50_000, True)
@@ -96,7 +96,6 @@ METRICS = Group(
     500_000,
     dead_letters=True,
 )
-_STREAMS = {Topic.STEPS, Topic.LOGS, Topic.HEARTBEATS, Topic.METRICS}
 EVENTS = Group(
     "events",
     tuple(t for t in Topic if t not in _STREAMS | {Topic.PROGRESS, Topic.VITALS}),
