@@ -19,6 +19,8 @@ RunKind = Literal["all", "job"]
 """Runs of jobs and those that MLflow clients made, or of jobs alone."""
 MAX_COMPARED = 50
 """Runs of a comparison."""
+MAX_TAGS = 100
+"""Of a run in answers, the first by name; requests may set any number."""
 
 
 class RunCreated(Answer):

@@ -22,14 +22,12 @@ from gangline_gateway.run_filter import RunQuery
 from gangline_gateway.sql_parts import Where, fetch
 from gangline_schemas.api.checkpoints import Checkpoint
 from gangline_schemas.api.logs import LogLine, LogPage
-from gangline_schemas.api.runs import Run
+from gangline_schemas.api.runs import MAX_TAGS, Run
 from gangline_schemas.gpu_prices import GpuPrices
 from gangline_schemas.run_search import FoundRun
 
 MAX_PAGE = 1000
 MAX_RUNS = 100
-MAX_TAGS = 100
-"""Of a run in answers, the first by name; requests may set any number."""
 
 
 @dataclass(frozen=True, slots=True)

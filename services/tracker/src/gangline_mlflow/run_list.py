@@ -20,7 +20,7 @@ from mlflow.store.tracking.dbmodels.models import (
 )
 
 from gangline_mlflow.search import children, of_run
-from gangline_schemas.api.runs import Run
+from gangline_schemas.api.runs import MAX_TAGS, Run
 from gangline_schemas.mlflow_workspace import PREFIX
 from gangline_schemas.run_search import FoundRun, RunKey, RunSearch, RunTest, Value
 
@@ -44,7 +44,6 @@ _NO_NUMBER, _NO_TEXT = (sa.cast(sa.null(), kind) for kind in (sa.Double, sa.Stri
 _IS_NUMBER = r"^[+-]?([0-9]{1,200}\.?[0-9]{0,200}|\.[0-9]{1,200})([eE][+-]?[0-9]{1,2})?$"
 """Within what a double can hold: PostgreSQL refuses to convert others."""
 _HOUR_MS = 3_600_000.0
-MAX_TAGS = 100
 Dialect = Literal["sqlite", "postgresql"]
 
 
