@@ -62,8 +62,6 @@ def environment(assets: Assets, package: Path = PACKAGE) -> Environment:
         "gpu_time": formats.gpu_time,
         "plain": formats.plain,
         "time": time_tag,
-        "state_kind": lambda state: STATES.get(state, ("off", "•"))[0],
-        "state_icon": lambda state: STATES.get(state, ("off", "•"))[1],
         "query": query,
     }
     made.globals |= {

@@ -1,5 +1,6 @@
 // The map of GPUs: one SVG a rack, one row a node, one square a GPU. Squares of one gang on a rack
 // are one path, so 10,000 GPUs are some thousand elements.
+import { atMost } from "./live.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const GAP = 2;
@@ -68,6 +69,7 @@ export class GpuMap {
     Object.assign(this, { place, legend, by, onPick });
     this.nodes = new Map();
     this.racks = new Map();
+    this.legendSoon = atMost(500, () => this.drawLegend());
     this.tip = document.createElement("div");
     this.tip.className = "tip";
     this.tip.hidden = true;
@@ -93,7 +95,7 @@ export class GpuMap {
     if (!before || key(before) !== key(node) || !rack) return this.draw();
     rack.nodes[rack.nodes.findIndex((item) => item.node_id === node.node_id)] = node;
     this.drawRack(rack);
-    this.drawLegend();
+    this.legendSoon(); // a gang's start changes many nodes at once
   }
 
   colour(by) {
