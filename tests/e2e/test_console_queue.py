@@ -41,7 +41,7 @@ def test_the_queue_is_rest_s_and_follows_it(
         expect(row.locator("[data-label='Priority']")).to_have_text(str(entry.priority))
         expect(row).to_contain_text(entry.waiting.message if entry.waiting else "began to wait")
         expect(row.locator("[data-label='Starts'] > time")).to_be_visible()
-        expect(page.locator(".timeline .name")).to_contain_text("queue-waits · 1 GPU")
+        expect(page.locator(".starts .name")).to_contain_text("queue-waits · 1 GPU")
 
         gateway.cancel(holds.job_id)
         gateway.cancel(waits.job_id)

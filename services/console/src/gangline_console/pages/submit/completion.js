@@ -20,7 +20,7 @@ function parent(lines, indent) {
 export class Completion {
   /** `known`: [{name, about}], dotted names of all fields. */
   constructor(area, list, known) {
-    Object.assign(this, { area, list, known, found: [], at: -1, asked: false });
+    Object.assign(this, { area, list, known, found: [], at: -1 });
     list.setAttribute("role", "listbox");
     area.addEventListener("input", () => this.open(false));
     area.addEventListener("blur", () => setTimeout(() => this.close(), 150));
@@ -47,7 +47,6 @@ export class Completion {
       && !name.slice(prefix.length).includes(".") && name !== prefix + found[2]);
     if (!this.found.length) return this.close();
     this.prefix = prefix;
-    this.asked = asked;
     this.at = asked ? 0 : -1;
     this.draw(lines.length);
   }
