@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from functools import partial
-from typing import cast
 
 from starlette.types import ASGIApp
 
@@ -37,7 +36,6 @@ from gangline_service.bound_address import BoundAddress
 from gangline_service.deciding import begin_on_bus, connect
 from gangline_service.http_server import HttpServer
 from gangline_service.lifecycle import Context
-from gangline_service.settings import ServiceSettings
 from gangline_service.snapshots import StoredSnapshots, Wrote, stored_snapshots
 from gangline_service.tokens import TokenBook, TokenFileError
 from gangline_storage.open import open_store
@@ -50,7 +48,7 @@ def main(context: Context[Settings]) -> int:
     health.expect("tail", "http")
     names = TopicNames(settings.topic_prefix)
     bus = connect(settings, "gateway")
-    begin_on_bus("gateway", bus, names, cast("Context[ServiceSettings]", context))
+    begin_on_bus("gateway", bus, names, context)
     snapshots = _snapshots(settings, context.vitals.wrote)
     views = ViewSnapshots(snapshots, every=settings.snapshot_every) if snapshots else None
     tail = Tail(bus, names, views, snapshots, context.vitals)

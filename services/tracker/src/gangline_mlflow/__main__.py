@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable
-from typing import cast
 
 from gangline_bus.topics import TopicNames
 from gangline_mlflow import collecting, parts
@@ -27,7 +26,6 @@ from gangline_service.deciding import connect, say_vitals, wait_for_topics
 from gangline_service.lifecycle import Context, run
 from gangline_service.loopback import LOOPBACK
 from gangline_service.loopback_server import LoopbackServer, has_connection, listen
-from gangline_service.settings import ServiceSettings
 from gangline_storage.open import open_store
 from gangline_storage.s3_options import S3Options
 
@@ -52,7 +50,7 @@ def main(context: Context[Settings]) -> int:
     names = TopicNames(settings.topic_prefix)
     bus = connect(settings, "gangline.mlflow")
     wait_for_topics(bus, names, context)
-    say_vitals("mlflow", bus, names, cast("Context[ServiceSettings]", context))
+    say_vitals("mlflow", bus, names, context)
     histories = Histories(settings.clickhouse_url, settings.clickhouse_user, token)
     artifacts = Artifacts(open_store(settings.artifacts_url, options=S3Options(part_threads=2)))
     prices = GpuPrices.of(settings.gpu_prices)

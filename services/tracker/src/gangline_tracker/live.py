@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import cast
 
 from gangline_bus.codec import UndecodableError, decode
 from gangline_bus.kafka import KafkaBus
@@ -23,7 +22,6 @@ from gangline_schemas.catalog import Topic
 from gangline_schemas.events.steps import WorkerStep
 from gangline_service.deciding import say_vitals, wait_for_topics
 from gangline_service.lifecycle import Context, run
-from gangline_service.settings import ServiceSettings
 from gangline_tracker.views.config import LiveSettings
 from gangline_tracker.views.publishing import Publisher, published
 from gangline_tracker.views.runs import EVERY_MS, Runs
@@ -87,7 +85,7 @@ class _View:
         """Until the process stops."""
         context, settings = self._context, self._context.settings
         wait_for_topics(self._bus, self._names, context)
-        say_vitals("live-view", self._bus, self._names, cast("Context[ServiceSettings]", context))
+        say_vitals("live-view", self._bus, self._names, context)
         context.health.set("stream", ok=False, detail="reads what was published")
         for event, at_ms in published(
             self._bus, self._names, context.stopping, context.health.beat
