@@ -34,13 +34,12 @@ class GatewayAwayError(Exception):
 class ApiError(Exception):
     """The gateway rejected a request: its problem document."""
 
-    def __init__(self, problem: Problem, retry_after_s: int | None = None) -> None:
+    def __init__(self, problem: Problem) -> None:
         super().__init__(problem.detail)
         self.status = problem.status
         self.detail = problem.detail
         self.errors: tuple[FieldError, ...] = problem.errors
         self.code = problem.type.removeprefix("urn:gangline:problem:")
-        self.retry_after_s = retry_after_s
 
 
 @dataclass
@@ -103,7 +102,7 @@ class Gateway:
             ) as response:
                 text = await response.text()
                 if response.status >= 400:
-                    raise _error(response.status, text, response.headers.get("Retry-After"))
+                    raise _error(response.status, text)
                 return response.status, text
         except (aiohttp.ClientError, TimeoutError) as error:
             raise GatewayAwayError(
@@ -184,9 +183,8 @@ def _pairs(query: Query) -> Iterable[tuple[str, str]]:
                 yield name, str(item).lower() if isinstance(item, bool) else str(item)
 
 
-def _error(status: int, text: str, retry_after: str | None) -> Exception:
-    wait = int(retry_after) if retry_after is not None and retry_after.isdigit() else None
+def _error(status: int, text: str) -> Exception:
     try:
-        return ApiError(Problem.model_validate_json(text), wait)
+        return ApiError(Problem.model_validate_json(text))
     except ValidationError:
         return GatewayAwayError(f"the gateway answered {status} without a reason")

@@ -1,4 +1,4 @@
-"""Values as text with their units. `static/format.js` does the same in the browser."""
+"""Values as text with their units. `static/format.js` makes the same texts in the browser."""
 
 from __future__ import annotations
 

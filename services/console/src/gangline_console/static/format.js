@@ -1,6 +1,5 @@
 // Values as text with their units, as formats.py writes them on the server.
 export const NONE = "–";
-const BYTES = ["B", "KB", "MB", "GB", "TB", "PB"];
 const trimmed = (text) => text.includes(".") ? text.replace(/0+$/, "").replace(/\.$/, "") : text;
 
 export function number(value, digits = 4) {
@@ -22,16 +21,6 @@ export function number(value, digits = 4) {
 export const percent = (share, digits = 0) =>
   share === null || share === undefined ? NONE : `${(100 * share).toFixed(digits)} %`;
 
-export function size(value) {
-  if (value === null || value === undefined) return NONE;
-  let unit = 0;
-  while (Math.abs(value) >= 999.5 && unit < BYTES.length - 1) {
-    value /= 1000;
-    unit += 1;
-  }
-  return `${value.toFixed(value >= 100 || !unit ? 0 : 1)} ${BYTES[unit]}`;
-}
-
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return NONE;
   if (seconds < 0) return `-${duration(-seconds)}`;
@@ -48,9 +37,6 @@ export function duration(seconds) {
   }
   return `${whole} s`;
 }
-
-export const gpuHours = (seconds) =>
-  seconds === null || seconds === undefined ? NONE : `${number(seconds / 3600, 3)} GPU-h`;
 
 export function gpuTime(seconds) {
   if (seconds === null || seconds === undefined) return NONE;

@@ -1,5 +1,5 @@
 // How runs look as lines: a colour and dashes by their place, so that no two of 56 are alike.
-import { colour } from "../../charts.js";
+import { seriesColour } from "../../charts.js";
 
 const DASHES = [[], [6, 3], [2, 2], [10, 3, 2, 3], [12, 4], [4, 4, 1, 4], [1, 3]];
 const COLOURS = 8;
@@ -8,7 +8,7 @@ export const dashes = (place) => DASHES[Math.floor(place / COLOURS) % DASHES.len
 
 /** Colours of all places as they are in this theme; read at once, as each change costs a layout. */
 export function palette(count) {
-  const all = Array.from({ length: COLOURS }, (_, at) => colour(`--series-${at + 1}`));
+  const all = Array.from({ length: COLOURS }, (_, at) => seriesColour(at));
   return Array.from({ length: count }, (_, place) => all[place % COLOURS]);
 }
 

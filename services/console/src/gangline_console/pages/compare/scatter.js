@@ -1,5 +1,5 @@
 // Runs as points over two axes, with a third one as their colour.
-import { colour } from "../../charts.js";
+import { colour, seriesColour } from "../../charts.js";
 import { axisStyle, chartIn, fillPlaces, isLog, places, text, tooltip } from "./space.js";
 import { write } from "./view.js";
 
@@ -43,7 +43,7 @@ export async function start(shared) {
     if (!item) return [];
     const common = { dimension: 2, right: 0, top: "middle", textStyle: { color: colour("--dim") } };
     if (item.texts.length) {
-      const colours = item.texts.map((_, at) => colour(`--series-${at % 8 + 1}`));
+      const colours = item.texts.map((_, at) => seriesColour(at));
       return [{ ...common, type: "piecewise", categories: item.texts, inRange: { color: colours } }];
     }
     return [{

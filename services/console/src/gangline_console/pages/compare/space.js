@@ -1,7 +1,7 @@
 // What parallel axes and the scatter plot share: ECharts, the runs' places, their table, files.
 import { colour, tableRow, vendor } from "../../charts.js";
 import { rowsOf, saveCsv, savePng } from "../../export.js";
-import { number } from "../../format.js";
+import { NONE, number } from "../../format.js";
 import { get } from "../../live.js";
 
 let loading = null;
@@ -71,7 +71,7 @@ export function fillPlaces(shared, found, axes, kept) {
   table.replaceChildren(head, body);
 }
 
-export const text = (value) => typeof value === "number" ? number(value) : value ?? "–";
+export const text = (value) => typeof value === "number" ? number(value) : value ?? NONE;
 /** Positive values that lie far apart, such as learning rates, are told apart on a log axis. */
 export const isLog = ({ low, high, texts }) => !texts.length && low > 0 && high / low >= 20;
 

@@ -24,7 +24,7 @@ function show(job) {
   put("why", why);
   document.querySelector("[data-cell=why]").hidden = !why;
   put("step", number(job.step));
-  put("left", job.ended_at ? "–" : duration(job.estimated_remaining_s));
+  put("left", duration(job.ended_at ? null : job.estimated_remaining_s));
   put("loss", number(job.loss));
   put("tokens", number(job.tokens_per_s));
   put("mfu", percent(job.mfu, 1));

@@ -1,5 +1,5 @@
 // The table follows /v1/changes: rows change in place, new jobs come to the top of the first page.
-import { badge, duration, number, percent, time } from "../../format.js";
+import { NONE, badge, duration, number, percent, time } from "../../format.js";
 import { follow, get } from "../../live.js";
 
 const MOST_ROWS = 500;
@@ -32,7 +32,7 @@ function fill(row, job) {
   put(row, "tokens", number(job.tokens_per_s));
   put(row, "mfu", percent(job.mfu, 1));
   put(row, "loss", number(job.loss));
-  put(row, "left", ended ? "–" : duration(job.estimated_remaining_s));
+  put(row, "left", duration(ended ? null : job.estimated_remaining_s));
   put(row, "elapsed", duration(job.elapsed_s));
   const bar = row.querySelector(".bar");
   if (bar) {
@@ -58,7 +58,7 @@ function made(job) {
   row.querySelector(".id").textContent = job.job_id;
   put(row, "team", job.team);
   put(row, "user", job.user);
-  put(row, "project", job.project ?? "–");
+  put(row, "project", job.project ?? NONE);
   put(row, "submitted", time(job.submitted_at));
   return row;
 }
