@@ -124,38 +124,6 @@ def fold_log(
     return folded
 
 
-def fold_tail(
-    bus: Bus,
-    decider: Decider[StateT, Any],
-    place: TopicPartition,
-    folded: Folded[StateT],
-    offset: int,
-    *,
-    progress: Progress = no_progress,
-) -> None:
-    """Continue from a snapshot's state of this log, to the end of the log.
-
-    `offset` is that of the event `folded.last` or an earlier one. Raises LogBroken, also when that
-    event is not there: then it is the state of another log.
-    """
-    start, end = bus.start_offsets([place])[place], bus.end_offsets([place])[place]
-    if not start <= offset < end:
-        raise LogBroken(f"{place.topic}: offset {offset} is not within {start} to {end}")
-    found = False
-    for record in _records(bus, f"fold-{decider.name}", place, offset, progress):
-        if found:
-            fold_record(decider, folded, record)
-            continue
-        envelope, position = _read(record)
-        if position.seq >= folded.next_seq:
-            break
-        found = position.seq == folded.next_seq - 1
-        if found and event_name(envelope) != folded.last:
-            raise LogBroken(f"{_where(record)}: is not the event that the state applied last")
-    if not found:
-        raise LogBroken(f"{place.topic}: no event {folded.next_seq - 1} from offset {offset} on")
-
-
 def fold_on(
     bus: Bus,
     decider: Decider[StateT, Any],
@@ -167,8 +135,9 @@ def fold_on(
 ) -> None:
     """Continue from an earlier state of this log to its end, or to the state at a time.
 
-    `folded` is the state at the log's start or at any later place. It is changed as far as the fold
-    came, also if `progress` ends it. Raises LogBroken.
+    `folded` is the state at the log's start or at any later place; its offset is that of its last
+    event or an earlier one. It is changed as far as the fold came, also if `progress` ends it.
+    Raises LogBroken, also if its last event is not there: then it is the state of another log.
     """
     start = max(bus.start_offsets([place])[place], folded.offset)
     found = not folded.next_seq

@@ -29,7 +29,7 @@ import structlog
 from pydantic import Field, ValidationError
 
 from gangline_bus.decision import Decider
-from gangline_bus.fold import Folded, Interrupted, Progress, fold_tail, no_progress
+from gangline_bus.fold import Folded, Interrupted, Progress, fold_on, no_progress
 from gangline_bus.ports import Bus, BusError, TopicPartition
 from gangline_bus.state_json import Facts
 from gangline_schemas.base import Model
@@ -236,7 +236,7 @@ class Snapshots(Generic[StateT]):
     ) -> Folded[StateT]:
         header, lines = self._opened(data, decider, place)
         folded = self._loaded(header, counted(lines, lambda: progress(0, header.offset)))
-        fold_tail(bus, decider, place, folded, header.offset, progress=progress)
+        fold_on(bus, decider, place, folded, progress=progress)
         violations = decider.check(folded.state)
         if violations:
             raise SnapshotRefused(violations[0])
