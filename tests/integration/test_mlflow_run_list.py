@@ -15,6 +15,7 @@ pytest.importorskip("mlflow")
 
 import sqlalchemy as sa
 from mlflow import MlflowClient
+from mlflow.store.db.utils import _initialize_tables
 from mlflow.store.tracking.dbmodels.models import Base
 from sqlalchemy.orm import Session
 
@@ -30,7 +31,6 @@ from support.harnesses.mlflow_gateway import mlflow_gateway
 from support.harnesses.postgres import EmbeddedPostgres
 from support.harnesses.tracker_process import wait_until
 
-TABLES = ("experiments", "runs", "latest_metrics", "params", "tags")
 T0 = 1_767_225_600_000
 
 
@@ -49,8 +49,7 @@ def database(
 @pytest.fixture(scope="module")
 def session(database: str) -> Iterator[Session]:
     engine = sa.create_engine(database)
-    tables = [Base.metadata.tables[name] for name in TABLES]
-    Base.metadata.create_all(engine, tables=tables)
+    _initialize_tables(engine)
     with closing_engine(engine), Session(engine) as opened:
         for number, (name, workspace) in enumerate(
             [("nlp/chat", "nlp"), ("notebook", "nlp"), ("team-x/default", "team-team-x")]
