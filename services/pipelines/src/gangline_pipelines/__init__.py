@@ -1,0 +1,1 @@
+"""Pipelines: steps that run when their inputs are there, triggers, and a cache of outputs."""

@@ -1,0 +1,1 @@
+"""The process around the core of the pipelines service."""

@@ -1,0 +1,1 @@
+"""Registry: gates of models, protected aliases, rollback, and drift of data."""

@@ -1,0 +1,1 @@
+"""Studies: what each trial tries, when it runs, and which ones stop early."""
