@@ -23,7 +23,16 @@ from gangline_schemas.base import Identifier, Model
 from gangline_schemas.checkpoint_policy import CheckpointPolicy
 from gangline_schemas.environment import ENV_NAME, EnvValue, refuse_unsafe_env
 from gangline_schemas.failure_policy import RestartPolicy, TrainingPolicy
-from gangline_schemas.limits import INT64_MAX, EnvName, JsonObject, Label, Name, ShortText
+from gangline_schemas.limits import (
+    INT53_MAX,
+    INT64_MAX,
+    EnvName,
+    JsonObject,
+    Label,
+    MetricName,
+    Name,
+    ShortText,
+)
 from gangline_schemas.parallel import Parallel
 from gangline_schemas.resources import Resources
 from gangline_schemas.secrets import holds_secret
@@ -83,6 +92,18 @@ class Notification(Model):
 
     on: tuple[JobState, ...] = Field(min_length=1, max_length=16)
     webhook: Identifier
+
+
+class TrialRef(Model):
+    """The trial that a job runs, and the metrics that its study wants reported."""
+
+    study_id: Identifier
+    number: int = Field(ge=0, le=INT53_MAX)
+    metrics: tuple[MetricName, ...] = Field(
+        min_length=1,
+        max_length=16,
+        description="Objectives and constraints: rank 0 reports them where one was logged.",
+    )
 
 
 class MlflowOptions(Model):
@@ -182,6 +203,9 @@ class JobSpec(Model):
     stop_grace_seconds: float = Field(default=120.0, ge=0, le=3600)
     notify: tuple[Notification, ...] = Field(default=(), max_length=16)
     mlflow: MlflowOptions | None = None
+    trial: TrialRef | None = Field(
+        default=None, description="Set by the studies service for the jobs of its trials."
+    )
 
     @field_validator("parallel")
     @classmethod

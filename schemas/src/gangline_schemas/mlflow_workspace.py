@@ -13,6 +13,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from gangline_schemas.envelope import derived_id
+from gangline_schemas.job import JobSpec
 
 PREFIX = "team-"
 DEFAULT_TEAM = "default"
@@ -21,6 +22,8 @@ JOB_TAG, ATTEMPT_TAG = "gangline.job", "gangline.attempt"
 """Tags of a job's run and of the runs that its program makes."""
 JOB_HEADER = "x-gangline-job"
 """The gateway names the job of a request to the MLflow server; clients cannot."""
+STUDY_TAG, TRIAL_TAG = "gangline.study", "gangline.trial"
+"""The same, of the trials of a study: its id and the trial's number."""
 PARENT_TAG = "mlflow.parentRunId"
 FAMILY_CHARS = 16
 LONGEST = 63
@@ -56,6 +59,13 @@ def family_of(job_id: str) -> str:
     return mlflow_run_id(job_id)[:FAMILY_CHARS]
 
 
-def experiment_of(team: str, project: str | None) -> str:
-    """The name of the MLflow experiment of a team's project."""
-    return f"{team}/{project or 'default'}"
+def experiment_of(spec: JobSpec) -> str:
+    """The name of the MLflow experiment of a job: that of its team's project, or of its study."""
+    project = f"{spec.team}/{spec.project or 'default'}"
+    return project if spec.trial is None else f"{project}/{spec.trial.study_id}"
+
+
+def trial_tags(spec: JobSpec) -> dict[str, str]:
+    """The tags of a trial's runs; none for other jobs."""
+    trial = spec.trial
+    return {} if trial is None else {STUDY_TAG: trial.study_id, TRIAL_TAG: str(trial.number)}

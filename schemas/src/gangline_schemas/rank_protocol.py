@@ -2,9 +2,9 @@
 
 The rank connects to the path in GANGLINE_AGENT_SOCKET, which only its user can open; the agent
 checks the peer's credentials. The rank sends `Report`, `Doing`, `HandlesStop`, `Troubled`,
-`ShardReady`, `DataDamaged`, `LeaveOutSamples`. The agent sends `Control` whenever its content
-changes. Neither waits for the other; a torn last line is ignored. A message that is refused here
-ends the connection. A rank can be any program, so no accepted message may break the agent or a
+`ShardReady`, `TrialPoint`, `DataDamaged`, `LeaveOutSamples`. The agent sends `Control` whenever its
+content changes. Neither waits for the other; a torn last line is ignored. A message that is refused
+here ends the connection. A rank can be any program, so no accepted message may break the agent or a
 service. Only a rank that found its checkpoint damaged sends `CopyDamaged` and waits for
 `CopyReplaced`.
 """
@@ -21,6 +21,7 @@ from gangline_schemas.events.steps import STEPS_PER_MESSAGE, Columns
 from gangline_schemas.events.workers import (
     LEFT_OUT_RANGES,
     REFERRED_STEPS,
+    TRIAL_METRICS,
     ObjectDigest,
     SampleRange,
 )
@@ -29,7 +30,9 @@ from gangline_schemas.limits import (
     Count,
     IntervalSeconds,
     Message,
+    MetricName,
     Metrics,
+    MetricValue,
     Name,
     Rank,
     Seconds,
@@ -109,6 +112,14 @@ class ShardReady(Model):
     metrics: Metrics = Field(default_factory=dict)
 
 
+class TrialPoint(Model):
+    """Values of a trial's metrics at a step, from rank 0; None: it is not a finite number."""
+
+    kind: Literal["trial_point"] = "trial_point"
+    step: Step
+    values: dict[MetricName, MetricValue | None] = Field(min_length=1, max_length=TRIAL_METRICS)
+
+
 class Control(Model):
     """The agent's requests to the rank from now on."""
 
@@ -177,6 +188,7 @@ FromRank = Annotated[
     | HandlesStop
     | Troubled
     | ShardReady
+    | TrialPoint
     | CopyDamaged
     | DataDamaged
     | LeaveOutSamples,

@@ -20,7 +20,7 @@ from gangline_schemas.events.scheduling import (
     StopReason,
 )
 from gangline_schemas.events.workers import CheckpointShardWritten, GpuInfo, NodeInfo, ObjectDigest
-from gangline_schemas.job import JobSpec
+from gangline_schemas.job import JobSpec, TrialRef
 from gangline_schemas.rank_protocol import ShardReady
 from gangline_worker.agent.decide.core import AgentCore
 from gangline_worker.agent.decide.core_state import CoreState
@@ -107,6 +107,7 @@ def allocation(
     gpus: tuple[int, ...] = (0, 1),
     first_rank: int = 0,
     grace_s: float = 30.0,
+    trial: TrialRef | None = None,
 ) -> GangAllocated:
     spec = {"name": "j", "team": "nlp", "resources": {"gpus": 4}, "run": "true"}
     return GangAllocated(
@@ -124,7 +125,7 @@ def allocation(
             ),
         ),
         rendezvous=Rendezvous(address="127.0.0.1", port=21000),
-        spec=JobSpec.model_validate({**spec, "stop_grace_seconds": grace_s}),
+        spec=JobSpec.model_validate({**spec, "stop_grace_seconds": grace_s, "trial": trial}),
     )
 
 

@@ -41,7 +41,7 @@ PLACE = Experiment(3, "mlflow-artifacts:/workspaces/nlp/3")
 
 
 def new(**params: str) -> NewRun:
-    return NewRun("nlp", None, "ada", 1000, "python x.py", params)
+    return NewRun("nlp", "nlp/default", "ada", 1000, "python x.py", params)
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from gangline_schemas.rank_protocol import (
     LeaveOutSamples,
     Report,
     ShardReady,
+    TrialPoint,
 )
 from gangline_worker.agent_line import AGENT_LOST, Reporter
 from gangline_worker.columns import DROPPED_METRIC, to_columns
@@ -95,6 +96,27 @@ def test_steps_go_out_by_themselves_and_before_their_shard(agent: AgentEnd) -> N
     reporter.shard_ready(SHARD)
     said = agent.wait_for(lambda said: SHARD in said)
     assert [step for one in reports(said[: said.index(SHARD)]) for step in one.step] == [3, 4]
+
+
+def test_rank_0_of_a_trial_passes_on_the_metrics_that_decide(agent: AgentEnd) -> None:
+    reporter = Reporter(agent.path, flush_period_s=3600, trial_metrics=("eval_loss", "eval_p99"))
+    reporter.report({"loss": 1.0}, 3)
+    reporter.report({"loss": 1.0, "eval_loss": 0.5}, 4)
+    reporter.report({"eval_loss": math.nan, "eval_p99": 7}, 5)
+    assert reporter.flush()
+    said = agent.wait_for(lambda said: len(said) == 4)
+    assert said[2:] == [
+        TrialPoint(step=4, values={"eval_loss": 0.5}),
+        TrialPoint(step=5, values={"eval_loss": None, "eval_p99": 7.0}),
+    ]
+
+
+def test_other_ranks_of_a_trial_report_steps_alone(agent: AgentEnd) -> None:
+    reporter = Reporter(agent.path, rank=1, flush_period_s=3600, trial_metrics=("eval_loss",))
+    reporter.report({"eval_loss": 0.5}, 4)
+    assert reporter.flush()
+    said = agent.wait_for(lambda said: len(said) == 2)
+    assert [type(message) for message in said] == [Hello, Report]
 
 
 def test_what_a_rank_does_goes_out_at_once_and_after_its_steps(agent: AgentEnd) -> None:

@@ -17,7 +17,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from gangline_schemas.events.heartbeats import RankActivity, Trouble, TroubleKind
@@ -38,6 +38,7 @@ from gangline_schemas.rank_protocol import (
 from gangline_worker.columns import Entry, number, to_columns, whole_step
 from gangline_worker.loss_watch import FiniteWatch, SpikeWatch
 from gangline_worker.save_interval import SaveInterval
+from gangline_worker.trial_points import TrialPoints
 
 AGENT_LOST: Final = "agent_lost"
 
@@ -61,6 +62,7 @@ class Reporter:
         queue_limit: int = QUEUE_LIMIT,
         policy: TrainingPolicy | None = None,
         interval_s: float | None = None,
+        trial_metrics: Collection[str] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Connect to the agent and start the background thread; do nothing without a path.
@@ -70,6 +72,7 @@ class Reporter:
         """
         self._entries: deque[Entry] = deque(maxlen=queue_limit)
         self._limit = queue_limit
+        self._points = TrialPoints(trial_metrics if rank == 0 else ())
         self._dropped = 0
         self._dropped_sent = 0
         self._shards: deque[ShardReady] = deque()
@@ -156,6 +159,7 @@ class Reporter:
                 self._note_finite(step, finite=finite)
         if len(self._entries) == self._limit:
             self._dropped += 1
+        self._points.saw(step, metrics)  # first: a flush waits for the entries
         self._entries.append((step, time.time_ns() // 1_000_000, dict(metrics)))
 
     def _note_finite(self, step: int, *, finite: bool) -> None:
@@ -365,6 +369,7 @@ class Reporter:
             dropped = self._dropped
             parts.append(to_columns(entries, dropped - self._dropped_sent).encode())
             self._dropped_sent = dropped
+        parts += [point.encode() for point in self._points.take()]
         while self._troubles:
             parts.append(Troubled(trouble=self._troubles.popleft()).encode())
         while self._doings:

@@ -25,12 +25,14 @@ from typing import Final
 
 from gangline_schemas.events.heartbeats import RankActivity
 from gangline_schemas.failure_policy import TrainingPolicy
+from gangline_schemas.job import TrialRef
 from gangline_worker.agent_line import Reporter
 from gangline_worker.save_interval import named_interval_s
 
 SOCKET_ENV: Final = "GANGLINE_AGENT_SOCKET"
 TOKEN_ENV: Final = "GANGLINE_RANK_TOKEN"  # noqa: S105 -- the variable's name, not a token
 TRAINING_ENV: Final = "GANGLINE_TRAINING"
+TRIAL_ENV: Final = "GANGLINE_TRIAL"
 
 _reporter: Reporter | None = None
 _reporter_lock = threading.Lock()
@@ -48,6 +50,7 @@ def reporter() -> Reporter:
                     rank=int(os.environ.get("RANK", "0")),
                     policy=TrainingPolicy.decode(os.environ.get(TRAINING_ENV) or "{}"),
                     interval_s=named_interval_s(),
+                    trial_metrics=trial.metrics if (trial := named_trial()) else (),
                 )
     return _reporter
 
@@ -71,6 +74,7 @@ def report(metrics: Mapping[str, float], step: int) -> None:
     Every rank may report; curves are kept by rank. Values that are not finite show as gaps. A
     metric `loss` is watched: one that leaps up is reported, and a rank whose loss was finite raises
     NotFiniteError once it is not for more steps than the job's `training.on_nan.skip`. A metric
+    that a study compares trials by is passed on to the study, from rank 0. A metric
     `busy_s`, the seconds that the step worked before it waited for other ranks, finds stragglers.
     """
     reporter().report(metrics, step)
@@ -168,6 +172,12 @@ def _stop_asked_by_signal(_number: int, _frame: FrameType | None) -> None:
 def flush(timeout_s: float = 10.0) -> bool:
     """Wait until the agent has all that was reported; False after `timeout_s` seconds."""
     return reporter().flush(timeout_s)
+
+
+def named_trial() -> TrialRef | None:
+    """The trial that this job is, as the agent says in the environment."""
+    named = os.environ.get(TRIAL_ENV)
+    return TrialRef.decode(named) if named else None
 
 
 def hyperparameters() -> dict[str, object]:

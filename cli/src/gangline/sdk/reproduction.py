@@ -24,7 +24,7 @@ def reproduction_of(job: Job, spec: JobSpec) -> Reproduction:
     resources = spec.resources.model_copy(
         update={"gpus": gpus, "min_gpus": None, "gpu_counts": None} if len(spec.sizes) > 1 else {}
     )
-    again = spec.model_copy(update={"resources": resources, "notify": ()})
+    again = spec.model_copy(update={"resources": resources, "notify": (), "trial": None})
     loose = (FieldError(field=field, message=why) for field, why in _loose(job, spec))
     return Reproduction(again, tuple(loose))
 

@@ -15,6 +15,7 @@ from gangline_gateway.live_model import JobDetails, LiveJob
 from gangline_gateway.live_view import LiveView
 from gangline_gateway.problems import ProblemError, conflict
 from gangline_schemas.api.jobs import REJECTED, DryRun, Job
+from gangline_schemas.base import FieldError
 from gangline_schemas.events.requests import JobSubmitted
 from gangline_schemas.job import JobSpec
 from gangline_service.tokens import Principal
@@ -52,7 +53,7 @@ async def submit(app: AppContext, caller: Principal, spec: JobSpec, key: str | N
     If the decision does not come in time, the job is returned as pending: it is safe on the bus.
     Raises problems: 403, 409 (the key was used for another job), 422 (rejected), 503.
     """
-    may_change(caller, spec.team)
+    _check(caller, spec)
     suffix = job_ids.new_suffix() if key is None else job_ids.suffix_of_key(spec.team, key)
     async with app.submitting.hold(suffix):
         known = app.tail.query(lambda live: live.by_suffix(suffix, spec.team))
@@ -76,7 +77,7 @@ async def submit(app: AppContext, caller: Principal, spec: JobSpec, key: str | N
 
 def dry_run(app: AppContext, caller: Principal, spec: JobSpec) -> DryRun:
     """Quota's decision about a job, without submitting it. Raises 403 and 503 problems."""
-    may_change(caller, spec.team)
+    _check(caller, spec)
     notes, rejected = quota_notes(app, spec)
     return DryRun(
         job_id=job_ids.job_id(spec.name, DRY_RUN_SUFFIX),
@@ -85,6 +86,13 @@ def dry_run(app: AppContext, caller: Principal, spec: JobSpec) -> DryRun:
         rejected=rejected,
         spec=spec,
     )
+
+
+def _check(caller: Principal, spec: JobSpec) -> None:
+    may_change(caller, spec.team)
+    if spec.trial is not None:
+        wrong = FieldError(field="trial", message="is set by studies alone; leave it out")
+        raise ProblemError(422, "invalid", f"trial: {wrong.message}", errors=(wrong,))
 
 
 def _decided(live: LiveView, job_id: str) -> JobDetails | None:

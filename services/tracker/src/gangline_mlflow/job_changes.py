@@ -25,7 +25,7 @@ from gangline_schemas.events.scheduling import (
     ReleaseReason,
 )
 from gangline_schemas.job import JobSpec, JobState
-from gangline_schemas.mlflow_workspace import ATTEMPT_TAG, JOB_TAG
+from gangline_schemas.mlflow_workspace import ATTEMPT_TAG, JOB_TAG, experiment_of, trial_tags
 from gangline_schemas.system_metrics import PLATFORM
 
 _OfJob = JobQueued | JobReprioritized | JobStateChanged | GangAllocated | GangReleased | GangFailed
@@ -51,7 +51,7 @@ class NewRun:
     """The run of a job that was admitted."""
 
     team: str
-    project: str | None
+    experiment: str
     user: str
     submitted_ms: int
     source: str
@@ -134,7 +134,7 @@ def _new_run(event: JobQueued) -> NewRun:
     source = spec.run if spec.run is not None else shlex.join(spec.command)
     return NewRun(
         spec.team,
-        spec.project,
+        experiment_of(spec),
         event.user,
         _ms(event.submitted_at),
         source,
@@ -167,7 +167,8 @@ def _tags(job_id: str, spec: JobSpec, user: str) -> dict[str, str]:
         "gangline.strategy": spec.strategy,
         "gangline.resume_from": spec.resume_from,
     }
-    return {name: str(value) for name, value in found.items() if value not in {None, ""}}
+    given = {name: str(value) for name, value in found.items() if value not in {None, ""}}
+    return given | trial_tags(spec)
 
 
 def _gang_tags(event: GangAllocated, gpu_models: Mapping[str, str]) -> dict[str, str]:

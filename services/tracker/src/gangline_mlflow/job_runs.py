@@ -38,7 +38,7 @@ from gangline_mlflow.plain import Point
 from gangline_mlflow.points import Points
 from gangline_mlflow.workspaces import make_workspace
 from gangline_schemas.catalog import Topic
-from gangline_schemas.mlflow_workspace import experiment_of, mlflow_run_id, workspace_of
+from gangline_schemas.mlflow_workspace import mlflow_run_id, workspace_of
 
 log = structlog.get_logger(__name__)
 
@@ -168,7 +168,7 @@ class JobRuns:
         self.table.add(made)
 
     def _experiment(self, run: NewRun) -> Experiment:
-        name = experiment_of(run.team, run.project)
+        name = run.experiment
         key = (run.team, name)
         if key not in self._experiments:
             workspace = workspace_of(run.team)

@@ -8,12 +8,13 @@ from gangline_schemas.events import workers
 from gangline_schemas.events.heartbeats import WorkerHeartbeat
 from gangline_schemas.events.steps import WorkerStep
 from gangline_schemas.events.workers import ExitReason, NodeInfo, WorkerExited
-from gangline_schemas.rank_protocol import DataDamaged, Report
+from gangline_schemas.rank_protocol import DataDamaged, Report, TrialPoint
 
-from .effects import Publish, SendHeartbeat
+from .effects import Effect, Publish, SendHeartbeat
 from .gang import Gang, Rank
 from .inputs import RankStacks
 from .keys import GangKey, Moment
+from .trial_points import reported
 
 REASON_LIMIT = 1000
 
@@ -83,6 +84,15 @@ def steps(gang: Gang, rank: Rank, report: Report, number: int) -> Publish:
         metrics=report.metrics,
     )
     return Publish(gang.key.job_id, event, (*identity(gang, rank), number))
+
+
+def trial_point(gang: Gang, rank: Rank, point: TrialPoint | None) -> list[Effect]:
+    """A trial was evaluated; [] where that is nothing to a study."""
+    key = gang.key
+    event = reported(gang.allocation.spec.trial, key.job_id, key.attempt, point)
+    if event is None or rank.key.rank != 0:
+        return []
+    return [Publish(key.job_id, event, (*identity(gang, rank), event.step))]
 
 
 def saved(node: NodeInfo, gang: Gang, step: int) -> Publish:

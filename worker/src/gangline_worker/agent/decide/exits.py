@@ -42,6 +42,7 @@ def on_exited(node: NodeInfo, gang: Gang, rank: Rank, item: RankExited, at: Mome
     """Report the end of a rank's process, now or once its saves are committed."""
     rank.phase = Phase.GONE
     rank.connected = False
+    last = announce.trial_point(gang, rank, rank.points.take_held())
     reason = rank.ending or ExitReason.FAILED
     if item.code == 0:  # also when it was to be killed; one that was stopped has not finished
         reason = ExitReason.STOPPED if gang.stop is not None else ExitReason.FINISHED
@@ -55,9 +56,9 @@ def on_exited(node: NodeInfo, gang: Gang, rank: Rank, item: RankExited, at: Mome
     }
     event = announce.exit_of(node, gang, rank, reason).model_copy(update=known)
     if reason not in _ORDERLY or gang.over:
-        return _report(rank, event)
+        return [*last, *_report(rank, event)]
     rank.held_exit, rank.held_until_s = event, at.mono_s + _COMMIT_WAIT_S
-    return report_held(gang, at)
+    return [*last, *report_held(gang, at)]
 
 
 def report_held(gang: Gang, at: Moment | None) -> list[Effect]:

@@ -19,6 +19,7 @@ from gangline_schemas.rank_protocol import Control, ShardReady
 from .effects import Effect, SendControl
 from .keys import GangKey, RankKey
 from .pace import Pace
+from .trial_points import Allowance
 
 _RESUMES = {StopReason.PREEMPTED, StopReason.DRAIN, StopReason.DEFRAGMENT, StopReason.RESIZE}
 _STEPS_ON_DISK = 8
@@ -58,6 +59,7 @@ class Rank:
     damaged_object: str | None = None  # the key of what it could not read of its checkpoint
     damaged: int = 0  # blocks of data that it said to be
     left_out: tuple[SampleRange, ...] = ()  # what it said that the next attempt goes without
+    points: Allowance = field(default_factory=Allowance)  # of a trial
 
     @property
     def alive(self) -> bool:

@@ -11,6 +11,7 @@ from gangline_schemas.rank_protocol import (
     LeaveOutSamples,
     Report,
     ShardReady,
+    TrialPoint,
     Troubled,
 )
 
@@ -38,6 +39,8 @@ def on_message(
             rank.pace.stepped(report.time_ms, at.mono_s)
             rank.pace.worked(report.metrics.get("busy_s", ()))
             return [announce.steps(gang, rank, report, number)]
+        case TrialPoint() as point:
+            return announce.trial_point(gang, rank, rank.points.take(point, at.mono_s))
         case Doing() as doing:
             rank.pace.change_activity(doing.activity, at.mono_s)
         case HandlesStop():

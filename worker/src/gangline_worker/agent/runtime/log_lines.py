@@ -23,6 +23,7 @@ from gangline_schemas.rank_protocol import (
     HandlesStop,
     Hello,
     LeaveOutSamples,
+    TrialPoint,
     Troubled,
 )
 from gangline_schemas.secrets import redact
@@ -47,9 +48,13 @@ def secret_texts(values: Iterable[str]) -> frozenset[str]:
     return frozenset(found)
 
 
+_WITHOUT_TEXTS = (Hello, Doing, HandlesStop, CopyDamaged, LeaveOutSamples, TrialPoint)
+"""Of a rank; a trial's metrics are named by its study."""
+
+
 def without_secrets(message: FromRank, secrets: frozenset[str]) -> FromRank:
     """A message of a rank, without secrets in its sentences and the names of its metrics."""
-    if isinstance(message, Hello | Doing | HandlesStop | CopyDamaged | LeaveOutSamples):
+    if isinstance(message, _WITHOUT_TEXTS):
         return message
     if isinstance(message, DataDamaged):
         return message.model_copy(update={"reason": redact(message.reason, secrets)})

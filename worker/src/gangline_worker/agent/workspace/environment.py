@@ -136,6 +136,8 @@ def _asked_for(spec: JobSpec, paths: GangPaths) -> dict[str, str]:
         found["GANGLINE_VALIDATE"] = "1"
     if spec.training is not None:
         found["GANGLINE_TRAINING"] = spec.training.encode().decode()
+    if spec.trial is not None:
+        found["GANGLINE_TRIAL"] = spec.trial.encode().decode()
     if spec.seed is not None:
         found["GANGLINE_SEED"] = str(spec.seed)
     if spec.data_snapshot is not None:

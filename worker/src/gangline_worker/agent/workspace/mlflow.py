@@ -12,6 +12,7 @@ from gangline_schemas.mlflow_workspace import (
     PARENT_TAG,
     experiment_of,
     mlflow_run_id,
+    trial_tags,
 )
 from gangline_service.job_tokens import JobAttempt, make_token
 from gangline_storage.shared_secret import SharedSecret
@@ -38,11 +39,12 @@ class MlflowAccess:
             PARENT_TAG: mlflow_run_id(job_id),
             JOB_TAG: job_id,
             ATTEMPT_TAG: str(attempt),
+            **trial_tags(spec),
         }
         found = {
             URI: f"{self.uri.rstrip('/')}/teams/{allocation.team}",
             TOKEN: make_token(self.secret.value(), JobAttempt(job_id, attempt)),
-            "MLFLOW_EXPERIMENT_NAME": experiment_of(allocation.team, spec.project),
+            "MLFLOW_EXPERIMENT_NAME": experiment_of(spec),
             "MLFLOW_RUN_CONTEXT": json.dumps(tags),
         }
         if spec.mlflow is not None and spec.mlflow.run_id:
