@@ -18,6 +18,8 @@ from gangline_quota.core import snapshot as quota
 from gangline_quota.core.decide import Quota
 from gangline_scheduler.core import snapshot as scheduler
 from gangline_scheduler.core.decide import Scheduler
+from gangline_studies.core import snapshot as studies
+from gangline_studies.core.decide import StudyDecider
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,5 +39,6 @@ DECIDERS: dict[str, Known] = {
     "fault-manager": Known(FaultDecider, faults.codec, faults.fingerprint),
     "checkpoint-service": Known(CheckpointDecider, checkpoints.codec, checkpoints.fingerprint),
     "alerts": Known(AlertDecider, alerts.codec, alerts.fingerprint),
+    "studies": Known(StudyDecider, studies.codec, studies.fingerprint),
 }
 """By the name of the service, which owns the decision log of that entry of the catalog."""

@@ -71,7 +71,8 @@ def _fail_fast(schema: Any) -> None:
         for part in schema:
             _fail_fast(part)
     elif isinstance(schema, dict):
-        if schema.get("type") in _COLLECTIONS:
+        kind = schema.get("type")  # a schema again, where a model has a field of that name
+        if isinstance(kind, str) and kind in _COLLECTIONS:
             schema["fail_fast"] = True
         for name, part in schema.items():
             if name != "metadata":

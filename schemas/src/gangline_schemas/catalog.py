@@ -19,11 +19,13 @@ class Topic(StrEnum):
 
     REQUESTS = "gangline.requests"
     ADMIN = "gangline.admin"
+    AUTOMATION = "gangline.automation"
     QUOTA = "gangline.quota"
     SCHEDULING = "gangline.scheduling"
     FAULTS = "gangline.faults"
     CHECKPOINTS = "gangline.checkpoints"
     ALERTS = "gangline.alerts"
+    STUDIES = "gangline.studies"
     WORKERS = "gangline.workers"
     HEARTBEATS = "gangline.heartbeats"
     STEPS = "gangline.steps"

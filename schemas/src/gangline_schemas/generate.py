@@ -20,14 +20,16 @@ from gangline_schemas.catalog import Topic, catalog, event_types
 from gangline_schemas.checkpoint import CommitRecord, RankManifest
 from gangline_schemas.compatibility import breaking_changes
 from gangline_schemas.job import JobSpec
+from gangline_schemas.study_file import StudySpec
 
 ROOT = Path(__file__).resolve().parents[2]
 GENERATED = ROOT / "generated"
 PUBLISHED = ROOT / "published"
-_ASKED = {Topic.REQUESTS, Topic.ADMIN}
+_ASKED = {Topic.REQUESTS, Topic.ADMIN, Topic.AUTOMATION}
 """Where others write and services read."""
 _DOCUMENTS: dict[str, type[Model]] = {
     "job-spec": JobSpec,
+    "study-spec": StudySpec,
     "rank-manifest": RankManifest,
     "commit-record": CommitRecord,
 }

@@ -15,6 +15,8 @@ from support.deciders import DECIDERS
 PAGE = Path(__file__).parents[3] / "deploy" / "kafka" / "README.md"
 SELF = {Topic.PARTS.value, Topic.VITALS.value}
 """Where a service reports itself."""
+ASKED = {Topic.REQUESTS.value, Topic.AUTOMATION.value}
+"""Where submitters ask of jobs, studies, pipelines and models."""
 SETS_UP_TEAMS = {"quota": {Topic.ADMIN.value}}
 """quota publishes its file of teams as a request."""
 
@@ -67,13 +69,13 @@ def test_the_tracker_and_the_gateway_read_nearly_everything() -> None:
     assert gateway.read == {*Topic} - {Topic.METRICS}
     refusing = tuple(t for group in GROUPS if group.dead_letters for t in group.topics)
     assert tracker.write == SELF | dead_letters(refusing)
-    assert gateway.write == {Topic.REQUESTS.value, Topic.ADMIN.value} | SELF
+    assert gateway.write == ASKED | {Topic.ADMIN.value} | SELF
 
 
 def test_a_submitter_asks_of_jobs_alone() -> None:
     rights = table()
-    assert rights["submitter"].write == {Topic.REQUESTS.value}
-    assert rights["administrator"].write == {Topic.REQUESTS.value, Topic.ADMIN.value}
+    assert rights["submitter"].write == ASKED
+    assert rights["administrator"].write == ASKED | {Topic.ADMIN.value}
     fields = [model.model_fields for model in catalog()[Topic.REQUESTS].events.values()]
     assert all("job_id" in names for names in fields)
 

@@ -16,21 +16,34 @@ Tags = Annotated[dict[Name, TagValue | None], Field(min_length=1, max_length=TAG
 """By name; None removes a tag."""
 
 
-class JobSubmitted(Event):
-    """Run this job. The same `job_id` again is the same submission (idempotency)."""
+class JobRequest(Event):
+    """The base of all requests to run a job. Quota admits all of them alike.
 
-    type: ClassVar[str] = "job.submitted"
+    The same `job_id` again with the same spec is the same request.
+    """
+
     job_id: Identifier
     spec: JobSpec
     user: User = "unknown"
 
 
-class JobCancelRequested(Event):
+class JobStopRequest(Event):
+    """The base of all requests to end a job: its gang is asked to stop, then it is cancelled."""
+
+    job_id: Identifier
+    user: User = "unknown"
+
+
+class JobSubmitted(JobRequest):
+    """Run this job. The same `job_id` again is the same submission (idempotency)."""
+
+    type: ClassVar[str] = "job.submitted"
+
+
+class JobCancelRequested(JobStopRequest):
     """End this job: its gang is asked to stop, then it is cancelled."""
 
     type: ClassVar[str] = "job.cancel.requested"
-    job_id: Identifier
-    user: User = "unknown"
 
 
 class JobPriorityRequested(Event):

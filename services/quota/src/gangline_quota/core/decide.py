@@ -6,6 +6,7 @@
    (approvals.py); drains are forwarded.
 3. checkpoints: a run that validates a checkpoint is admitted like a submitted one. The id of a job
    with a committed checkpoint is never given to another job.
+   studies: jobs of trials are admitted and ended like those of users (JobRequest, JobStopRequest).
 4. scheduling: an allocated gang starts a meter, its release charges it (ledger.py); an ended job is
    closed.
 5. ticks: one event when a budget is spent, and one when it is open again (budgets.py).
@@ -50,9 +51,10 @@ from gangline_schemas.events.quota import (
 )
 from gangline_schemas.events.requests import (
     CheckpointPinRequested,
-    JobCancelRequested,
     JobPriorityRequested,
+    JobRequest,
     JobRestoreRequested,
+    JobStopRequest,
     JobSubmitted,
 )
 from gangline_schemas.events.scheduling import GangAllocated, GangReleased, JobStateChanged
@@ -65,7 +67,7 @@ PROMOTION = "promotion"
 """The user of runs that validate checkpoints, as their jobs asked for."""
 _KEPT = "checkpoints of a job that ended are kept under it"
 
-AboutJob = JobCancelRequested | JobPriorityRequested | JobRestoreRequested
+AboutJob = JobStopRequest | JobPriorityRequested | JobRestoreRequested
 
 
 class Quota(BaseDecider[State, None]):
@@ -74,7 +76,7 @@ class Quota(BaseDecider[State, None]):
     name = "quota"
     log = Topic.QUOTA
     inputs: tuple[Topic, ...] = (
-        Topic.ADMIN, Topic.REQUESTS, Topic.SCHEDULING, Topic.CHECKPOINTS,
+        Topic.ADMIN, Topic.REQUESTS, Topic.SCHEDULING, Topic.CHECKPOINTS, Topic.STUDIES,
     )  # fmt: skip
     fold = fold
 
@@ -100,10 +102,10 @@ class Quota(BaseDecider[State, None]):
         envelope = item.envelope
         ref = RequestRef(envelope.id, envelope.source)
         match envelope.data:
-            case JobSubmitted() | PromotionRequested() as submitted:
+            case JobRequest() | PromotionRequested() as submitted:
                 at = believed(envelope.time, now)
                 return _submitted(state, submitted, ref, at, self._data_approvals)
-            case JobCancelRequested() | JobPriorityRequested() | JobRestoreRequested() as request:
+            case JobStopRequest() | JobPriorityRequested() | JobRestoreRequested() as request:
                 return _about_job(state, request, ref)
             case TeamConfigureRequested() | TeamsConfigureRequested() as request:
                 return configure.configured(state, request, ref)
@@ -129,7 +131,7 @@ class Quota(BaseDecider[State, None]):
 
 def _submitted(
     state: State,
-    submitted: JobSubmitted | PromotionRequested,
+    submitted: JobRequest | PromotionRequested,
     ref: RequestRef,
     at: datetime,
     rule: ApprovalRule,
@@ -141,7 +143,7 @@ def _submitted(
     known = state.known(job_id)
     if known is not None or job_id in state.taken:
         return _repeated(state, known, submitted, digest, ref)
-    reason = admission.never_runs(state, job_id, submitted.spec, rule)
+    reason = _not_a_users(submitted) or admission.never_runs(state, job_id, submitted.spec, rule)
     if reason is None:
         admitted = JobAdmitted(
             job_id=job_id,
@@ -165,10 +167,16 @@ def _submitted(
     return [Decision(job_id, rejected)]
 
 
+def _not_a_users(submitted: JobRequest) -> str | None:
+    if isinstance(submitted, JobSubmitted) and submitted.spec.trial is not None:
+        return "trial: must not be given: the studies service sets it for the jobs of its trials"
+    return None
+
+
 def _repeated(
     state: State,
     known: ActiveJob | EndedJob | None,
-    submitted: JobSubmitted,
+    submitted: JobRequest,
     digest: str,
     ref: RequestRef,
 ) -> list[Decision]:
@@ -184,7 +192,7 @@ def _repeated(
         reason = f"job '{job_id}' was submitted before and has ended: {known.outcome}"
     else:
         return []
-    return [_refused(JobSubmitted.type, job_id, reason, submitted.user, ref)]
+    return [_refused(submitted.type, job_id, reason, submitted.user, ref)]
 
 
 def _taken(state: State, job_id: str) -> list[Decision]:
@@ -223,7 +231,7 @@ def _about_job(state: State, request: AboutJob, ref: RequestRef) -> list[Decisio
         return [_refused(request.type, request.job_id, reason, request.user, ref)]
     admitted: Event
     match request:
-        case JobCancelRequested(job_id=job_id, user=user):
+        case JobStopRequest(job_id=job_id, user=user):
             if job.cancelled:
                 return []
             admitted = CancelAdmitted(job_id=job_id, user=user, **ref._asdict())

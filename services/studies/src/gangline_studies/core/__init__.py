@@ -1,1 +1,1 @@
-"""Pure part of the studies service."""
+"""The studies service without I/O: studies, trials, rungs, and when to ask for a suggestion."""

@@ -1,0 +1,132 @@
+"""The job of a trial: a study's template with the trial's parameters in it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pydantic import JsonValue, ValidationError
+
+from gangline_schemas.base import field_errors
+from gangline_schemas.job import JobSpec, TrialRef
+from gangline_schemas.study_space import Value, in_order
+
+if TYPE_CHECKING:
+    from gangline_schemas.study_file import StudySpec
+
+PLACEHOLDER = re.compile(r"\$\{\{\s*([^{}\s]{1,128})\s*\}\}")
+_WHOLE = re.compile(r"^\$\{\{\s*([^{}\s]{1,128})\s*\}\}$")
+_NOT_HERE = {"trial": "the studies service sets it", "validates": "a trial trains"}
+_PROBES = 64
+"""So many sets of parameters are tried on the template."""
+
+
+class TemplateError(Exception):
+    """A placeholder names nothing that the trial has."""
+
+
+def job_of(
+    spec: StudySpec,
+    study_id: str,
+    number: int,
+    parameters: Mapping[str, Value],
+    resume_from: str | None = None,
+) -> JobSpec:
+    """The job of one trial. With `resume_from` it continues that job's newest checkpoint.
+
+    Parameters replace hyperparameters of the same name. In `run`, a shell line, values are quoted.
+    Raises TemplateError and pydantic's ValidationError.
+    """
+    content = {name: _filled(name, value, parameters) for name, value in spec.job.items()}
+    given = content.get("hyperparameters")
+    content |= {
+        "name": f"{study_id}-t{number}",
+        "team": spec.team,
+        "hyperparameters": {**(given if isinstance(given, dict) else {}), **parameters},
+        "trial": TrialRef(study_id=study_id, number=number, metrics=spec.metrics),
+    }
+    if spec.project is not None:
+        content["project"] = spec.project
+    if resume_from is not None:
+        content["resume_from"] = resume_from
+        _resume_newest(content)
+    return JobSpec.model_validate(content)
+
+
+def job_problem(spec: StudySpec) -> str | None:
+    """Why the template makes no job, as a sentence that begins with the field; None: it does."""
+    for name, why in _NOT_HERE.items():
+        if name in spec.job:
+            return f"job.{name}: must not be given: {why}"
+    team = spec.job.get("team", spec.team)
+    if team != spec.team:
+        return "job.team: differs from the study's team; leave it out"
+    for parameters in _probes(spec):
+        try:
+            job_of(spec, spec.name[:40].strip("-"), 0, parameters)
+        except TemplateError as error:
+            return f"job.{error}"
+        except ValidationError as error:
+            first = field_errors(error, model=JobSpec)[0]
+            shown = ", ".join(f"{name} = {value}" for name, value in list(parameters.items())[:4])
+            return f"job.{first.field}: {first.message} (with {shown})"[:1000]
+    return None
+
+
+def _probes(spec: StudySpec) -> list[dict[str, Value]]:
+    """Sets of parameters: all at their first value, then each at its other ones."""
+    first = _applied(spec, {})
+    found = [first]
+    for name, parameter in spec.space.items():
+        others = parameter.probes()[1:] if name in first else parameter.probes()
+        found += [_applied(spec, {name: value}) for value in others]
+    return found[:_PROBES]
+
+
+def _applied(spec: StudySpec, given: dict[str, Value]) -> dict[str, Value]:
+    found: dict[str, Value] = {}
+    for name in in_order(spec.space) or ():
+        parameter = spec.space[name]
+        if parameter.applies(found):
+            found[name] = given.get(name, parameter.probes()[0])
+    return found
+
+
+def _resume_newest(content: dict[str, Any]) -> None:
+    for name in ("checkpoint", "checkpointPolicy", "checkpoint_policy"):
+        policy = content.get(name)
+        if isinstance(policy, dict) and "resume" in policy:
+            content[name] = {key: each for key, each in policy.items() if key != "resume"}
+
+
+def _filled(place: str, value: JsonValue, parameters: Mapping[str, Value]) -> Any:
+    if isinstance(value, dict):
+        return {name: _filled(f"{place}.{name}", each, parameters) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_filled(f"{place}.{at}", each, parameters) for at, each in enumerate(value)]
+    if not isinstance(value, str):
+        return value
+    whole = _WHOLE.match(value)
+    if whole is not None and not (place == "run" or place.startswith("command")):
+        return _value(place, whole[1], parameters)
+    shell = place == "run"
+
+    def text(match: re.Match[str]) -> str:
+        found = as_text(_value(place, match[1], parameters))
+        return shlex.quote(found) if shell else found
+
+    return PLACEHOLDER.sub(text, value)
+
+
+def _value(place: str, name: str, parameters: Mapping[str, Value]) -> Value:
+    if name not in parameters:
+        raise TemplateError(f"{place}: ${{{{ {name} }}}} is no parameter of each trial")
+    return parameters[name]
+
+
+def as_text(value: Value) -> str:
+    """A value in a command line: texts as they are, others as JSON."""
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,288 @@
+"""The fold: the state after each event of gangline.studies."""
+
+from __future__ import annotations
+
+from bisect import insort
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from gangline_bus.decision import Fold
+from gangline_schemas.catalog import Topic
+from gangline_schemas.events.studies import (
+    StudyCreated,
+    StudyEnded,
+    StudyEnding,
+    StudyRefused,
+    TrialCharged,
+    TrialCompleted,
+    TrialFailed,
+    TrialFailure,
+    TrialJobEnded,
+    TrialJobRequested,
+    TrialJobStopRequested,
+    TrialMeasured,
+    TrialPaused,
+    TrialPromoted,
+    TrialProposed,
+    TrialPruned,
+    TrialSaved,
+    TrialSaveLost,
+    TrialStarted,
+    TrialWithdrawn,
+)
+from gangline_schemas.memory import forget_old
+from gangline_studies.core.state import (
+    CURVE_POINTS,
+    REQUESTS_KEPT,
+    JobOf,
+    Phase,
+    Saved,
+    Study,
+    StudyState,
+    Trial,
+    job_id,
+    request_key,
+)
+from gangline_studies.core.values import is_feasible, oriented
+
+fold: Fold[StudyState] = Fold(Topic.STUDIES)
+"""How the events of gangline.studies change the state, in place."""
+
+
+# Studies
+
+
+@fold.on(StudyCreated)
+def _(state: StudyState, event: StudyCreated, _at: datetime) -> None:
+    key = request_key(event.request_source, event.request_id)
+    state.studies[event.study_id] = Study(
+        event.spec, event.user, event.seed, event.created_at, request=key
+    )
+    state.active[event.study_id] = None
+    state.over[event.study_id] = ()
+    _answered(state, event.request_source, event.request_id)
+
+
+@fold.on(StudyRefused)
+def _(state: StudyState, event: StudyRefused, _at: datetime) -> None:
+    _answered(state, event.request_source, event.request_id)
+
+
+@fold.on(StudyEnding)
+def _(state: StudyState, event: StudyEnding, _at: datetime) -> None:
+    _change(state, event.study_id, ending=event.reason, message=event.message, clones=())
+    _answered(state, event.request_source, event.request_id)
+
+
+@fold.on(StudyEnded)
+def _(state: StudyState, event: StudyEnded, at: datetime) -> None:
+    _change(state, event.study_id, ended_at=at)
+    del state.active[event.study_id]
+    state.ended[event.study_id] = at
+    for key in [key for key in state.rungs if key[0] == event.study_id]:
+        del state.rungs[key]
+    for study_id, _ended in forget_old(state.ended, lambda ended: ended, at):
+        del state.studies[study_id]
+        del state.over[study_id]
+
+
+def _answered(state: StudyState, source: str, request_id: str) -> None:
+    if request_id:
+        state.requests[request_key(source, request_id)] = None
+        while len(state.requests) > REQUESTS_KEPT:
+            del state.requests[next(iter(state.requests))]
+
+
+# Trials
+
+
+@fold.on(TrialProposed)
+def _(state: StudyState, event: TrialProposed, at: datetime) -> None:
+    study = state.studies[event.study_id]
+    state.trials[event.study_id, event.number] = Trial(
+        event.number,
+        event.parameters,
+        event.by,
+        event.results,
+        at,
+        bracket=event.bracket,
+        parent=event.parent,
+    )
+    _change(
+        state,
+        event.study_id,
+        next_number=event.number + 1,
+        proposed=study.proposed + 1,
+        starts=study.starts + (event.by == "start"),
+        grid=study.grid + (event.by == "grid"),
+        clones=study.clones if event.parent is None else study.clones[1:],
+    )
+
+
+@fold.on(TrialWithdrawn)
+def _(state: StudyState, event: TrialWithdrawn, at: datetime) -> None:
+    study = state.studies[event.study_id]
+    _change(state, event.study_id, proposed=study.proposed - 1)
+    _end(state, event, at, phase=Phase.WITHDRAWN)
+
+
+@fold.on(TrialJobRequested)
+def _(state: StudyState, event: TrialJobRequested, _at: datetime) -> None:
+    study = state.studies[event.study_id]
+    _set(state, event, part=event.part, live=True, stopping=False, attempt=0)
+    state.jobs[event.job_id] = JobOf(event.study_id, event.number, event.part)
+    _change(state, event.study_id, live=(*study.live, event.number))
+
+
+@fold.on(TrialJobStopRequested)
+def _(state: StudyState, event: TrialJobStopRequested, _at: datetime) -> None:
+    _set(state, event, stopping=True)
+
+
+@fold.on(TrialStarted)
+def _(state: StudyState, event: TrialStarted, _at: datetime) -> None:
+    trial = state.trials[event.study_id, event.number]
+    phase = Phase.RUNNING if trial.phase is Phase.WAITING else trial.phase
+    _set(
+        state,
+        event,
+        phase=phase,
+        attempt=event.attempt,
+        gpus=event.gpus,
+        since=event.allocated_at,
+    )
+
+
+@fold.on(TrialCharged)
+def _(state: StudyState, event: TrialCharged, _at: datetime) -> None:
+    trial = state.trials[event.study_id, event.number]
+    study = state.studies[event.study_id]
+    spent = trial.gpu_seconds + event.gpu_seconds
+    _set(state, event, gpu_seconds=spent, gpus=0, since=None)
+    _change(state, event.study_id, gpu_seconds=study.gpu_seconds + event.gpu_seconds)
+
+
+@fold.on(TrialMeasured)
+def _(state: StudyState, event: TrialMeasured, _at: datetime) -> None:
+    trial = state.trials[event.study_id, event.number]
+    objective = state.studies[event.study_id].spec.objective[0]
+    value = event.values.get(objective.metric)
+    curve = (*trial.curve, (event.step, value))
+    if len(curve) > CURVE_POINTS:
+        curve = (*curve[:-1:2], curve[-1])
+    rung = event.rungs[-1] + 1 if event.rungs else trial.rung
+    _set(state, event, step=event.step, curve=curve, values=event.values, rung=rung)
+    if value is not None:
+        ranked = (oriented(objective, value), event.number)
+        for at in event.rungs:
+            key = (event.study_id, trial.bracket, at)
+            held = [*state.rungs.get(key, ())]
+            insort(held, ranked)
+            state.rungs[key] = tuple(held)
+
+
+@fold.on(TrialSaved)
+def _(state: StudyState, event: TrialSaved, _at: datetime) -> None:
+    _set(state, event, saved=Saved(event.part, event.attempt, event.step))
+
+
+@fold.on(TrialSaveLost)
+def _(state: StudyState, event: TrialSaveLost, _at: datetime) -> None:
+    _set(state, event, saved=None)
+
+
+@fold.on(TrialPaused)
+def _(state: StudyState, event: TrialPaused, _at: datetime) -> None:
+    study = state.studies[event.study_id]
+    _set(state, event, phase=Phase.PAUSED, paused_rung=event.rung)
+    _change(state, event.study_id, results=study.results + 1, paused=study.paused + 1)
+
+
+@fold.on(TrialPromoted)
+def _(state: StudyState, event: TrialPromoted, _at: datetime) -> None:
+    study = state.studies[event.study_id]
+    _set(state, event, phase=Phase.RUNNING, paused_rung=None)
+    _change(state, event.study_id, paused=study.paused - 1)
+
+
+# Ends
+
+
+@fold.on(TrialCompleted)
+def _(state: StudyState, event: TrialCompleted, at: datetime) -> None:
+    study = state.studies[event.study_id]
+    best, best_value = study.best, study.best_value
+    value = event.values.get(study.spec.objective[0].metric)
+    if value is not None and is_feasible(study.spec, event.values):
+        ranked = oriented(study.spec.objective[0], value)
+        if best_value is None or ranked < oriented(study.spec.objective[0], best_value):
+            best, best_value = event.number, value
+    _change(
+        state,
+        event.study_id,
+        results=study.results + 1,
+        completed=study.completed + 1,
+        best=best,
+        best_value=best_value,
+    )
+    _end(state, event, at, phase=Phase.COMPLETED, step=event.step, values=event.values)
+
+
+@fold.on(TrialPruned)
+def _(state: StudyState, event: TrialPruned, at: datetime) -> None:
+    study = state.studies[event.study_id]
+    paused = state.trials[event.study_id, event.number].phase is Phase.PAUSED
+    clones = study.clones if event.better is None else (*study.clones, event.better)
+    _change(
+        state,
+        event.study_id,
+        results=study.results + (not paused),
+        pruned=study.pruned + 1,
+        paused=study.paused - paused,
+        clones=clones,
+    )
+    _end(state, event, at, phase=Phase.PRUNED, why=event.reason, paused_rung=None)
+
+
+@fold.on(TrialFailed)
+def _(state: StudyState, event: TrialFailed, at: datetime) -> None:
+    study = state.studies[event.study_id]
+    results = event.reason is TrialFailure.OUT_OF_MEMORY
+    counts = event.reason not in {TrialFailure.OUT_OF_MEMORY, TrialFailure.CANCELLED}
+    _change(state, event.study_id, results=study.results + results, failed=study.failed + counts)
+    _end(state, event, at, phase=Phase.FAILED, why=event.reason)
+
+
+@fold.on(TrialJobEnded)
+def _(state: StudyState, event: TrialJobEnded, _at: datetime) -> None:
+    study = state.studies[event.study_id]
+    del state.jobs[job_id(event.study_id, event.number, event.part)]
+    live = tuple(number for number in study.live if number != event.number)
+    _change(state, event.study_id, live=live)
+    _set(state, event, live=False, stopping=False)
+    _leave(state, event.study_id, event.number)
+
+
+def _end(state: StudyState, event: Any, at: datetime, **changes: Any) -> None:
+    _set(state, event, ended_at=at, **changes)
+    _leave(state, event.study_id, event.number)
+
+
+def _leave(state: StudyState, study_id: str, number: int) -> None:
+    """A trial with its result and without a job is over. Of a withdrawn one nothing is kept."""
+    trial = state.trials[study_id, number]
+    if trial.live or not trial.phase.terminal:
+        return
+    del state.trials[study_id, number]
+    if trial.phase is not Phase.WITHDRAWN:
+        state.over[study_id] = (*state.over[study_id], trial)
+
+
+def _set(state: StudyState, event: Any, **changes: Any) -> None:
+    key = (event.study_id, event.number)
+    state.trials[key] = replace(state.trials[key], **changes)
+
+
+def _change(state: StudyState, study_id: str, **changes: Any) -> None:
+    state.studies[study_id] = replace(state.studies[study_id], **changes)

@@ -1,0 +1,18 @@
+"""How the state of the studies service is kept in a snapshot."""
+
+from __future__ import annotations
+
+from gangline_bus.state_json import DataclassCodec
+from gangline_studies.core.state import StudyState
+
+VERSION = 1
+"""The format of the state: docs/guides/upgrades.md says when to count it up."""
+
+
+def codec() -> DataclassCodec[StudyState]:
+    """Implements `SnapshotCodec[StudyState]`."""
+    return DataclassCodec(StudyState, version=VERSION)
+
+
+fingerprint = codec().fingerprint
+"""sha256 in hex over the state: equal for a replay of the same log."""

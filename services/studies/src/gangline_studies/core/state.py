@@ -1,0 +1,171 @@
+"""The state of the studies service: the fold of gangline.studies and of nothing else.
+
+Everything here is a dict of frozen values. A trial is in `trials` until it has its result and its
+job has ended; then it is in `over`, in the order of the ends. An ended study is forgotten by the
+rule of gangline_schemas.memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from gangline_bus.plan import Plan
+from gangline_schemas.events.studies import EndReason, PruneReason, TrialFailure
+from gangline_schemas.study_file import StudySpec
+from gangline_schemas.study_space import Parameters
+
+REQUESTS_KEPT = 10_000
+CURVE_POINTS = 256
+"""So many measurements of a trial are kept; then every other one goes."""
+
+
+class Phase(StrEnum):
+    """Where a trial is. The last four are its ends: it ends in exactly one of them."""
+
+    WAITING = "waiting"  # its first job has never had GPUs
+    RUNNING = "running"
+    PAUSED = "paused"  # at a rung; its job ends, or has ended
+    COMPLETED = "completed"
+    PRUNED = "pruned"
+    FAILED = "failed"
+    WITHDRAWN = "withdrawn"
+
+    @property
+    def terminal(self) -> bool:
+        """Whether the trial has ended for ever."""
+        return self not in {Phase.WAITING, Phase.RUNNING, Phase.PAUSED}
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """The newest committed checkpoint of a trial."""
+
+    part: int
+    attempt: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A trial.
+
+    `live`: its newest job has not ended; `stopping`: that job was asked to stop. `gpus` and
+    `since`: of the gang that has GPUs now. `curve`: steps and values of the first objective, the
+    value None where it was not finite. `values`: its last report, or its result once it has ended.
+    `rung`: the rungs that it has passed; `paused_rung`: where it is paused.
+    """
+
+    number: int
+    parameters: Parameters
+    by: str
+    results: int
+    proposed_at: datetime
+    bracket: int = 0
+    parent: int | None = None
+    phase: Phase = Phase.WAITING
+    part: int = 0
+    live: bool = False
+    stopping: bool = False
+    attempt: int = 0
+    gpus: int = 0
+    since: datetime | None = None
+    gpu_seconds: float = 0.0
+    step: int = 0
+    curve: tuple[tuple[int, float | None], ...] = ()
+    values: dict[str, float | None] = field(default_factory=dict)
+    rung: int = 0
+    paused_rung: int | None = None
+    saved: Saved | None = None
+    why: PruneReason | TrialFailure | None = None
+    ended_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """A study.
+
+    `next_number`: of the next trial. `proposed`: trials that were not withdrawn; `starts` and
+    `grid` are those of them that are start points and points of the grid. `results`: results that
+    the sampler knows. `live`: the numbers of trials with a job that has not ended. `best`: the
+    best completed trial that breaks no constraint, by the first objective. `clones`: the trials
+    that new members of a population will continue from.
+    """
+
+    spec: StudySpec
+    user: str
+    seed: int
+    created_at: datetime
+    request: str = ""
+    next_number: int = 0
+    proposed: int = 0
+    starts: int = 0
+    grid: int = 0
+    results: int = 0
+    failed: int = 0
+    completed: int = 0
+    pruned: int = 0
+    gpu_seconds: float = 0.0
+    live: tuple[int, ...] = ()
+    paused: int = 0
+    best: int | None = None
+    best_value: float | None = None
+    clones: tuple[int, ...] = ()
+    ending: EndReason | None = None
+    message: str = ""
+    ended_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobOf:
+    """The trial whose job this is."""
+
+    study_id: str
+    number: int
+    part: int
+
+
+Ranked = tuple[float, int]
+"""A value that is better when it is lower, and the trial's number."""
+
+
+@dataclass(slots=True)
+class StudyState:
+    """The state.
+
+    - `active`: the studies that have not ended.
+    - `jobs`: the jobs that have not ended, by id.
+    - `rungs`: by study, bracket and rung the values that reached it, sorted.
+    - `over`: the ended trials of each study.
+    - `requests`: the keys of answered requests, newest last.
+    """
+
+    studies: dict[str, Study] = field(default_factory=dict)
+    active: dict[str, None] = field(default_factory=dict)
+    ended: dict[str, datetime] = field(default_factory=dict)
+    trials: dict[tuple[str, int], Trial] = field(default_factory=dict)
+    over: dict[str, tuple[Trial, ...]] = field(default_factory=dict)
+    jobs: dict[str, JobOf] = field(default_factory=dict)
+    rungs: dict[tuple[str, int, int], tuple[Ranked, ...]] = field(default_factory=dict)
+    requests: dict[str, None] = field(default_factory=dict)
+
+
+StudyPlan = Plan[StudyState, None]
+
+
+def job_id(study_id: str, number: int, part: int) -> str:
+    """The id of a trial's job: the first has the trial's name alone."""
+    return f"{study_id}-t{number}" if part == 1 else f"{study_id}-t{number}-{part}"
+
+
+def request_key(source: str, request_id: str) -> str:
+    """Equal for the same request, and for no other."""
+    return f"{len(source)} {source} {request_id}"
+
+
+def all_trials(state: StudyState, study_id: str) -> list[Trial]:
+    """Every trial of a study that is known, by number. Cost: its trials and all live ones."""
+    found = [*state.over.get(study_id, ())]
+    found += [trial for (held, _), trial in state.trials.items() if held == study_id]
+    return sorted(found, key=lambda trial: trial.number)
