@@ -61,8 +61,14 @@ def family_of(job_id: str) -> str:
 
 def experiment_of(spec: JobSpec) -> str:
     """The name of the MLflow experiment of a job: that of its team's project, or of its study."""
-    project = f"{spec.team}/{spec.project or 'default'}"
-    return project if spec.trial is None else f"{project}/{spec.trial.study_id}"
+    if spec.trial is not None:
+        return study_experiment(spec.team, spec.project, spec.trial.study_id)
+    return f"{spec.team}/{spec.project or 'default'}"
+
+
+def study_experiment(team: str, project: str | None, study_id: str) -> str:
+    """The name of the MLflow experiment of a study's trials."""
+    return f"{team}/{project or 'default'}/{study_id}"
 
 
 def trial_tags(spec: JobSpec) -> dict[str, str]:

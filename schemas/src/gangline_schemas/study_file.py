@@ -22,8 +22,8 @@ MAX_TRIALS = 10_000
 MAX_PARALLEL = 1000
 STUDY_ID_CHARS = 48
 """So that `<study>-t<number>-<part>` is the id of a job."""
-_STUDY_ID = rf"^[a-z0-9]([a-z0-9-]{{0,{STUDY_ID_CHARS - 2}}}[a-z0-9])?$"
-StudyId = Annotated[str, StringConstraints(pattern=_STUDY_ID)]
+STUDY_ID = rf"^[a-z0-9]([a-z0-9-]{{0,{STUDY_ID_CHARS - 2}}}[a-z0-9])?$"
+StudyId = Annotated[str, StringConstraints(pattern=STUDY_ID)]
 ResourceSteps = Annotated[int, Field(ge=1, le=INT53_MAX)]
 
 

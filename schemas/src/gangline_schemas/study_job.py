@@ -56,6 +56,11 @@ def job_of(
     return JobSpec.model_validate(content)
 
 
+def example_job(spec: StudySpec, study_id: str) -> JobSpec:
+    """The job of a trial at one point of the space."""
+    return job_of(spec, study_id, 0, _applied(spec, {}))
+
+
 def job_problem(spec: StudySpec) -> str | None:
     """Why the template makes no job, as a sentence that begins with the field; None: it does."""
     for name, why in _NOT_HERE.items():

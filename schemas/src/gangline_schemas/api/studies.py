@@ -98,7 +98,7 @@ class StudyPage(Answer):
 
 
 class StudyPlan(Answer):
-    """What a study would do; nothing was started."""
+    """A dry run: the trials that a study would run; nothing was started."""
 
     study_id: str
     trials: int = Field(description="The most that it would run.")

@@ -34,6 +34,7 @@ from gangline_gateway.routes.ranks import ranks
 from gangline_gateway.routes.reports import reports
 from gangline_gateway.routes.runs import runs
 from gangline_gateway.routes.search import searches
+from gangline_gateway.routes.studies import studies
 from gangline_gateway.routes.topics import topics
 from gangline_gateway.user_limits import RequestLimits, RequestRates
 from gangline_service.tokens import TokenBook
@@ -42,6 +43,7 @@ OPENAPI_PATH = "/v1/openapi.json"
 _TAGS = [
     {"name": "Jobs", "description": "Submit jobs, look at them, change them."},
     {"name": "Runs", "description": "Metrics, history and comparison."},
+    {"name": "Studies", "description": "Searches for the best parameters, and their trials."},
     {"name": "Logs and events", "description": "Lines of the ranks, and the platform's decisions."},
     {"name": "Alerts", "description": "Alerts, silences, and notifications with deliveries."},
     {"name": "Health", "description": "The platform's processes, and records they refused."},
@@ -70,7 +72,7 @@ def routes(context: AppContext) -> FastAPI:
     problems.install(app)
     for router in (
         jobs, checkpoints, ranks, bundles, logs, live, runs, comparisons, points, incidents, alerts,
-        health, cluster, approvals, reports, searches, topics, changes, history, who,
+        health, cluster, approvals, reports, searches, topics, changes, history, who, studies,
     ):  # fmt: skip
         app.include_router(router)
 

@@ -63,6 +63,7 @@ from gangline_schemas.events.scheduling import (
     NodeAdmitted,
     NodeUncordoned,
 )
+from gangline_schemas.events.studies import StudyCreated, StudyEnding, StudyRefused
 from gangline_schemas.events.workers import NodeUnfit
 from gangline_schemas.job import JobSpec, JobState
 
@@ -70,7 +71,10 @@ Admitted = (
     CancelAdmitted | PriorityAdmitted | RestoreAdmitted | PinAdmitted | DrainAdmitted
     | TeamConfigured
 )  # fmt: skip
-Answer = Admitted | RequestRefused | SnapshotApproved | SnapshotWithdrawn
+Answer = (
+    Admitted | RequestRefused | SnapshotApproved | SnapshotWithdrawn
+    | StudyCreated | StudyEnding | StudyRefused
+)  # fmt: skip
 ENDED_KEPT = 10_000
 OUTCOMES_KEPT = 10_000
 NODES_KEPT = 10_000
@@ -272,8 +276,12 @@ class Live:
         )
 
     @_on.register
-    def _(self, event: Admitted, at: datetime) -> None:
+    def _(self, event: Admitted | StudyCreated | StudyEnding, at: datetime) -> None:
         self._decided(event)
+
+    @_on.register
+    def _(self, event: StudyRefused, at: datetime) -> None:
+        self._decided(event, event.reason)
 
     @_on.register
     def _(self, event: RequestRefused, at: datetime) -> None:

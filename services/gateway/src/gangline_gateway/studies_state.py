@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 from gangline_bus.snapshot import SnapshotStore
 from gangline_gateway.followed import Copies, Followed, only_state
@@ -66,29 +67,26 @@ def trials_of(state: StudyState, study_id: str) -> list[TrialFacts]:
 
 def summary(state: StudyState, study_id: str, facts: StudyFacts, now: datetime) -> Study:
     """A study in short. Cost: its trials."""
-    return Study.model_construct(**_fields(state, study_id, facts, now))
+    return Study(**_fields(state, study_id, facts, now))
 
 
 def detail(state: StudyState, study_id: str, facts: StudyFacts, now: datetime) -> StudyDetail:
     """A study with its spec."""
-    return StudyDetail.model_construct(
-        **_fields(state, study_id, facts, now), seed=facts.seed, spec=facts.spec
-    )
+    return StudyDetail(**_fields(state, study_id, facts, now), seed=facts.seed, spec=facts.spec)
 
 
-def _fields(
-    state: StudyState, study_id: str, facts: StudyFacts, now: datetime
-) -> dict[str, object]:
+def _fields(state: StudyState, study_id: str, facts: StudyFacts, now: datetime) -> dict[str, Any]:
     spec = facts.spec
+    project = spec.project or spec.job.get("project")
+    project = project if isinstance(project, str) else None
     trials = trials_of(state, study_id)
-    phase = "ended" if facts.ended_at else "ending" if facts.ending else "running"
     return {
         "study_id": study_id,
         "name": spec.name,
         "team": spec.team,
-        "project": spec.project,
+        "project": project,
         "user": facts.user,
-        "state": phase,
+        "state": phase(facts),
         "reason": facts.ending.value if facts.ending else "",
         "message": facts.message,
         "objectives": objectives(facts),
@@ -100,8 +98,15 @@ def _fields(
         "best": _best(study_id, facts, trials),
         "gpu_hours": (facts.gpu_seconds + sum(_open(each, now) for each in trials)) / HOUR_S,
         "gpu_hours_limit": spec.limits.gpu_hours,
-        "experiment": study_experiment(spec.team, spec.project, study_id),
+        "experiment": study_experiment(spec.team, project, study_id),
     }
+
+
+def phase(facts: StudyFacts) -> str:
+    """Whether it runs, ends or has ended."""
+    if facts.ended_at is not None:
+        return "ended"
+    return "ending" if facts.ending is not None else "running"
 
 
 def objectives(facts: StudyFacts) -> list[StudyObjective]:
@@ -140,12 +145,12 @@ def _open(trial: TrialFacts, now: datetime) -> float:
 
 def trial(study_id: str, facts: StudyFacts, found: TrialFacts, now: datetime) -> Trial:
     """A trial as answers show it."""
-    return Trial.model_construct(**trial_fields(study_id, facts, found, now))
+    return Trial(**trial_fields(study_id, facts, found, now))
 
 
 def trial_fields(
     study_id: str, facts: StudyFacts, found: TrialFacts, now: datetime
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """The fields of a trial."""
     return {
         "number": found.number,

@@ -43,7 +43,7 @@ async def submit_study(
 
 
 def plan(app: AppContext, caller: Principal, spec: StudySpec) -> StudyPlan:
-    """What the study would run, and quota's view of its jobs. Raises 403 and 503 problems."""
+    """The trials it would run, and quota's view of its jobs. Raises 403 and 503 problems."""
     may_change(caller, spec.team)
     study_id = study_id_of(spec, DRY_RUN_SUFFIX)
     job = example_job(spec, study_id)

@@ -1,4 +1,4 @@
-"""What is computed of a study's trials: curves, axes, importance, the best so far, Pareto. Pure."""
+"""Views of a study's trials: curves, axes, importance, the best so far, Pareto. Pure."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ def _rungs(study: Study, longest: int) -> list[int]:
     if not isinstance(stopping, Asha | Hyperband):
         return []
     most = min(stopping.max_steps or longest + 1, longest + 1)
-    found, step = [], stopping.min_steps
+    found: list[int] = []
+    step = stopping.min_steps
     while step < most and len(found) < 64:
         found.append(step)
         step *= stopping.factor
@@ -80,8 +81,10 @@ def parallel(study_id: str, study: Study, trials: Sequence[Trial]) -> Parallel:
         columns.append(("param", name, [_placed(each, name, texts=texts) for each in trials]))
     hours: list[Placed] = [each.gpu_seconds / HOUR_S for each in trials]
     columns.append(("attribute", "gpu_hours", hours))
-    for objective in study.spec.objective:
-        columns.append(("metric", objective.metric, [_last(each, objective) for each in trials]))
+    columns += [
+        ("metric", objective.metric, [_last(each, objective) for each in trials])
+        for objective in study.spec.objective
+    ]
     shown = [column for column in columns if any(value is not None for value in column[2])]
     return Parallel(
         axes=[_axis(kind, name, values) for kind, name, values in shown],
@@ -101,7 +104,9 @@ def _placed(found: Trial, name: str, *, texts: bool) -> Placed:
     if name not in found.parameters:
         return None
     value = found.parameters[name]
-    return as_text(value) if texts else float(value)  # type: ignore[arg-type] -- of a range
+    if texts or not isinstance(value, int | float):
+        return as_text(value)
+    return float(value)
 
 
 def as_text(value: Value) -> str:
@@ -176,11 +181,11 @@ def pareto(study_id: str, study: Study, trials: Sequence[Trial], now: datetime) 
     scored: list[tuple[tuple[float, ...], Trial]] = []
     for each in trials:
         values = [each.values.get(objective.metric) for objective in study.spec.objective]
-        if each.phase is Phase.COMPLETED and None not in values:
-            if is_feasible(study.spec, each.values):
-                pairs = zip(study.spec.objective, values, strict=True)
-                ranked = tuple(oriented(one, value) for one, value in pairs if value is not None)
-                scored.append((ranked, each))
+        fits = each.phase is Phase.COMPLETED and is_feasible(study.spec, each.values)
+        if fits and None not in values:
+            pairs = zip(study.spec.objective, values, strict=True)
+            ranked = tuple(oriented(one, value) for one, value in pairs if value is not None)
+            scored.append((ranked, each))
     front: list[tuple[tuple[float, ...], Trial]] = []
     for ranked, each in sorted(scored, key=lambda item: (item[0], item[1].number)):
         if not any(_beats(held, ranked) for held, _ in front):

@@ -31,7 +31,7 @@ from gangline_bus.poison import POISONED, trace_of
 from gangline_bus.ports import Bus, BusUnavailable, Reader, Record, TopicPartition
 from gangline_bus.snapshot import SnapshotStore
 from gangline_bus.topics import TopicNames
-from gangline_gateway import alerts_state, quota_state, scheduling
+from gangline_gateway import alerts_state, quota_state, scheduling, studies_state
 from gangline_gateway.followed import Copies, Followed
 from gangline_gateway.live import Live
 from gangline_gateway.live_model import LiveJob
@@ -47,6 +47,7 @@ from gangline_schemas.events.parts import PartVitals
 from gangline_schemas.events.progress import RunProgress
 from gangline_schemas.events.steps import WorkerStep
 from gangline_service.vitals import Vitals
+from gangline_studies.core.state import StudyState
 
 log = structlog.get_logger(__name__)
 ValueT = TypeVar("ValueT")
@@ -91,10 +92,14 @@ class Tail:
         self._scheduling = scheduling.followed(snapshots)
         self._quota = quota_state.followed(snapshots)
         self._alerts = alerts_state.followed(snapshots)
-        self._followed: tuple[Followed[Any], ...] = (self._scheduling, self._quota, self._alerts)
+        self._studies = studies_state.followed(snapshots)
+        self._followed: tuple[Followed[Any], ...] = (
+            self._scheduling, self._quota, self._alerts, self._studies,
+        )  # fmt: skip
         self._folded = {names.name(each.log) for each in self._followed}
         self._view = OnDemand(self._lock, self._copied)
         self._alerts_view = OnDemand(self._lock, self._alerts.copies)
+        self._studies_view = OnDemand(self._lock, self._studies.copies)
         self._rings: dict[TopicPartition, Ring] = {}
         self._pulses: dict[asyncio.AbstractEventLoop, asyncio.Future[None]] = {}
         self._heartbeats = names.name(Topic.HEARTBEATS)
@@ -150,6 +155,10 @@ class Tail:
     def alerts(self) -> Copies[AlertState]:
         """The state of the alerts service, with all records folded up to now."""
         return self._alerts_view.now()
+
+    def studies(self) -> Copies[StudyState]:
+        """The state of the studies service, with all records folded up to now."""
+        return self._studies_view.now()
 
     async def until(
         self, question: Callable[[LiveView], ValueT | None], timeout_s: float
@@ -250,6 +259,7 @@ class Tail:
                 self._live, self._marks = Live.of(view), Marks(view.marks)
             self._view.changed()
             self._alerts_view.changed()
+            self._studies_view.changed()
 
     def _copied(self) -> LiveView:
         return LiveView(self._live, self._scheduling.copies(), self._quota.copies())
@@ -288,6 +298,7 @@ class Tail:
                         each.apply(record, envelope, whole=whole)
                 self._view.changed()
                 self._alerts_view.changed()
+                self._studies_view.changed()
         with self._lock:
             for place, position in positions.items():
                 self._rings[place].reached(position)

@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 from fastapi import Body, Path, Query, Response
 from starlette.concurrency import run_in_threadpool
 
-from gangline_gateway import job_ids, studies_state, study_views
+from gangline_gateway import studies_state, study_views
 from gangline_gateway.app_context import App, AppContext, Caller, answers, may_change, router
-from gangline_gateway.problems import ProblemError, invalid, not_found
+from gangline_gateway.problems import invalid, not_found
 from gangline_gateway.routes.jobs import IdempotencyKey
 from gangline_gateway.studies_state import studies_of, trials_of
 from gangline_gateway.study_submit import plan, submit_study
@@ -102,7 +102,7 @@ async def submit(
     response_model=StudyPage,
     responses=answers(),
 )
-def list_studies(  # noqa: PLR0917 -- parameters of a query
+def list_studies(
     app: App,
     caller: Caller,
     state: Annotated[list[StudyPhase] | None, Query(max_length=5)] = None,
@@ -165,7 +165,7 @@ async def stop_study(study_id: StudyName, app: App, caller: Caller) -> StudyDeta
     response_model=TrialPage,
     responses=answers(404),
 )
-def list_trials(  # noqa: PLR0917 -- parameters of a query
+def list_trials(
     study_id: StudyName,
     app: App,
     caller: Caller,
@@ -178,9 +178,7 @@ def list_trials(  # noqa: PLR0917 -- parameters of a query
 ) -> TrialPage:
     """Withdrawn trials, which never had GPUs, are left out."""
     known, facts = _found(app, caller, study_id)
-    found = [
-        each for each in trials_of(known, study_id) if not state or each.phase.value in state
-    ]
+    found = [each for each in trials_of(known, study_id) if not state or each.phase.value in state]
     first, now = int(cursor or 0), app.clock()
     page = nsmallest(first + limit, found, key=lambda each: _key(facts, each, order_by))[first:]
     return TrialPage(
@@ -208,7 +206,7 @@ def show_trial(
     if found is None:
         raise not_found("trial")
     fields = studies_state.trial_fields(study_id, facts, found, app.clock())
-    return TrialDetail.model_construct(**fields, curve=study_views.curve(found))
+    return TrialDetail(**fields, curve=study_views.curve(found))
 
 
 @studies.get(

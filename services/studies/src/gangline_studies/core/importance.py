@@ -154,7 +154,7 @@ def _scott(seen: Sequence[tuple[int, int]]) -> float:
     first = next(at for at, known in enumerate(summed) if known >= total // 4)
     third = next((at for at, known in enumerate(summed) if known > total * 3 // 4), len(seen) - 1)
     between = seen[third][0] - seen[first][0]
-    return 1.059 * min(between / 1.34, deviation) * total**-0.2
+    return 1.059 * min(between / 1.34, deviation) / math.pow(total, 0.2)
 
 
 def _phi(value: float) -> float:
