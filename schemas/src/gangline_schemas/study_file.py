@@ -205,8 +205,12 @@ class StudySpec(Model):
     def _sampler_problem(self) -> str | None:
         if self.sampler == "cmaes" and len(self.objective) > 1:
             return "sampler: cmaes has one objective; give tpe"
+        if self.sampler != "auto" and self.stopping.kind == "pbt":
+            return "sampler: pbt begins with random points; leave it out"
         if self.sampler == "grid":
             for name, parameter in self.space.items():
+                if parameter.when:
+                    return f"space.{name}.when: grid takes no conditions; give tpe or random"
                 if math.isinf(parameter.points):
                     return f"space.{name}: grid needs a step, or a choice of values"
         return None

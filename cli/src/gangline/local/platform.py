@@ -39,6 +39,7 @@ SERVICES: Mapping[str, str] = {
     "fault-manager": "gangline_faults",
     "checkpoint-service": "gangline_checkpoints",
     "alerts": "gangline_alerts",
+    "studies": "gangline_studies",
     "tracker": "gangline_tracker",
     "gateway": "gangline_gateway",
 }

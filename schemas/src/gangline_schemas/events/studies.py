@@ -165,6 +165,14 @@ class TrialJobEnded(_OfTrialJob):
 
     type: ClassVar[str] = "trial.job.ended"
     state: JobState | Literal["rejected"]
+    message: Message = ""
+
+
+class TrialExited(_OfTrialJob):
+    """Rank 0 of this attempt has ended: it reports nothing any more."""
+
+    type: ClassVar[str] = "trial.exited"
+    attempt: Attempt
 
 
 class TrialStarted(_OfTrialJob):

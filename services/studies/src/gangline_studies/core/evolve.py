@@ -16,6 +16,7 @@ from gangline_schemas.events.studies import (
     StudyRefused,
     TrialCharged,
     TrialCompleted,
+    TrialExited,
     TrialFailed,
     TrialFailure,
     TrialJobEnded,
@@ -114,6 +115,7 @@ def _(state: StudyState, event: TrialProposed, at: datetime) -> None:
         event.study_id,
         next_number=event.number + 1,
         proposed=study.proposed + 1,
+        open=study.open + 1,
         starts=study.starts + (event.by == "start"),
         grid=study.grid + (event.by == "grid"),
         clones=study.clones if event.parent is None else study.clones[1:],
@@ -130,7 +132,20 @@ def _(state: StudyState, event: TrialWithdrawn, at: datetime) -> None:
 @fold.on(TrialJobRequested)
 def _(state: StudyState, event: TrialJobRequested, _at: datetime) -> None:
     study = state.studies[event.study_id]
-    _set(state, event, part=event.part, live=True, stopping=False, attempt=0)
+    _set(
+        state,
+        event,
+        part=event.part,
+        live=True,
+        stopping=False,
+        attempt=0,
+        exited=0,
+        job_state=None,
+        job_ended_at=None,
+        message="",
+    )
+    if event.part > 1:
+        state.jobs.pop(job_id(event.study_id, event.number, event.part - 1), None)
     state.jobs[event.job_id] = JobOf(event.study_id, event.number, event.part)
     _change(state, event.study_id, live=(*study.live, event.number))
 
@@ -168,7 +183,9 @@ def _(state: StudyState, event: TrialMeasured, _at: datetime) -> None:
     trial = state.trials[event.study_id, event.number]
     objective = state.studies[event.study_id].spec.objective[0]
     value = event.values.get(objective.metric)
-    curve = (*trial.curve, (event.step, value))
+    curve = trial.curve
+    if not curve or event.step > curve[-1][0]:
+        curve = (*curve, (event.step, value))
     if len(curve) > CURVE_POINTS:
         curve = (*curve[:-1:2], curve[-1])
     rung = event.rungs[-1] + 1 if event.rungs else trial.rung
@@ -180,6 +197,11 @@ def _(state: StudyState, event: TrialMeasured, _at: datetime) -> None:
             held = [*state.rungs.get(key, ())]
             insort(held, ranked)
             state.rungs[key] = tuple(held)
+
+
+@fold.on(TrialExited)
+def _(state: StudyState, event: TrialExited, _at: datetime) -> None:
+    _set(state, event, exited=event.attempt)
 
 
 @fold.on(TrialSaved)
@@ -212,6 +234,7 @@ def _(state: StudyState, event: TrialPromoted, _at: datetime) -> None:
 @fold.on(TrialCompleted)
 def _(state: StudyState, event: TrialCompleted, at: datetime) -> None:
     study = state.studies[event.study_id]
+    paused = state.trials[event.study_id, event.number].phase is Phase.PAUSED
     best, best_value = study.best, study.best_value
     value = event.values.get(study.spec.objective[0].metric)
     if value is not None and is_feasible(study.spec, event.values):
@@ -221,12 +244,14 @@ def _(state: StudyState, event: TrialCompleted, at: datetime) -> None:
     _change(
         state,
         event.study_id,
-        results=study.results + 1,
+        results=study.results + (not paused),
+        paused=study.paused - paused,
         completed=study.completed + 1,
         best=best,
         best_value=best_value,
     )
-    _end(state, event, at, phase=Phase.COMPLETED, step=event.step, values=event.values)
+    changes = {"step": event.step, "values": event.values, "paused_rung": None}
+    _end(state, event, at, phase=Phase.COMPLETED, **changes)
 
 
 @fold.on(TrialPruned)
@@ -255,12 +280,19 @@ def _(state: StudyState, event: TrialFailed, at: datetime) -> None:
 
 
 @fold.on(TrialJobEnded)
-def _(state: StudyState, event: TrialJobEnded, _at: datetime) -> None:
+def _(state: StudyState, event: TrialJobEnded, at: datetime) -> None:
     study = state.studies[event.study_id]
-    del state.jobs[job_id(event.study_id, event.number, event.part)]
     live = tuple(number for number in study.live if number != event.number)
     _change(state, event.study_id, live=live)
-    _set(state, event, live=False, stopping=False)
+    _set(
+        state,
+        event,
+        live=False,
+        stopping=False,
+        job_state=event.state,
+        message=event.message,
+        job_ended_at=at,
+    )
     _leave(state, event.study_id, event.number)
 
 
@@ -275,6 +307,8 @@ def _leave(state: StudyState, study_id: str, number: int) -> None:
     if trial.live or not trial.phase.terminal:
         return
     del state.trials[study_id, number]
+    state.jobs.pop(job_id(study_id, number, trial.part), None)
+    _change(state, study_id, open=state.studies[study_id].open - 1)
     if trial.phase is not Phase.WITHDRAWN:
         state.over[study_id] = (*state.over[study_id], trial)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gangline_studies.core.state import Phase, StudyState, job_id
+from gangline_studies.core.state import StudyState, job_id
 
 
 def violations(state: StudyState) -> list[str]:
@@ -35,6 +35,6 @@ def _of_study(state: StudyState, study_id: str) -> Iterator[str]:
         elif job_id(study_id, number, trial.part) not in state.jobs:
             yield f"trial {number} is live and has no job"
         else:
-            waiting += trial.phase is Phase.WAITING and not trial.stopping
+            waiting += not trial.attempt and not trial.stopping
     if waiting > limits.ahead:
         yield f"{waiting} of {limits.ahead} trials wait"

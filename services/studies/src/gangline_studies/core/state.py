@@ -10,9 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from typing import Literal
 
 from gangline_bus.plan import Plan
 from gangline_schemas.events.studies import EndReason, PruneReason, TrialFailure
+from gangline_schemas.job import JobState
 from gangline_schemas.study_file import StudySpec
 from gangline_schemas.study_space import Parameters
 
@@ -51,10 +53,12 @@ class Saved:
 class Trial:
     """A trial.
 
-    `live`: its newest job has not ended; `stopping`: that job was asked to stop. `gpus` and
-    `since`: of the gang that has GPUs now. `curve`: steps and values of the first objective, the
-    value None where it was not finite. `values`: its last report, or its result once it has ended.
-    `rung`: the rungs that it has passed; `paused_rung`: where it is paused.
+    - `live`: its newest job, that of `part`, has not ended; `stopping`: it was asked to stop.
+    - `attempt`: the newest with GPUs, 0 before the first; `exited`: the one whose rank 0 ended.
+    - `gpus`, `since`: of the gang that has GPUs now.
+    - `curve`: steps and values of the first objective; None: it was not finite.
+    - `values`: its last report, or its result once it has ended.
+    - `rung`: the next one that it can reach; `paused_rung`: where it is paused.
     """
 
     number: int
@@ -69,6 +73,10 @@ class Trial:
     live: bool = False
     stopping: bool = False
     attempt: int = 0
+    exited: int = 0
+    job_state: JobState | Literal["rejected"] | None = None
+    job_ended_at: datetime | None = None
+    message: str = ""
     gpus: int = 0
     since: datetime | None = None
     gpu_seconds: float = 0.0
@@ -86,11 +94,14 @@ class Trial:
 class Study:
     """A study.
 
-    `next_number`: of the next trial. `proposed`: trials that were not withdrawn; `starts` and
-    `grid` are those of them that are start points and points of the grid. `results`: results that
-    the sampler knows. `live`: the numbers of trials with a job that has not ended. `best`: the
-    best completed trial that breaks no constraint, by the first objective. `clones`: the trials
-    that new members of a population will continue from.
+    - `next_number`: of the next trial.
+    - `proposed`: trials that were not withdrawn; of them `starts` start points, and `grid` points
+      of the grid.
+    - `results`: as many as the sampler knows.
+    - `live`: the numbers of trials with a job that has not ended; `open`: so many trials are not
+      over.
+    - `best`: the best completed trial that breaks no constraint, by the first objective.
+    - `clones`: the trials that new members of a population will continue from.
     """
 
     spec: StudySpec
@@ -109,6 +120,7 @@ class Study:
     gpu_seconds: float = 0.0
     live: tuple[int, ...] = ()
     paused: int = 0
+    open: int = 0
     best: int | None = None
     best_value: float | None = None
     clones: tuple[int, ...] = ()
@@ -135,7 +147,7 @@ class StudyState:
     """The state.
 
     - `active`: the studies that have not ended.
-    - `jobs`: the jobs that have not ended, by id.
+    - `jobs`: the newest job of each trial that is not over, by its id.
     - `rungs`: by study, bracket and rung the values that reached it, sorted.
     - `over`: the ended trials of each study.
     - `requests`: the keys of answered requests, newest last.

@@ -1,1 +1,1 @@
-"""The process around the core of the studies service."""
+"""The studies service as a process: its settings, and the samplers."""

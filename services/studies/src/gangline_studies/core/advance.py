@@ -1,0 +1,206 @@
+"""The next steps of a study: it ends, promotes paused trials, or withdraws the one that waits."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from gangline_schemas.events.studies import (
+    EndReason,
+    PruneReason,
+    StudyEnded,
+    StudyEnding,
+    TrialJobRequested,
+    TrialPromoted,
+    TrialWithdrawn,
+)
+from gangline_schemas.study_file import Asha, Pbt
+from gangline_schemas.study_job import job_of
+from gangline_schemas.study_space import grid_points
+from gangline_studies.core.measuring import SERVICE, prune, stop
+from gangline_studies.core.policy import rungs
+from gangline_studies.core.state import Phase, Study, StudyPlan, StudyState, Trial, job_id
+from gangline_studies.core.values import sampler_of
+
+SETTLED = timedelta(seconds=1)
+"""A trial that has just been proposed may be about to start: it is not withdrawn yet."""
+FROM_RESULTS = frozenset({"tpe", "cmaes"})
+"""Samplers whose suggestions depend on results."""
+
+
+def advance(plan: StudyPlan, study_id: str) -> None:
+    """Decide what follows from the study as it is now."""
+    study = plan.state.studies[study_id]
+    if study.ended_at is not None:
+        return
+    if study.ending is None:
+        found = _end_of(plan.state, study_id, plan.now)
+        if found is not None:
+            reason, message = found
+            plan.add(study_id, StudyEnding(study_id=study_id, reason=reason, message=message))
+    if plan.state.studies[study_id].ending is not None:
+        _wind_down(plan, study_id)
+        return
+    _promote(plan, study_id)
+    _withdraw(plan, study_id)
+
+
+def spent_gpu_hours(state: StudyState, study_id: str, now: datetime) -> float:
+    """The GPU-hours of a study until now, with those of the gangs that run."""
+    study = state.studies[study_id]
+    seconds = study.gpu_seconds
+    for number in study.live:
+        trial = state.trials[study_id, number]
+        if trial.since is not None:
+            seconds += trial.gpus * max((now - trial.since).total_seconds(), 0.0)
+    return seconds / 3600
+
+
+def room(state: StudyState, study_id: str) -> bool:
+    """Whether a further job of the study may wait for GPUs."""
+    study = state.studies[study_id]
+    limits = study.spec.limits
+    return len(study.live) < limits.parallel and len(waiting(state, study_id)) < limits.ahead
+
+
+def waiting(state: StudyState, study_id: str) -> list[Trial]:
+    """Trials whose newest job has never had GPUs and was not asked to stop."""
+    live = [state.trials[study_id, number] for number in state.studies[study_id].live]
+    return [trial for trial in live if not trial.attempt and not trial.stopping]
+
+
+def may_propose(state: StudyState, study_id: str) -> bool:
+    """Whether the limits allow a further trial, sooner or later."""
+    study = state.studies[study_id]
+    limits = study.spec.limits
+    if study.ending is not None or study.proposed >= limits.trials or _grid_is_done(study):
+        return False
+    if isinstance(study.spec.stopping, Pbt) and not study.clones:
+        return not study.completed and len(study.live) < limits.parallel
+    return True
+
+
+def _grid_is_done(study: Study) -> bool:
+    return sampler_of(study.spec) == "grid" and study.grid >= grid_points(study.spec.space)
+
+
+def _end_of(state: StudyState, study_id: str, now: datetime) -> tuple[EndReason, str] | None:
+    study = state.studies[study_id]
+    limits = study.spec.limits
+    if study.failed > limits.failed:
+        return EndReason.FAILED, f"{study.failed} trials failed; limits.failed is {limits.failed}"
+    if limits.deadline is not None and now >= limits.deadline:
+        return EndReason.DEADLINE, f"the deadline is {limits.deadline:%Y-%m-%d %H:%M} UTC"
+    if limits.gpu_hours is not None:
+        spent = spent_gpu_hours(state, study_id, now)
+        if spent >= limits.gpu_hours:
+            return EndReason.GPU_HOURS, f"{spent:.4g} of {limits.gpu_hours:g} GPU-hours are spent"
+    return None if _goes_on(state, study_id) else _all_done(study)
+
+
+def _goes_on(state: StudyState, study_id: str) -> bool:
+    study = state.studies[study_id]
+    if study.live or may_propose(state, study_id) or study.open > study.paused:
+        return True
+    return bool(study.paused) and _next_promotion(state, study_id, saved=False) is not None
+
+
+def _all_done(study: Study) -> tuple[EndReason, str]:
+    if _grid_is_done(study) and study.proposed < study.spec.limits.trials:
+        return EndReason.EXHAUSTED, f"all {study.grid} points of the grid were tried"
+    return EndReason.TRIALS, f"{study.proposed} trials have ended"
+
+
+def _wind_down(plan: StudyPlan, study_id: str) -> None:
+    """Stop what runs. Once the budget is spent, a trial that runs has until its next report."""
+    study = plan.state.studies[study_id]
+    for number in study.live:
+        trial = plan.state.trials[study_id, number]
+        if trial.phase is Phase.WAITING:
+            withdraw(plan, study_id, number)
+        elif trial.phase is Phase.RUNNING and (
+            not trial.attempt or study.ending is not EndReason.GPU_HOURS
+        ):
+            prune(plan, study_id, number, PruneReason.ENDED)
+    if study.paused:
+        trials = plan.state.trials
+        paused = [key for key in trials if key[0] == study_id and trials[key].phase is Phase.PAUSED]
+        for _, number in paused:
+            saved = trials[study_id, number].saved is not None
+            why = PruneReason.RUNG if saved else PruneReason.UNSAVED
+            prune(plan, study_id, number, why)
+    if not plan.state.studies[study_id].open and study.ending is not None:
+        plan.add(study_id, StudyEnded(study_id=study_id, reason=study.ending))
+
+
+def _promote(plan: StudyPlan, study_id: str) -> None:
+    while plan.state.studies[study_id].paused and room(plan.state, study_id):
+        found = _next_promotion(plan.state, study_id, saved=True)
+        if found is None:
+            return
+        rung, trial = found
+        part = trial.part + 1
+        promoted = TrialPromoted(study_id=study_id, number=trial.number, rung=rung, part=part)
+        plan.add(study_id, promoted)
+        request_job(plan, study_id, trial, part, source_of(study_id, trial))
+
+
+def _next_promotion(state: StudyState, study_id: str, *, saved: bool) -> tuple[int, Trial] | None:
+    """A paused trial that is among the best of its rung, of the highest rung first.
+
+    `saved`: only one without a job and with a committed checkpoint.
+    """
+    stopping = state.studies[study_id].spec.stopping
+    if not isinstance(stopping, Asha):
+        return None
+    rung = 0
+    while (study_id, 0, rung + 1) in state.rungs:
+        rung += 1
+    for at in range(rung, -1, -1):
+        held = state.rungs.get((study_id, 0, at), ())
+        for _, number in rungs.promotable(held, stopping.factor):
+            trial = state.trials.get((study_id, number))
+            if trial is None or trial.paused_rung != at:
+                continue
+            if not saved or (trial.saved is not None and not trial.live):
+                return at, trial
+    return None
+
+
+def _withdraw(plan: StudyPlan, study_id: str) -> None:
+    """The trial that waits is asked for again when results came since it was proposed."""
+    study = plan.state.studies[study_id]
+    for trial in waiting(plan.state, study_id):
+        stale = trial.by in FROM_RESULTS and trial.results < study.results
+        if stale and trial.part == 1 and plan.now - trial.proposed_at >= SETTLED:
+            withdraw(plan, study_id, trial.number)
+
+
+def withdraw(plan: StudyPlan, study_id: str, number: int) -> None:
+    """Take back a trial that waits."""
+    if not plan.state.trials[study_id, number].stopping:
+        stop(plan, study_id, number)
+    plan.add(study_id, TrialWithdrawn(study_id=study_id, number=number))
+
+
+def source_of(study_id: str, trial: Trial | None) -> str | None:
+    """The job whose newest committed checkpoint a trial can be continued from; None: none."""
+    if trial is None or trial.saved is None:
+        return None
+    return job_id(study_id, trial.number, trial.saved.part)
+
+
+def request_job(
+    plan: StudyPlan, study_id: str, trial: Trial, part: int, resume_from: str | None
+) -> None:
+    """Ask for the job of a trial's part, from the newest checkpoint of that job if one is named."""
+    study = plan.state.studies[study_id]
+    spec = job_of(study.spec, study_id, trial.number, trial.parameters, resume_from)
+    requested = TrialJobRequested(
+        job_id=job_id(study_id, trial.number, part),
+        spec=spec,
+        user=study.user or SERVICE,
+        study_id=study_id,
+        number=trial.number,
+        part=part,
+    )
+    plan.add(study_id, requested)

@@ -1,0 +1,1 @@
+"""The rules of early stopping, as pure functions."""

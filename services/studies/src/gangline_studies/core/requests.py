@@ -1,0 +1,80 @@
+"""Requests of users: studies are created or refused, and stopped."""
+
+from __future__ import annotations
+
+import hashlib
+
+from gangline_schemas.envelope import Envelope
+from gangline_schemas.events.automation import StudyStopRequested, StudySubmitted
+from gangline_schemas.events.studies import EndReason, StudyCreated, StudyEnding, StudyRefused
+from gangline_studies.core.state import StudyPlan, request_key
+
+MOST_ACTIVE = 1000
+"""So many studies can be active at the same time."""
+
+
+def take(plan: StudyPlan, envelope: Envelope) -> str | None:
+    """Decide a request once; the study that it changed."""
+    ref = {"request_id": envelope.id, "request_source": envelope.source}
+    if request_key(envelope.source, envelope.id) in plan.state.requests:
+        return None
+    event = envelope.data
+    if isinstance(event, StudyStopRequested):
+        return _stop(plan, event, ref)
+    if isinstance(event, StudySubmitted):
+        return _create(plan, event, ref)
+    return None
+
+
+def _create(plan: StudyPlan, event: StudySubmitted, ref: dict[str, str]) -> str | None:
+    known = plan.state.studies.get(event.study_id)
+    if known is not None and known.spec == event.spec:
+        return None
+    reason = None
+    if known is not None:
+        reason = f"study id '{event.study_id}' is taken by another study; choose another id"
+    elif len(plan.state.active) >= MOST_ACTIVE:
+        reason = f"{MOST_ACTIVE:,} studies are active: submit it again when some have ended"
+    if reason is not None:
+        _refuse(plan, event, reason, ref)
+        return None
+    spec = event.spec
+    seed = spec.seed if spec.seed is not None else seed_of(event.study_id)
+    created = StudyCreated(
+        study_id=event.study_id, spec=spec, user=event.user, seed=seed, created_at=plan.now, **ref
+    )
+    plan.add(event.study_id, created)
+    return event.study_id
+
+
+def _stop(plan: StudyPlan, event: StudyStopRequested, ref: dict[str, str]) -> str | None:
+    known = plan.state.studies.get(event.study_id)
+    if known is None or known.ended_at is not None:
+        ended = f"has already ended: {known.ending}" if known is not None else "is not known"
+        _refuse(plan, event, f"study '{event.study_id}' {ended}", ref)
+        return None
+    if known.ending is EndReason.STOPPED:
+        return None
+    ending = StudyEnding(
+        study_id=event.study_id,
+        reason=EndReason.STOPPED,
+        message=f"stopped by {event.user}",
+        user=event.user,
+        **ref,
+    )
+    plan.add(event.study_id, ending)
+    return event.study_id
+
+
+def _refuse(
+    plan: StudyPlan, event: StudySubmitted | StudyStopRequested, reason: str, ref: dict[str, str]
+) -> None:
+    refused = StudyRefused(
+        study_id=event.study_id, request=event.type, reason=reason, user=event.user, **ref
+    )
+    plan.add(event.study_id, refused)
+
+
+def seed_of(study_id: str) -> int:
+    """The seed of a study that names none: the same for the same id."""
+    return int.from_bytes(hashlib.sha256(study_id.encode()).digest()[:4], "big")

@@ -1,0 +1,211 @@
+"""The jobs of trials: when they start, what they cost, and which of their ends are results.
+
+A job restarts by itself after a failure of a node, a hang or a preemption. So only its final state
+counts here. The verdict of the fault manager and the last report of rank 0 come in other topics
+than that state, in no common order. The trial waits for them, at most `SETTLE` after its job ended.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from gangline_schemas.base import Event
+from gangline_schemas.events.checkpoints import (
+    CheckpointCommitted,
+    CheckpointCorrupted,
+    CheckpointDeleted,
+)
+from gangline_schemas.events.faults import FailureClass, GangFailed
+from gangline_schemas.events.quota import JobRejected, RequestRefused
+from gangline_schemas.events.scheduling import GangAllocated, GangReleased, JobStateChanged
+from gangline_schemas.events.studies import (
+    EndReason,
+    StudyEnding,
+    TrialCharged,
+    TrialCompleted,
+    TrialExited,
+    TrialFailed,
+    TrialFailure,
+    TrialJobEnded,
+    TrialJobRequested,
+    TrialSaved,
+    TrialSaveLost,
+    TrialStarted,
+)
+from gangline_schemas.events.workers import TrialReported, WorkerExited
+from gangline_schemas.job import JobState
+from gangline_studies.core import measuring
+from gangline_studies.core.state import JobOf, Phase, StudyPlan, Trial, job_id
+from gangline_studies.core.values import result_of
+
+SETTLE = timedelta(seconds=10)
+
+
+def take(plan: StudyPlan, event: Event, at: datetime) -> str | None:
+    """Note a fact about a trial's job; the study that it is about."""
+    name = _job_of(event)
+    job = None if name is None else plan.state.jobs.get(name)
+    if job is None:
+        return None
+    trial = plan.state.trials[job.study_id, job.number]
+    _take(plan, job, trial, event, at)
+    return job.study_id
+
+
+def _job_of(event: Event) -> str | None:
+    match event:
+        case RequestRefused(request=TrialJobRequested.type, target=target):
+            return target
+        case (
+            GangAllocated()
+            | GangReleased()
+            | JobStateChanged()
+            | GangFailed()
+            | JobRejected()
+            | CheckpointCommitted()
+            | CheckpointCorrupted()
+            | CheckpointDeleted()
+            | WorkerExited()
+            | TrialReported()
+        ):
+            return event.job_id
+        case _:
+            return None
+
+
+def _take(  # noqa: C901, PLR0912 - a dispatch by type
+    plan: StudyPlan, job: JobOf, trial: Trial, event: Event, at: datetime
+) -> None:
+    match event:
+        case GangAllocated():
+            _started(plan, job, trial, event, at)
+        case GangReleased(attempt=attempt):
+            if trial.since is not None and attempt == trial.attempt:
+                _charge(plan, job, trial, event.gpu_seconds)
+        case JobStateChanged(state=state, reason=reason):
+            if state.terminal and trial.live:
+                _job_ended(plan, job, trial, state, reason, at)
+        case GangFailed(action="fail", attempt=attempt):
+            if attempt >= trial.attempt and trial.phase in {Phase.RUNNING, Phase.WAITING}:
+                oom = event.failure_class is FailureClass.OUT_OF_MEMORY
+                why = TrialFailure.OUT_OF_MEMORY if oom else TrialFailure.FAILED
+                _fail(plan, job, why, event.message)
+        case JobRejected(reason=reason) | RequestRefused(reason=reason):
+            if trial.live and not trial.attempt:
+                _rejected(plan, job, trial, reason)
+        case CheckpointCommitted():
+            _saved(plan, job, trial, event)
+        case (
+            CheckpointCorrupted(attempt=attempt, step=step)
+            | CheckpointDeleted(attempt=attempt, step=step)
+        ):
+            held = trial.saved
+            if held is not None and (held.part, held.attempt, held.step) == (
+                job.part, attempt, step,
+            ):  # fmt: skip
+                plan.add(job.study_id, TrialSaveLost(**_of(job), attempt=attempt, step=step))
+        case WorkerExited(rank=0, attempt=attempt):
+            if attempt > trial.exited:
+                plan.add(job.study_id, TrialExited(**_of(job), attempt=attempt))
+                _settle(plan, job.study_id, job.number)
+        case TrialReported():
+            measuring.take(plan, job, trial, event)
+        case _:
+            pass
+
+
+def _of(job: JobOf) -> dict[str, object]:
+    return {"study_id": job.study_id, "number": job.number, "part": job.part}
+
+
+def _started(plan: StudyPlan, job: JobOf, trial: Trial, event: GangAllocated, at: datetime) -> None:
+    if event.attempt <= trial.attempt or not trial.live:
+        return
+    if trial.since is not None:  # its release was not seen: it ended when this one began
+        _charge(plan, job, trial, trial.gpus * (at - trial.since).total_seconds())
+    started = TrialStarted(
+        **_of(job), attempt=event.attempt, gpus=event.world_size, allocated_at=at
+    )
+    plan.add(job.study_id, started)
+
+
+def _charge(plan: StudyPlan, job: JobOf, trial: Trial, gpu_seconds: float) -> None:
+    charged = TrialCharged(**_of(job), attempt=trial.attempt, gpu_seconds=max(gpu_seconds, 0.0))
+    plan.add(job.study_id, charged)
+
+
+def _saved(plan: StudyPlan, job: JobOf, trial: Trial, event: CheckpointCommitted) -> None:
+    made = event.checkpoint
+    held = trial.saved
+    if held is None or (held.part, held.attempt, held.step) < (job.part, made.attempt, made.step):
+        saved = TrialSaved(**_of(job), attempt=made.attempt, step=made.step)
+        plan.add(job.study_id, saved)
+
+
+def _job_ended(
+    plan: StudyPlan, job: JobOf, trial: Trial, state: JobState, reason: str, at: datetime
+) -> None:
+    """The scheduler releases the gang in the same moment: its event is not waited for."""
+    if trial.since is not None:
+        _charge(plan, job, trial, trial.gpus * (at - trial.since).total_seconds())
+    ended = TrialJobEnded(**_of(job), state=state, message=reason)
+    plan.add(job.study_id, ended)
+    _settle(plan, job.study_id, job.number)
+
+
+def settle(plan: StudyPlan, study_id: str) -> None:
+    """At a Tick: give the trials whose jobs ended some time ago their result."""
+    if plan.state.studies[study_id].open <= len(plan.state.studies[study_id].live):
+        return
+    for held, number in [*plan.state.trials]:
+        if held == study_id:
+            _settle(plan, held, number)
+
+
+def _settle(plan: StudyPlan, study_id: str, number: int) -> None:
+    """The result of a trial whose job has ended, once all of it is known."""
+    trial = plan.state.trials.get((study_id, number))
+    if trial is None or trial.live or trial.phase.terminal or trial.job_state is None:
+        return
+    late = trial.job_ended_at is None or plan.now - trial.job_ended_at >= SETTLE
+    job = JobOf(study_id, number, trial.part)
+    if trial.job_state is JobState.SUCCEEDED:
+        if late or trial.exited >= trial.attempt:
+            _complete(plan, job, trial)
+    elif trial.phase is Phase.PAUSED:
+        return
+    elif trial.job_state is JobState.CANCELLED:
+        _fail(plan, job, TrialFailure.CANCELLED, trial.message)
+    elif late:
+        _fail(plan, job, TrialFailure.FAILED, trial.message)
+
+
+def _complete(plan: StudyPlan, job: JobOf, trial: Trial) -> None:
+    spec = plan.state.studies[job.study_id].spec
+    values = result_of(spec, trial.values, trial.curve)
+    if values is None:
+        names = ", ".join(each.metric for each in spec.objective)
+        message = f"its program ended well, but did not report {names}"
+        _fail(plan, job, TrialFailure.NO_RESULT, message)
+        return
+    completed = TrialCompleted(
+        study_id=job.study_id, number=job.number, step=trial.step, values=values
+    )
+    plan.add(job.study_id, completed)
+
+
+def _fail(plan: StudyPlan, job: JobOf, why: TrialFailure, message: str) -> None:
+    failed = TrialFailed(study_id=job.study_id, number=job.number, reason=why, message=message)
+    plan.add(job.study_id, failed)
+
+
+def _rejected(plan: StudyPlan, job: JobOf, trial: Trial, reason: str) -> None:
+    """Its next trials would be rejected too, so the study ends."""
+    plan.add(job.study_id, TrialJobEnded(**_of(job), state="rejected", message=reason))
+    if not trial.phase.terminal:
+        _fail(plan, job, TrialFailure.REJECTED, reason)
+    if plan.state.studies[job.study_id].ending is None:
+        name = job_id(job.study_id, job.number, job.part)
+        message = f"the job {name} was rejected: {reason}"
+        ending = StudyEnding(study_id=job.study_id, reason=EndReason.FAILED, message=message)
+        plan.add(job.study_id, ending)

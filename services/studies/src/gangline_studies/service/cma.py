@@ -1,0 +1,92 @@
+"""CMA-ES over folded results: each question gives a new optimizer all completed trials.
+
+Each generation is the next `population_size` completed trials in the order of their ends. Choices
+and conditional parameters are sampled at random beside it.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from cmaes import CMA
+from optuna.samplers import RandomSampler
+
+from gangline_schemas.study_space import FloatParameter, IntParameter, Parameters, Value
+from gangline_studies.core.asking import Ask
+from gangline_studies.core.state import Phase, Trial
+from gangline_studies.core.values import is_feasible, oriented
+from gangline_studies.service.optuna_fold import Folded
+
+SIGMA = 1 / 6
+"""The first spread, of the range of each parameter."""
+_BROKEN = 1e30
+Number = FloatParameter | IntParameter
+
+
+def suggest(folded: Folded, ask: Ask, seed: int) -> Parameters | None:
+    """Parameters for the question's trial; None if fewer than two numbers are searched."""
+    space = ask.spec.space
+    names = [
+        name
+        for name, parameter in space.items()
+        if isinstance(parameter, Number) and not parameter.when and parameter.points > 1
+    ]
+    if len(names) < 2:
+        return None
+    size = len(names)
+    optimizer = CMA(
+        mean=np.full(size, 0.5), sigma=SIGMA, bounds=np.array([[0.0, 1.0]] * size), seed=seed
+    )
+    completed = [each for each in ask.over if each.phase is Phase.COMPLETED]
+    each = optimizer.population_size
+    for first in range(0, len(completed) - each + 1, each):
+        optimizer.tell(
+            [(_point(ask, names, one), _value(ask, one)) for one in completed[first : first + each]]
+        )
+    optimizer.reseed_rng(seed)
+    asked = optimizer.ask()
+    fixed: Parameters = {}
+    for name, place in zip(names, asked, strict=True):
+        parameter = space[name]
+        if isinstance(parameter, Number):
+            fixed[name] = _at(parameter, float(place))
+    study = folded.study(ask)
+    return folded.sample(study, RandomSampler(seed=seed), ask.number, fixed)
+
+
+def _value(ask: Ask, trial: Trial) -> float:
+    objective = ask.spec.objective[0]
+    value = trial.values[objective.metric]
+    if value is None or not is_feasible(ask.spec, trial.values):
+        return _BROKEN
+    return oriented(objective, value)
+
+
+def _point(ask: Ask, names: list[str], trial: Trial) -> np.ndarray:
+    return np.array([_place(ask.spec.space[name], trial.parameters[name]) for name in names])
+
+
+def _place(parameter: object, value: Value) -> float:
+    """Where a value lies in its range, 0 to 1."""
+    if not isinstance(parameter, Number) or isinstance(value, bool | str) or value is None:
+        raise TypeError("not a number")
+    low, high = parameter.low, parameter.high
+    if parameter.log:
+        return math.log(value / low) / math.log(high / low)
+    return (value - low) / (high - low)
+
+
+def _at(parameter: Number, place: float) -> Value:
+    """The value at a place of the range, on its step."""
+    place = min(max(place, 0.0), 1.0)
+    low, high = parameter.low, parameter.high
+    value = low * (high / low) ** place if parameter.log else low + place * (high - low)
+    if isinstance(parameter, IntParameter):
+        step = parameter.step or 1
+        return int(low) + min(round((value - low) / step), int(parameter.points) - 1) * step
+    if parameter.step is not None:
+        return (
+            low + min(round((value - low) / parameter.step), parameter.points - 1) * parameter.step
+        )
+    return min(max(value, low), high)
