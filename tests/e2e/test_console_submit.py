@@ -14,7 +14,7 @@ FILE = """\
 name: from-the-browser   # kept
 team: default
 run: 'true'
-resources: {gpus: 0, memory_per_gpu_gb: 0.1}
+resources: {gpus: -1, memory_per_gpu_gb: 0.1}
 """
 
 
@@ -33,12 +33,12 @@ def test_a_bad_field_is_shown_while_one_types_and_a_good_file_becomes_a_job(
     expect(send).to_be_disabled()
 
     page.get_by_label("GPUs", exact=True).fill("1")
-    expect(area).to_have_value(FILE.replace("gpus: 0", "gpus: 1"))
+    expect(area).to_have_value(FILE.replace("gpus: -1", "gpus: 1"))
     expect(errors).to_be_empty()
     expect(page.locator("#checked")).to_contain_text("default uses")
     area.press("End")
     page.reload()
-    expect(area).to_have_value(FILE.replace("gpus: 0", "gpus: 1"))
+    expect(area).to_have_value(FILE.replace("gpus: -1", "gpus: 1"))
     expect(send).to_be_enabled()
 
     send.click()

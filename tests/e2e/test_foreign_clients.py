@@ -106,7 +106,7 @@ def test_a_bad_job_from_the_console_producer_is_rejected_with_its_fields(
 ) -> None:
     bootstrap = platform.client.bootstrap_servers
     job_id = f"foreign-bad-{uuid.uuid4().hex[:8]}"
-    spec = job_spec("foreign").data() | {"resources": {"gpus": 0}}
+    spec = job_spec("foreign").data() | {"resources": {"gpus": -1}}
     submit_by_console(bootstrap, job_id, json.dumps({"job_id": job_id, "spec": spec}))
     with platform.watching() as watch:
         rejected = watch.wait_for(lambda s: s.type == "job.rejected" and s.data.job_id == job_id)

@@ -158,7 +158,7 @@ def test_what_can_never_run_is_rejected_with_numbers_and_stays_rejected(
 @pytest.mark.parametrize(
     ("body", "field"),
     [
-        (job(gpus=0), "resources.gpus"),
+        (job(gpus=-1), "resources.gpus"),
         (job(team="No Team"), "team"),
         (job(checkpoint={"path": "../../etc"}), "checkpoint.path"),
         (job(env={"X": "y" * 70_000}), "env"),

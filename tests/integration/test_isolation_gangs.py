@@ -131,6 +131,7 @@ CHAINED = """
 import json, sys
 from pathlib import Path
 from gangline_schemas.isolation import Isolation
+from gangline_worker.agent.isolation.groups import GangLimits
 from gangline_worker.agent.isolation.isolator import Bounds, IsolationMissing, Isolator
 from gangline_worker.agent.isolation.cold_start import Launch, start_cold
 from gangline_worker.agent.decide.keys import GangKey, RankKey
@@ -143,7 +144,7 @@ except IsolationMissing as error:
     because = str(error)
 isolator.settle(Isolation.NAMESPACES)
 gang = GangKey("chained", 1)
-isolator.enter(gang, [], 1 << 30, lambda begin: begin())
+isolator.enter(gang, [], GangLimits(1 << 30), lambda begin: begin())
 looks = "import json, os, sys; print(json.dumps([os.listdir(path) for path in sys.argv[1:]]))"
 launch = Launch(
     RankKey(gang, 0),

@@ -248,6 +248,18 @@ class JobSpec(Model):
             )
         return command
 
+    @model_validator(mode="after")
+    def _fits_a_job_without_gpus(self) -> Self:
+        if self.resources.gpus == 0:
+            if self.parallel is not None:
+                raise ValueError("parallel is for jobs with GPUs, and resources.gpus is 0")
+            if self.topology.mode == "required":
+                raise ValueError(
+                    "topology with mode required is for jobs with GPUs, and resources.gpus is 0; "
+                    "choose nodes with node_labels"
+                )
+        return self
+
     @property
     def gpus_per_worker(self) -> int:
         """GPUs that lie together on one node: those of a worker, else of a tensor group."""
@@ -256,7 +268,7 @@ class JobSpec(Model):
 
     @property
     def sizes(self) -> Sequence[int]:
-        """The numbers of GPUs that the gang may have, rising: one, unless it is elastic."""
+        """The numbers of ranks that the gang may have, rising: one, unless it is elastic."""
         return self.resources.sizes(self.gpus_per_worker)
 
     @property

@@ -76,6 +76,8 @@ Rate = Annotated[float, Field(ge=0, le=1e9)]
 Ratio = Annotated[float, Field(ge=0, le=1e6)]
 Gpus = Annotated[int, Field(ge=0, le=10_000_000)]
 """Of a team or a cluster."""
+Cpus = Annotated[float, Field(ge=0, le=1e8)]
+"""Of a gang without GPUs, a team or a cluster, in thousandths."""
 Amount = Annotated[float, Field(ge=0, le=1e24)]
 """A number that a service summed up or multiplied: GPU-seconds, costs."""
 Score = Annotated[float, Field(ge=-1e24, le=1e24)]

@@ -1,5 +1,8 @@
 """The request of a gang: the job's `resources` field, and the sizes that a gang may have.
 
+A job without GPUs (`gpus: 0`) has one rank on each of `nodes` nodes, with `cpus` and `memory_gb`
+for each.
+
 A worker is `gpus_per_worker` GPUs of one node, and a gang is whole workers at each of its sizes.
 One rank runs on each GPU, and the ranks of a worker are consecutive: rank r belongs to worker `r //
 gpus_per_worker`. `parallel.tensor` implies the worker of a job that names none
@@ -14,7 +17,7 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from gangline_schemas.base import Model
-from gangline_schemas.limits import MAX_GANG_GPUS, ShortText
+from gangline_schemas.limits import MAX_GANG_GPUS, MAX_NODES, ShortText
 
 MAX_COUNTS = 256
 SHOWN = 4
@@ -39,6 +42,12 @@ def only_these(good: Sequence[int], which: str) -> str:
     return f"give gpus: {good[-1]}, min_gpus: {good[0]} and gpu_counts: {[*good]} under resources"
 
 
+_OF_GPU_JOBS = (
+    "workers", "gpus_per_worker", "min_gpus", "gpu_counts", "gpu_type", "cpus_per_gpu",
+    "memory_per_gpu_gb",
+)  # fmt: skip
+
+
 def _as_tuple(value: Any) -> Any:
     return (value,) if isinstance(value, str) else value
 
@@ -53,7 +62,7 @@ class Resources(Model):
     """The request of one gang: `gpus`, or `workers` of `gpus_per_worker` GPUs. One rank per GPU.
 
     An elastic gang has any number of whole workers from `min_gpus` to `gpus` GPUs, or one of
-    `gpu_counts`.
+    `gpu_counts`. A gang without GPUs has `cpus` and `memory_gb` for each of its `nodes` ranks.
     """
 
     workers: int | None = Field(
@@ -68,9 +77,9 @@ class Resources(Model):
     gpus: int = Field(
         default_factory=_of_workers,  # None is refused below
         validate_default=True,
-        ge=1,
+        ge=0,
         le=MAX_GANG_GPUS,
-        description="GPUs of the whole gang.",
+        description="GPUs of the whole gang; 0: a job on CPUs alone.",
     )
     min_gpus: int | None = Field(
         default=None, ge=1, le=MAX_GANG_GPUS, description="Elastic down to this, if given."
@@ -86,13 +95,57 @@ class Resources(Model):
     )
     cpus_per_gpu: float = Field(default=1.0, ge=LEAST_SHARE, le=256)
     memory_per_gpu_gb: float = Field(default=1.0, ge=LEAST_SHARE, le=4096)
+    cpus: float | None = Field(
+        default=None,
+        validate_default=True,
+        ge=LEAST_SHARE,
+        le=4096,
+        description="Of a job without GPUs: CPUs of a node.",
+    )
+    memory_gb: float | None = Field(
+        default=None,
+        validate_default=True,
+        ge=LEAST_SHARE,
+        le=65_536,
+        description="Of a job without GPUs: GB of a node.",
+    )
+    nodes: int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_NODES,
+        description="Of a job without GPUs: nodes, with one rank on each; default 1.",
+    )
 
     @field_validator("gpus", mode="before")
     @classmethod
     def _gpus_are_given(cls, gpus: Any) -> Any:
         if gpus is None:
-            raise ValueError("is missing: give it, or both workers and gpus_per_worker")
+            raise ValueError(
+                "is missing: give it, or both workers and gpus_per_worker; for a job without GPUs "
+                "give gpus: 0, cpus and memory_gb"
+            )
         return gpus
+
+    @field_validator("cpus", "memory_gb", "nodes")
+    @classmethod
+    def _is_of_a_job_without_gpus(cls, value: float | None, info: ValidationInfo) -> float | None:
+        gpus = info.data.get("gpus")
+        if gpus and value is not None:
+            raise ValueError(
+                "is for jobs without GPUs (gpus: 0); with GPUs give cpus_per_gpu and "
+                "memory_per_gpu_gb"
+            )
+        if gpus == 0 and value is None and info.field_name != "nodes":
+            raise ValueError("is missing: a job without GPUs (gpus: 0) needs cpus and memory_gb")
+        return value
+
+    @model_validator(mode="after")
+    def _has_gpus_if_it_speaks_of_them(self) -> Self:
+        fields = type(self).model_fields
+        wrong = [name for name in _OF_GPU_JOBS if getattr(self, name) != fields[name].default]
+        if self.gpus == 0 and wrong:
+            raise ValueError(f"{wrong[0]} is for jobs with GPUs, and gpus is 0; leave it out")
+        return self
 
     @field_validator("gpu_counts")
     @classmethod
@@ -137,6 +190,15 @@ class Resources(Model):
             raise ValueError(broken)
         return self
 
+    @property
+    def ranks(self) -> int:
+        """Ranks of the whole gang: one for each GPU; without GPUs one for each node."""
+        return self.gpus or self.nodes or 1
+
+    def cpu_thousandths(self, ranks: int) -> int:
+        """Thousandths of a CPU of so many ranks without GPUs; 0 of a gang with GPUs."""
+        return ranks * round((self.cpus or 0.0) * 1000)
+
     def broken_worker(self, each: int, name: str) -> str | None:
         """Which of the gang's sizes is not whole workers of so many GPUs, and the way out.
 
@@ -155,10 +217,10 @@ class Resources(Model):
         return None
 
     def sizes(self, each: int) -> Sequence[int]:
-        """The numbers of GPUs that a gang of workers of so many GPUs may have, rising.
+        """The numbers of ranks that a gang of workers of so many GPUs may have, rising.
 
-        One, unless it is elastic.
+        One, unless it is elastic. A rank has one GPU; without GPUs it has a node.
         """
         if self.min_gpus is None:
-            return (self.gpus,)
+            return (self.ranks,)
         return self.gpu_counts or range(self.min_gpus, self.gpus + 1, each)

@@ -56,6 +56,15 @@ class TeamLimits(Model):
     gpu_hours_per_month: float | None = Field(
         default=None, ge=1e-6, le=1e9, description="Budget of each UTC month; none: no budget."
     )
+    cpu_limit: float | None = Field(
+        default=None, ge=0, le=1e8, description="CPUs of its jobs without GPUs at once; none: all."
+    )
+    cpu_hours_per_month: float | None = Field(
+        default=None,
+        ge=1e-6,
+        le=1e12,
+        description="Budget of each UTC month for jobs without GPUs; none: no budget.",
+    )
     job_limit: int = Field(
         default=10_000, ge=1, le=1_000_000, description="Jobs that have not ended, at once."
     )

@@ -45,7 +45,7 @@ def fill(folder: Path, files: dict[str, str]) -> Path:
         (GOOD + "comand: [x]\n", "comand: there is no such field; did you mean command?"),
         (GOOD + "  run: x\n", "at line 5: is not YAML: expected <block end>"),
         (GOOD + "name: b\n", "at line 5: is not YAML: name is given twice"),
-        (GOOD.replace("gpus: 1", "gpus: 0"), "resources.gpus: "),
+        (GOOD.replace("gpus: 1", "gpus: -1"), "resources.gpus: "),
         (GOOD.replace("name: a", "name: Not Good"), "name: "),
         (GOOD + "command: [x]\n", "exactly one of"),
         (GOOD + "env: {RANK: '1'}\n", "RANK is set by Gangline"),

@@ -56,7 +56,7 @@ def checked(browser: Browser, text: str, **more: str | list[str]) -> tuple[dict[
 
 def test_each_error_has_its_field_and_line_and_nothing_is_asked_of_rest() -> None:
     browser, gateway = console()
-    text = FILE.replace("gpus: 4", "gpus: 0").replace("interval_minutes", "interval_minuts")
+    text = FILE.replace("gpus: 4", "gpus: -1").replace("interval_minutes", "interval_minuts")
     result, shown = checked(browser, text)
     assert [(item["field"], item["line"]) for item in result["errors"]] == [
         ("resources.gpus", 5),

@@ -31,7 +31,10 @@ def test_each_wrong_field_has_its_line() -> None:
     with pytest.raises(ValidationError) as wrong:
         JobSpec.model_validate(document.content)
     found = {item.field: document.line(item.field) for item in field_errors(wrong.value)}
-    assert found == {"resources.gpus": 8, "checkpoint.interval_minutes": 10, "notify.0.webhook": 13}
+    assert found == {
+        "resources.cpus": 7, "resources.memory_gb": 7, "checkpoint.interval_minutes": 10,
+        "notify.0.webhook": 13,
+    }  # fmt: skip
     assert document.line("resources.gpu_type") == 9
     assert document.line("resources.workers") == 7, "of what is around a field that is missing"
     assert document.line("seed") is None

@@ -32,6 +32,10 @@ def workers(number: int, **resources: object) -> dict[str, Any]:
     return {"resources": {"workers": number, **resources}}
 
 
+def without_gpus(**resources: object) -> dict[str, Any]:
+    return {"resources": {"gpus": 0, "cpus": 2, "memory_gb": 4, **resources}}
+
+
 def refusal(**changes: Any) -> tuple[str, str]:
     with pytest.raises(ValidationError) as caught:
         JobSpec.model_validate(MINIMAL | changes)
@@ -67,7 +71,13 @@ def test_camel_case_is_accepted() -> None:
 @pytest.mark.parametrize(
     ("changes", "field", "words"),
     [
-        ({"resources": {"gpus": 0}}, "resources.gpus", "greater than or equal to 1"),
+        ({"resources": {"gpus": -1}}, "resources.gpus", "greater than or equal to 0"),
+        ({"resources": {"gpus": 0, "memory_gb": 1}}, "resources.cpus", "is missing"),
+        ({"resources": {"gpus": 1, "cpus": 4}}, "resources.cpus", "for jobs without GPUs"),
+        (without_gpus(gpu_type="a100"), "resources", "gpu_type is for jobs with GPUs"),
+        (without_gpus(workers=2), "resources", "workers is for jobs with GPUs"),
+        (without_gpus() | {"parallel": {"shard": 1}}, "", "parallel is for jobs with GPUs"),
+        (without_gpus() | {"topology": {"mode": "required"}}, "", "topology with mode required"),
         ({"resources": {"gpus": 2, "min_gpus": 3}}, "resources", "min_gpus (3) is above gpus (2)"),
         (elastic(), COUNTS, "at least 1 item"),
         (elastic(0, 2, 8), f"{COUNTS}.0", "greater than or equal to 1"),

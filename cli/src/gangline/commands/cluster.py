@@ -39,6 +39,7 @@ def _nodes(now: datetime) -> tuple[Column[Node], ...]:
         Column("MODEL", _models, flexible=True),
         Column("RACK", lambda node: node.rack, flexible=True),
         Column("ISOLATION", lambda node: node.isolation),
+        Column("CPUS", lambda node: f"{node.cpus_used:g} of {node.cpus:g}"),
         Column("CPU", _cpu, right=True),
         Column("SEEN", lambda node: render.short_age(node.last_heartbeat, now), right=True),
         Column("JOBS", lambda node: ", ".join(node.jobs) or NONE, flexible=True),
@@ -72,7 +73,9 @@ def teams(session: Session) -> None:
     """The tree of teams: limits, what they use, and this month's GPU-hours."""
     found = session.client.teams()
     depths = dict(walk({team.team: team.parent for team in found}))
-    session.out.listing(found, _teams(depths), "no team is configured")
+    with_cpus = any(team.cpu_hours_this_month or team.cpu_hours_per_month for team in found)
+    columns = (*_teams(depths), *(_CPU_HOURS if with_cpus else ()))
+    session.out.listing(found, columns, "no team is configured")
     if found and found[0].month and not session.out.json:
         session.out.note(f"GPU-HOURS are those of {found[0].month} (UTC)")
 
@@ -92,6 +95,13 @@ def _teams(depths: Mapping[str, int]) -> tuple[Column[Team], ...]:
 
 def _borrowed(team: Team) -> str:
     return _of(team.gpus_borrowed, team.borrow_limit) if team.borrow_limit else NONE
+
+
+def _cpu_hours(team: Team) -> str:
+    return _of(team.cpu_hours_this_month, team.cpu_hours_per_month)
+
+
+_CPU_HOURS = (Column[Team]("CPU-HOURS", _cpu_hours, right=True),)
 
 
 def _gpu_hours(team: Team) -> str:
@@ -182,6 +192,10 @@ def queue(session: Session) -> None:
         session.out.note("why one waits: gangline explain JOB")
 
 
+def _asked(entry: QueueEntry) -> str:
+    return str(entry.gpus) if entry.cpus is None else f"{entry.cpus:g} CPU"
+
+
 def _queue(
     starts: Mapping[str | None, datetime | None], now: datetime
 ) -> tuple[Column[QueueEntry], ...]:
@@ -189,7 +203,7 @@ def _queue(
         Column("#", lambda entry: str(entry.position), right=True),
         Column("JOB", lambda entry: entry.job_id, whole=True),
         Column("TEAM", lambda entry: entry.team, flexible=True),
-        Column("GPUS", lambda entry: str(entry.gpus), right=True),
+        Column("GPUS", _asked, right=True),
         Column("PRIO", lambda entry: str(entry.priority), right=True),
         Column("SCORE", lambda entry: f"{entry.score:.1f}", right=True),
         Column("WAITED", lambda entry: render.duration(entry.waited_s), right=True),

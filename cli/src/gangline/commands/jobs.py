@@ -59,12 +59,21 @@ def _columns(now: datetime) -> tuple[Column[JobSummary], ...]:
 
 
 def gpus(job: JobSummary) -> str:
-    """4, or 2 of 4 where an elastic gang has not all that it asks for."""
+    """4, or 2 of 4 where an elastic gang has not all that it asks for; CPUs if it has no GPUs."""
+    if job.cpus is not None:
+        return f"{job.cpus:g} CPU"
     return (
         f"{job.gpus_allocated} of {job.gpus}"
         if 0 < job.gpus_allocated < job.gpus
         else str(job.gpus)
     )
+
+
+def _asks_for(job: Job) -> str:
+    if job.cpus is None:
+        return render.count(job.gpus, "GPU")
+    nodes = job.spec.resources.ranks if job.spec is not None else 1
+    return f"{job.cpus:g} CPUs on {render.count(nodes, 'node')}"
 
 
 def steps(job: JobSummary) -> str:
@@ -101,7 +110,7 @@ def description(job: Job, now: datetime) -> str:
     rows = [
         ("state", job.state + (f" ({render.plain(job.reason)})" if job.reason else "")),
         ("team", f"{job.team}, user {job.user or NONE}, project {job.project or NONE}"),
-        ("asks for", f"{render.count(job.gpus, 'GPU')}, priority {job.priority}"),
+        ("asks for", f"{_asks_for(job)}, priority {job.priority}"),
         ("attempt", f"{job.attempt}, {restarts_of(job)}"),
         ("submitted", moment(job.submitted_at, now)),
         ("started", moment(job.started_at, now)),
@@ -177,7 +186,10 @@ def _busy(job: Job) -> str:
 
 
 def _places(job: Job) -> str:
-    parts = [f"{place.node_id} (GPUs {', '.join(map(str, place.gpus))})" for place in job.nodes]
+    parts = [
+        f"{place.node_id} (GPUs {', '.join(map(str, place.gpus))})" if place.gpus else place.node_id
+        for place in job.nodes
+    ]
     return ", ".join(parts) or NONE
 
 

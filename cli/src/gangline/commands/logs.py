@@ -39,8 +39,9 @@ def logs(
 
 def why_no_lines(job: Job, rank: int | None, attempt: int | None) -> str:
     """Why nothing was printed. Raises CliError for a rank or an attempt that the job never had."""
-    if rank is not None and rank >= job.gpus:
-        ranks = f"0 to {job.gpus - 1}" if job.gpus > 1 else "0"
+    size = job.gpus or (job.spec.resources.ranks if job.spec is not None else 1)
+    if rank is not None and rank >= size:
+        ranks = f"0 to {size - 1}" if size > 1 else "0"
         raise CliError(f"{job.job_id} has no rank {rank}", f"its ranks are {ranks}", ExitCode.USAGE)
     if attempt is not None and attempt > job.attempt:
         raise CliError(

@@ -93,7 +93,8 @@ def _labelled(rows: Sequence[tuple[str, str]]) -> list[str]:
 def _waits(waits: JobExplained, now: datetime) -> list[tuple[str, str]]:
     gpus, quota, order, freed = waits.gpus, waits.quota, waits.order, waits.freed
     wanted = f"{gpus.wanted}" if gpus.fewest == gpus.wanted else f"{gpus.fewest} to {gpus.wanted}"
-    rows = [("starts", _start(waits.outlook, now)), ("place", _place(waits))]
+    starts = _start(waits.outlook, now) if gpus.wanted else waits.outlook.eta_reason
+    rows = [("starts", starts), ("place", _place(waits))]
     if order is not None:
         text = (
             f"{order.priority} (priority) + {order.share_penalty:g} (team's share) - "
@@ -107,7 +108,8 @@ def _waits(waits: JobExplained, now: datetime) -> list[tuple[str, str]]:
             f"(limit {quota.limit}{more})"
         )
         rows.append(("team", text))
-    rows.append(("GPUs", f"wants {wanted}; {gpus.free} of {gpus.total} are free"))
+    if gpus.wanted:
+        rows.append(("GPUs", f"wants {wanted}; {gpus.free} of {gpus.total} are free"))
     if freed is not None:
         text = (
             f"GPUs on {', '.join(freed.nodes)} ({freed.reason}), {count(freed.victims, 'job')} "
@@ -132,14 +134,13 @@ def _place(waits: JobExplained) -> str:
     named = [_ahead(job) for job in waits.ahead]
     more = waits.position - 1 - len(named)
     rest = f", and {more} more" if more > 0 else ""
-    return (
-        f"{waits.position} in the queue; {waits.ahead_gpus} GPUs are wanted first: "
-        f"{', '.join(named)}{rest}"
-    )
+    first = f"{waits.ahead_gpus} GPUs are wanted first" if waits.ahead_gpus else "first come"
+    return f"{waits.position} in the queue; {first}: {', '.join(named)}{rest}"
 
 
 def _ahead(job: AheadJob) -> str:
-    return f"{job.job_id or 'a job of another team'} ({job.gpus})"
+    name = job.job_id or "a job of another team"
+    return f"{name} ({job.gpus})" if job.gpus else name
 
 
 def _errors(outlook: Outlook) -> list[tuple[str, str]]:
@@ -190,7 +191,8 @@ def what_if(
         job_file = read_job_file(file, overrides | sized)
         answer = session.client.what_if(job_file)
         found.append(answer)
-        wanted = count(job_file.spec.resources.gpus, "GPU")
+        need = job_file.spec.resources
+        wanted = count(need.gpus, "GPU") if need.gpus else f"{need.cpus:g} CPUs"
         texts.append(
             "\n".join([f"{job_file.spec.name} with {wanted}", *_labelled(plan(answer, now))])
         )
@@ -203,7 +205,7 @@ def plan(answer: WhatIf, now: datetime) -> list[tuple[str, str]]:
     where = ", ".join(
         f"{part.node_id} (GPU{'s' if part.gpus > 1 else ''} {', '.join(map(str, part.indexes))})"
         if part.indexes
-        else f"{part.node_id} ({count(part.gpus, 'GPU')})"
+        else f"{part.node_id} ({count(part.gpus, 'GPU')})" if part.gpus else part.node_id
         for part in answer.nodes
     )  # fmt: skip
     if answer.starts == "now":
@@ -212,7 +214,8 @@ def plan(answer: WhatIf, now: datetime) -> list[tuple[str, str]]:
         rows = [("starts", f"about {_time(answer.start, now)}, on {where}")]
     elif answer.waiting is not None:
         waits = answer.waiting
-        rows = [("starts", _start(waits.outlook, now)), ("because", answer.message)]
+        starts = _start(waits.outlook, now) if answer.gpus else waits.outlook.eta_reason
+        rows = [("starts", starts), ("because", answer.message)]
         rows += [("place", _place(waits)), *_errors(waits.outlook)]
     else:
         rows = [("starts", f"not as things stand: {answer.message}")]

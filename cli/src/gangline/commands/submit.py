@@ -23,6 +23,7 @@ from gangline_schemas.api.cluster import Node, Team
 from gangline_schemas.api.jobs import DryRun, Job
 from gangline_schemas.api.questions import WhatIf
 from gangline_schemas.job import JobSpec
+from gangline_schemas.resources import Resources
 
 _READY = "ready"
 
@@ -152,12 +153,8 @@ def plan_text(
     if file.bundle is not None:
         files = render.count(file.bundle.files, "file")
         rows.append(("workdir", f"{files}, {render.size(len(file.bundle.data))} packed"))
-    rows.append(("team", _team_text(spec.team, plan.gpus, teams)))
-    free = sum(len(node.gpus) - node.gpus_used for node in nodes if node.status == _READY)
-    total = sum(len(node.gpus) for node in nodes)
-    starts_now = free >= plan.gpus if outlook is None else outlook.starts == "now"
-    fits = "fits now" if starts_now else "waits for room"
-    rows.append(("cluster", f"{free} of {total} GPUs are free: {fits}"))
+    rows.append(("team", _team_text(spec, teams)))
+    rows.append(("cluster", _cluster_text(spec, nodes, outlook)))
     if outlook is not None:
         planned = questions.plan(outlook, datetime.now(UTC))
         rows += [(name, text) for name, text in planned if name not in {"closeness", "note"}]
@@ -169,19 +166,44 @@ def plan_text(
 def _gang(spec: JobSpec) -> str:
     """The GPUs of its gang, in workers if these have several."""
     gpus, each = spec.resources.gpus, spec.gpus_per_worker
+    if gpus == 0:
+        return _without_gpus(spec.resources)
     if each == 1:
         return render.count(gpus, "GPU")
     return f"{render.count(gpus // each, 'worker')} of {each} GPUs"
+
+
+def _without_gpus(need: Resources) -> str:
+    where = "one node" if need.ranks == 1 else f"each of {need.ranks} nodes"
+    return f"{need.cpus:g} CPUs and {need.memory_gb:g} GB on {where}"
 
 
 def _types(accepted: tuple[str, ...]) -> str:
     return f" of type {' or '.join(accepted)}" if accepted else ""
 
 
-def _team_text(name: str, gpus: int, teams: Sequence[Team]) -> str:
+def _cluster_text(spec: JobSpec, nodes: Sequence[Node], outlook: WhatIf | None) -> str:
+    gpus, there = spec.resources.gpus, [node for node in nodes if node.status == _READY]
+    if gpus == 0:
+        free = sum(max(0.0, node.cpus - node.cpus_used) for node in there)
+        text = f"{free:g} of {sum(node.cpus for node in nodes):g} CPUs are free"
+        if outlook is None:
+            return text
+    else:
+        left = sum(len(node.gpus) - node.gpus_used for node in there)
+        text = f"{left} of {sum(len(node.gpus) for node in nodes)} GPUs are free"
+    starts_now = left >= gpus if outlook is None else outlook.starts == "now"
+    return f"{text}: {'fits now' if starts_now else 'waits for room'}"
+
+
+def _team_text(spec: JobSpec, teams: Sequence[Team]) -> str:
+    name, gpus = spec.team, spec.resources.gpus
     team = next((item for item in teams if item.team == name), None)
     if team is None:
         return f"{name} is not configured, or not yours"
+    if gpus == 0:
+        limit = "" if team.cpu_limit is None else f" of {team.cpu_limit:g}"
+        return f"{name} uses {team.cpus_used:g}{limit} CPUs in jobs without GPUs"
     ceiling = team.gpu_limit + team.borrow_limit
     borrowed = f" and may borrow {team.borrow_limit}" if team.borrow_limit else ""
     text = f"{name} uses {team.gpus_used} of {team.gpu_limit} GPUs{borrowed}"

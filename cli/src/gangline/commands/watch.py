@@ -158,11 +158,14 @@ def line(job: Job) -> str:
 
 def panel(job: Job, losses: LossHistory, now: datetime) -> str:
     """A job's progress on a few lines of at most 80 columns."""
-    places = ", ".join(f"{place.node_id} ({len(place.gpus)})" for place in job.nodes)
-    unit = "GPU" if job.gpus == 1 else "GPUs"
+    places = ", ".join(
+        f"{place.node_id} ({len(place.gpus)})" if place.gpus else place.node_id
+        for place in job.nodes
+    )
+    unit = "" if job.cpus is not None else " GPU" if job.gpus == 1 else " GPUs"
     lines = [
         f"{job.job_id}  {job.state.upper()}  attempt {job.attempt}, {restarts_of(job)}",
-        f"  team {job.team}   {gpus(job)} {unit}   priority {job.priority}   {places}",
+        f"  team {job.team}   {gpus(job)}{unit}   priority {job.priority}   {places}",
     ]
     if job.waiting is not None and not job.started_at:
         lines.append(render.wrap(f"waits: {job.waiting.message}", indent="  "))

@@ -146,6 +146,7 @@ class Platform:
                 "GANGLINE_NODE_ID": node,
                 "GANGLINE_ADDRESS": LOOPBACK,
                 "GANGLINE_SLOTS": "" if self.settings.slots is None else str(self.settings.slots),
+                **self._offered_cpus(),
                 "GANGLINE_RACK": f"rack-{index // 8}",
                 "GANGLINE_DATA_DIR": str(self.data_dir / "nodes" / node),
                 "GANGLINE_SECRETS_DIR": str(self.data_dir / "secrets"),
@@ -154,6 +155,12 @@ class Platform:
                 self._process(node, "gangline_worker.agent", {**environment, **own}, grace_s=20.0)
             )
         return found
+
+    def _offered_cpus(self) -> dict[str, str]:
+        """A node offers a CPU for each slot, and the machine's for jobs without GPUs."""
+        if self.settings.slots is None:
+            return {}
+        return {"GANGLINE_CPUS": str(self.settings.slots + len(os.sched_getaffinity(0)))}
 
     def _process(
         self, name: str, module: str, environment: Mapping[str, str], *, grace_s: float = 10.0

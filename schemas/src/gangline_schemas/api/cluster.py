@@ -27,6 +27,12 @@ class Team(Answer):
     surplus: Annotated[Surplus, OPEN_WORD] | None = Field(description="None: as its parent's.")
     gpu_types: list[GpuTypeLimit] = Field(description="Empty: the same as its parent.")
     gpu_hours_per_month: float | None
+    cpu_limit: float | None = Field(
+        default=None, description="CPUs of its jobs without GPUs at once; null: all."
+    )
+    cpu_hours_per_month: float | None = Field(
+        default=None, description="Budget of jobs without GPUs; null: no budget."
+    )
     job_limit: int = Field(description="Jobs that have not ended, at once.")
     gpus_used: int
     gpus_borrowed: int = Field(description="Above its limit.")
@@ -36,6 +42,13 @@ class Team(Answer):
     month: str = Field(description="The UTC month, like 2026-11.")
     gpu_hours_this_month: float = Field(description="Live gangs count up to now.")
     out_of_budget: bool = Field(description="No new gang starts before the next month.")
+    cpus_used: float = Field(default=0.0, description="By its jobs without GPUs.")
+    cpu_hours_this_month: float = Field(
+        default=0.0, description="Of jobs without GPUs; live ones count up to now."
+    )
+    out_of_cpu_budget: bool = Field(
+        default=False, description="No new job without GPUs starts before the next month."
+    )
 
 
 class TeamList(Answer):
@@ -92,6 +105,8 @@ class Node(Answer):
     memory_gb: float
     gpus: list[NodeGpu]
     gpus_used: int
+    cpus_used: float = Field(default=0.0, description="That its jobs asked for.")
+    memory_allocated_gb: float = Field(default=0.0, description="That its jobs asked for.")
     jobs: list[str] = Field(description="Jobs of the caller's teams that run there.")
     last_heartbeat: datetime | None
     cpu_percent: float | None
@@ -182,6 +197,7 @@ class QueueEntry(Answer):
     user: str
     priority: int
     gpus: int
+    cpus: float | None = Field(default=None, description="Of a job without GPUs: of all its nodes.")
     score: float
     waiting_since: datetime | None
     waited_s: float

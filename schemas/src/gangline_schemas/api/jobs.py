@@ -83,6 +83,9 @@ class JobSummary(Answer):
     priority: int
     gpus: int = Field(description="That it asks for; an elastic gang may have fewer.")
     gpus_allocated: int = Field(description="Allocated to its gang now; 0 while it has none.")
+    cpus: float | None = Field(
+        default=None, description="Of all its nodes, of a job without GPUs; null: it has GPUs."
+    )
     attempt: int
     restarts: int
     submitted_at: datetime
@@ -148,7 +151,7 @@ class RankRow(Answer):
 
     rank: int
     node_id: str
-    gpu: int = Field(description="Its index on the node.")
+    gpu: int | None = Field(description="Its index on the node; null: a rank without a GPU.")
     status: str = Field(description="unseen, started, finished or stopped.")
     activity: str | None = Field(description="Its reported activity; null: it reports none.")
     step: int | None

@@ -19,12 +19,12 @@ class Problem(BaseModel):
                     "type": "urn:gangline:problem:invalid",
                     "title": "Unprocessable Content",
                     "status": 422,
-                    "detail": "resources.gpus: Input should be greater than or equal to 1",
+                    "detail": "resources.gpus: Input should be greater than or equal to 0",
                     "instance": "urn:gangline:request:4bf92f3577b34da6a3ce929d0e0e4736",
                     "errors": [
                         {
                             "field": "resources.gpus",
-                            "message": "Input should be greater than or equal to 1",
+                            "message": "Input should be greater than or equal to 0",
                         }
                     ],
                 }

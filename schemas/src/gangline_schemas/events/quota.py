@@ -12,6 +12,8 @@ from gangline_schemas.job import JobSpec, JobState
 from gangline_schemas.limits import (
     Amount,
     Attempt,
+    Cpus,
+    GangSize,
     Label,
     Message,
     Month,
@@ -21,7 +23,6 @@ from gangline_schemas.limits import (
     ShortText,
     Step,
     User,
-    WorldSize,
 )
 from gangline_schemas.team_limits import TeamConfig
 
@@ -89,6 +90,19 @@ class TeamBudgetChanged(Event):
     exhausted: bool
     spent_gpu_hours: Amount = Field(description="By the team and those below it, this month.")
     gpu_hours_per_month: Amount | None = Field(
+        default=None, description="The budget; none: it was taken away."
+    )
+
+
+class TeamCpuBudgetChanged(Event):
+    """The same for the CPU-hours of jobs without GPUs: only these start no more."""
+
+    type: ClassVar[str] = "team.cpu_budget.changed"
+    team: Identifier
+    month: Month
+    exhausted: bool
+    spent_cpu_hours: Amount = Field(description="By the team and those below it, this month.")
+    cpu_hours_per_month: Amount | None = Field(
         default=None, description="The budget; none: it was taken away."
     )
 
@@ -186,31 +200,34 @@ class RequestRefused(Event):
 
 
 class UsageCharged(Event):
-    """GPU time of one attempt, charged when its gang was released.
+    """GPU time of one attempt, charged when its gang was released; CPU time of one without GPUs.
 
-    Exact is `gpus` times the time from `allocated_at` to `released_at`; `gpu_seconds` is the same
-    as a float, for readers.
+    Exact is `gpus` (`cpus`) times the time from `allocated_at` to `released_at`; `gpu_seconds`
+    (`cpu_seconds`) is the same as a float, for readers.
     """
 
     type: ClassVar[str] = "usage.charged"
     job_id: Identifier
     attempt: Attempt
     team: Identifier
-    gpus: WorldSize
+    gpus: GangSize
     allocated_at: Timestamp
     released_at: Timestamp
     gpu_seconds: Amount
+    cpus: Cpus | None = Field(default=None, description="Of all its ranks, of a job without GPUs.")
+    cpu_seconds: Amount | None = Field(default=None, description="Of a job without GPUs.")
 
 
 class GangMetered(Event):
-    """The meter of one attempt starts: GPUs were allocated to it."""
+    """The meter of one attempt starts: GPUs were allocated to it, or CPUs alone."""
 
     type: ClassVar[str] = "gang.metered"
     job_id: Identifier
     attempt: Attempt
     team: Identifier
-    gpus: WorldSize
+    gpus: GangSize
     allocated_at: Timestamp
+    cpus: Cpus | None = Field(default=None, description="Of all its ranks, of a job without GPUs.")
 
 
 class JobClosed(Event):

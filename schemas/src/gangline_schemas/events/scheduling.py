@@ -45,19 +45,25 @@ class CheckpointRef(Model):
 
 
 class NodeAssignment(Model):
-    """The ranks `first_rank .. first_rank + len(gpus) - 1` run on this node, one per GPU."""
+    """The ranks from `first_rank` on run on this node, one per GPU; without GPUs it is one."""
 
     node_id: Identifier
     incarnation: Incarnation
     address: Name
     gpus: tuple[GpuIndex, ...] = Field(
-        min_length=1, max_length=GPUS_PER_NODE, description="GPU indexes on the node."
+        max_length=GPUS_PER_NODE,
+        description="GPU indexes on the node; empty: one rank without a GPU.",
     )
     first_rank: Rank
     copies_port: Port | None = Field(
         default=None,
         description="Where its agent gives files of checkpoints to those of the gang.",
     )
+
+    @property
+    def ranks(self) -> range:
+        """The ranks on this node."""
+        return range(self.first_rank, self.first_rank + (len(self.gpus) or 1))
 
 
 class Rendezvous(Model):
@@ -218,6 +224,7 @@ class GangReleased(Event):
     reason: ReleaseReason
     allocated_at: Timestamp
     gpu_seconds: Amount
+    cpu_seconds: Amount | None = Field(default=None, description="Of a gang without GPUs.")
     avoid_nodes: NodeIds = Field(
         default=(), description="Nodes that the next attempt should avoid."
     )
@@ -292,6 +299,15 @@ class TeamBudgetNoted(Event):
     """The scheduler knows that a team's budget of the month is spent, or that there is room."""
 
     type: ClassVar[str] = "team.budget.noted"
+    team: Identifier
+    month: Month
+    exhausted: bool
+
+
+class TeamCpuBudgetNoted(Event):
+    """The same of its budget for jobs without GPUs."""
+
+    type: ClassVar[str] = "team.cpu_budget.noted"
     team: Identifier
     month: Month
     exhausted: bool

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Self
 
-from pydantic import Field, StringConstraints, field_validator
+from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from gangline_schemas.base import Event, Identifier, Model, Timestamp
 from gangline_schemas.isolation import Isolation
@@ -61,6 +61,9 @@ class NodeInfo(Model):
         description="Labels of its owner; also its domain at levels such as nvlink.",
     )
     gpus: tuple[GpuInfo, ...] = Field(max_length=GPUS_PER_NODE)
+    cpu_only: bool = Field(
+        default=False, description="It has no GPUs on purpose, and takes jobs without GPUs."
+    )
     cpus: float = Field(ge=0.001, le=1e6)
     memory_gb: float = Field(ge=0.001, le=1e9)
     rendezvous_ports: tuple[Port, ...] = Field(
@@ -83,6 +86,12 @@ class NodeInfo(Model):
         if len({gpu.index for gpu in gpus}) < len(gpus):
             raise ValueError("names an index twice; each GPU has its own")
         return gpus
+
+    @model_validator(mode="after")
+    def _cpu_only_has_no_gpus(self) -> Self:
+        if self.cpu_only and self.gpus:
+            raise ValueError("cpu_only is for nodes without GPUs, and this one offers some")
+        return self
 
 
 class NodeJoined(Event):

@@ -344,5 +344,5 @@ def _same(before: tuple[object, object] | None, now: tuple[object, object]) -> b
 def _pending(view: LiveView) -> dict[str, None]:
     found: dict[str, None] = {}
     for state in view.scheduling.known:
-        found |= state.pending
+        found |= state.pending | state.cpu_pending
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import datetime
+from itertools import zip_longest
 from typing import NamedTuple
 
 from pydantic import ValidationError
@@ -64,7 +65,7 @@ def rank_rows(live: LiveView, one: JobDetails, now: datetime, wanted: range) -> 
     """The ranks of a gang within a range, in order."""
     rows: list[RankRow] = []
     for placed in one.gang.nodes if one.gang is not None else ():
-        ranks = range(placed.first_rank, placed.first_rank + len(placed.gpus))
+        ranks = placed.ranks
         if ranks.stop <= wanted.start or ranks.start >= wanted.stop:
             continue
         node = live.node(placed.node_id)
@@ -86,7 +87,7 @@ def _node_rows(
         for status in gang.ranks
     }
     rows = []
-    for rank, gpu in enumerate(placed.gpus, placed.first_rank):
+    for rank, gpu in zip_longest(placed.ranks, placed.gpus):
         status = known.get(rank)
         quiet_s = status.quiet_s if status else None
         rows.append(
@@ -100,7 +101,7 @@ def _node_rows(
                 quiet_s=quiet_s + since_s if quiet_s is not None else None,
                 busy_s=status.busy_s if status else None,
                 trouble=status.trouble.message if status and status.trouble else "",
-                gpu_utilization=uses.get(gpu),
+                gpu_utilization=None if gpu is None else uses.get(gpu),
             )
         )
     return rows

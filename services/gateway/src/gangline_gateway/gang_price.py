@@ -14,11 +14,11 @@ from gangline_schemas.job import JobSpec
 def price_per_hour(
     answer: WhatIfAnswer, spec: JobSpec, live: LiveView, prices: GpuPrices
 ) -> PriceRange | None:
-    """Of the whole gang; None where the price of some GPUs that it may get is unknown.
+    """Of the whole gang; None without GPUs, or where the price of some it may get is unknown.
 
     Without a placement these are the accepted models of nodes that are there.
     """
-    if not prices.models:
+    if not prices.models or spec.resources.gpus == 0:
         return None
     if answer.nodes:
         parts = [_each(_models_on(part, live), prices, part.gpus) for part in answer.nodes]

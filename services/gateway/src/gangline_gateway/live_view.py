@@ -106,7 +106,8 @@ class LiveView(Live):
     @cached_property
     def running(self) -> frozenset[str]:
         """The ids of jobs with a gang."""
-        return frozenset().union(*(state.live for state in self.scheduling.known))
+        states = self.scheduling.known
+        return frozenset().union(*((*state.live, *state.cpu_live) for state in states))
 
     @cached_property
     def _nodes(self) -> dict[str, Node]:

@@ -83,6 +83,7 @@ def _summary(found: JobDetails, now: datetime) -> dict[str, object]:
         "project": one.spec.project if one.spec else None,
         "waiting": found.waiting,
         "gpus_allocated": found.scheduled.allocated_gpus if found.scheduled else 0,
+        "cpus": gang_cpus(one.spec),
         "elapsed_s": elapsed,
         "estimated_remaining_s": remaining,
         "step": step,
@@ -97,6 +98,13 @@ def _summary(found: JobDetails, now: datetime) -> dict[str, object]:
         "last_checkpoint": newest,
         "failure": found.failure,
     }
+
+
+def gang_cpus(spec: JobSpec | None) -> float | None:
+    """The CPUs of a whole gang without GPUs; None of one with GPUs."""
+    if spec is None or spec.resources.gpus:
+        return None
+    return spec.resources.cpu_thousandths(spec.resources.ranks) / 1000
 
 
 def _same(one: LiveJob | Run) -> dict[str, object]:
@@ -165,6 +173,7 @@ def history_job(past: HistoryRun) -> Job:
             "project": run.project or None,
             "elapsed_s": ran,
             "gpus_allocated": 0,
+            "cpus": gang_cpus(spec),
             "metrics": {},
             "nodes": [],
             "errors": [],
@@ -178,6 +187,8 @@ def node(live: LiveView, one: LiveNode, visible: frozenset[str] | None) -> Node:
     beat = heartbeat(one)
     states = {gpu.index: gpu for gpu in beat.gpus} if beat else {}
     parts = one.scheduled.allocations if one.scheduled is not None else ()
+    others = one.scheduled.cpu_allocations if one.scheduled is not None else ()
+    every = (*parts, *others)
     info = one.info
     return Node(
         node_id=info.node_id,
@@ -195,7 +206,9 @@ def node(live: LiveView, one: LiveNode, visible: frozenset[str] | None) -> Node:
             _gpu(gpu.index, gpu.model, gpu.memory_gb, states.get(gpu.index)) for gpu in info.gpus
         ],
         gpus_used=sum(len(part.gpus) for _, part in parts),
-        jobs=sorted(job_id for job_id, part in parts if visible is None or part.team in visible),
+        cpus_used=round(sum(part.cpus for _, part in every), 3),
+        memory_allocated_gb=round(sum(part.memory_gb for _, part in every), 3),
+        jobs=sorted(job_id for job_id, part in every if visible is None or part.team in visible),
         last_heartbeat=one.heard_at,
         cpu_percent=beat.cpu_percent if beat else None,
         memory_used_gb=beat.memory_used_gb if beat else None,

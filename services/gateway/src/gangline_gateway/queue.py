@@ -7,6 +7,7 @@ from datetime import datetime
 from itertools import islice
 from typing import TypeVar
 
+from gangline_gateway import present
 from gangline_gateway.scheduling import Shard
 from gangline_scheduler.core.listing import Place, listed, order_parts
 from gangline_schemas.api.cluster import Queue, QueueEntry
@@ -35,7 +36,11 @@ def queue(
     )
     page = list(islice(shown, None if limit is None else limit + 1))
     entries = page[:limit]
-    pending = [shard.state.jobs[job_id] for shard in shards for job_id in shard.state.pending]
+    pending = [
+        shard.state.jobs[job_id]
+        for shard in shards
+        for job_id in (*shard.state.pending, *shard.state.cpu_pending)
+    ]
     return Queue(
         queue=entries,
         cursor=entries[-1].position if limit is not None and len(page) > limit else None,
@@ -61,6 +66,7 @@ def _entry(position: int, number: int, shard: Shard, place: Place, now: datetime
         user=job.user,
         priority=job.priority,
         gpus=job.gpus,
+        cpus=present.gang_cpus(job.spec),
         score=round(place.score, 3),
         waiting_since=job.waiting_since,
         waited_s=max(0.0, (now - job.waiting_since).total_seconds()),
@@ -70,7 +76,7 @@ def _entry(position: int, number: int, shard: Shard, place: Place, now: datetime
             {"code": waiting.code, "message": waiting.message, "since": waiting.at}
         ),
         shard=number,
-        order=order_parts(shard.state, job, now, shard.policy),
+        order=None if job.cpu_only else order_parts(shard.state, job, now, shard.policy),
         comes_first=place.because,
         first_eta=None if estimate is None else estimate.start,
     )

@@ -51,7 +51,7 @@ class SchedulerQuestions:
 
     def explain(self, job_id: str, now: datetime) -> JobExplained | None:
         """Why a job waits; None if no such job waits. Raises NoAnswerError."""
-        found = next((each for each in self._shards() if job_id in each.state.pending), None)
+        found = next((each for each in self._shards() if each.state.is_pending(job_id)), None)
         if found is None:
             return None
         shard = found

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from gangline_gateway.live_view import LiveView
 from gangline_gateway.quota_state import state_of
-from gangline_quota.core.budgets import own_spent_us
+from gangline_quota.core.budgets import out_of_cpu_budget, own_spent_us, spent_cpu_us
 from gangline_schemas import gpu_time
 from gangline_schemas.api.cluster import Team
 from gangline_schemas.team_usage import team_usage
@@ -27,6 +27,8 @@ def teams(live: LiveView, now: datetime, visible: frozenset[str] | None) -> list
     total: Counter[str] = Counter()
     for (team, _), amount in quota.spent_us.items():
         total[team] += amount
+    cpus = rolled_up(quota.teams, quota.cpus)
+    cpu_us = spent_cpu_us(quota, now)
     used = team_usage(quota.teams, live.used_gpus, own_spent_us(quota, now), total)
     return [
         Team(
@@ -40,6 +42,9 @@ def teams(live: LiveView, now: datetime, visible: frozenset[str] | None) -> list
             month=month,
             gpu_hours_this_month=gpu_time.hours(team.month_us),
             out_of_budget=team.out_of_budget,
+            cpus_used=cpus[team.config.team] / 1000,
+            cpu_hours_this_month=gpu_time.hours(cpu_us[team.config.team]) / 1000,
+            out_of_cpu_budget=out_of_cpu_budget(team.config, cpu_us[team.config.team]),
         )
         for team in used
         if visible is None or team.config.team in visible

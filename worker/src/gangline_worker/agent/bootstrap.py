@@ -53,6 +53,8 @@ def inventory(
         Labels(settings.node_id, token_hex(8), settings.address, settings.rack, settings.block),
         slots=settings.slots,
         ports=ports,
+        cpus=settings.cpus,
+        memory_gb=settings.memory_gb,
     )
     known: dict[str, object] = {"isolation": level}
     if peers is not None:
@@ -105,7 +107,7 @@ def warm_start(settings: AgentSettings, sockets: Path, node: NodeInfo) -> WarmSt
         return None
     if how == "fork":
         return ZygoteHost(sockets)
-    return StandbyPool(sockets, settings.standbys or len(node.gpus))
+    return StandbyPool(sockets, settings.standbys or len(node.gpus) or 1)
 
 
 def mlflow_access(settings: AgentSettings, store: ObjectStore) -> MlflowAccess | None:

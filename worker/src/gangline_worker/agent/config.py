@@ -41,8 +41,12 @@ class AgentSettings(ServiceSettings):
     """Secrets as files <team>/<NAME>, 0600; default: `secrets` in the data folder."""
     mlflow_tracking_uri: Annotated[str, Field(pattern=r"^https?://")] | None = None
     """The gateway's /mlflow as ranks reach it; none: jobs get no variables of MLflow."""
-    slots: Annotated[int, Field(ge=1, le=1024)] | None = None
-    """Offer so many CPU slots instead of GPUs."""
+    slots: Annotated[int, Field(ge=0, le=1024)] | None = None
+    """Offer so many CPU slots instead of GPUs; 0: none, for jobs without GPUs alone."""
+    cpus: Annotated[float, Field(ge=0.001, le=1e6)] | None = None
+    """Offer so many CPUs; default: those that the agent may use."""
+    memory_gb: Annotated[float, Field(ge=0.001, le=1e9)] | None = None
+    """Offer so many GB of memory; default: what the machine has."""
     address: str = Field(default_factory=default_address)
     """Where ranks on other nodes reach this one; its rendezvous listen there alone. Default: the
     source address of the default route, loopback where there is none."""

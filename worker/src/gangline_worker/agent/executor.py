@@ -22,6 +22,7 @@ from .decide.gang import Gang
 from .decide.keys import GangKey, Moment, RankKey
 from .inbox import Inbox
 from .isolation.cold_start import Launch
+from .isolation.groups import GangLimits
 from .isolation.isolator import Isolator
 from .rendezvous.store_host import StoreHost
 from .runtime.launcher import KeptRank, Launcher
@@ -224,17 +225,26 @@ class Executor:
         own = (paths.code.parent, paths.temporary, paths.checkpoints, paths.socket)
         named = (*own, paths.data_cache)
         show = [path for path in named if path is not None]
-        memory_bytes = len(workspace.assignment.gpus) * self._rank_bytes(workspace)
+        need = workspace.allocation.spec.resources
+        memory_bytes = len(workspace.assignment.ranks) * self._rank_bytes(workspace)
         inbox, launcher = self._inbox, self.launcher
         self._parts.isolator.enter(
-            gang, show, memory_bytes, lambda begin: inbox.call(lambda: launcher.keep(begin))
+            gang,
+            show,
+            GangLimits(memory_bytes, need.cpus),
+            lambda begin: inbox.call(lambda: launcher.keep(begin)),
         )
 
     def _rank_bytes(self, workspace: GangWorkspace) -> int:
-        """The memory that each rank may take: what it asked for, or its share if that is more."""
-        node = self._parts.node
+        """The memory that each rank may take: what it asked for, or its share if that is more.
+
+        A rank without a GPU has no share: it may take what it asked for.
+        """
+        node, need = self._parts.node, workspace.allocation.spec.resources
+        if need.memory_gb is not None:
+            return int(need.memory_gb * _GIB)
         share = node.memory_gb / len(node.gpus)
-        return int(max(share, workspace.allocation.spec.resources.memory_per_gpu_gb) * _GIB)
+        return int(max(share, need.memory_per_gpu_gb) * _GIB)
 
     def _spawn(self, effect: effects.Spawn) -> inputs.Input:
         rank = effect.rank

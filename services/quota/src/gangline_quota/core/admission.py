@@ -10,6 +10,7 @@ Cost: the depth of the tree; for `must_wait` the teams with allocated GPUs.
 
 from __future__ import annotations
 
+from gangline_quota.core.cpu_admission import above_cpus, waits_for_cpus
 from gangline_quota.core.state import EndedJob, State
 from gangline_schemas import gpu_time
 from gangline_schemas.data_use import ApprovalRule, cannot_use
@@ -37,9 +38,7 @@ def never_runs(
     return (
         cannot_do(spec)
         or _too_many_jobs(state, spec)
-        or _above_ceiling(state, spec)
-        or _above_type_limits(state, spec)
-        or _above_budget(state, spec)
+        or (_above_gpu_limits(state, spec) if spec.resources.gpus else above_cpus(state, spec))
         or _cannot_resume(state, job_id, spec)
         or cannot_use(rule, state.approvals, spec)
     )
@@ -48,6 +47,8 @@ def never_runs(
 def must_wait(state: State, spec: JobSpec) -> str | None:
     """Why an admitted job will not start at once, as far as quota knows; None: no known reason."""
     levels = line(state.teams, spec.team)
+    if spec.resources.gpus == 0:
+        return waits_for_cpus(state, spec)
     for config in levels:
         budget = state.budgets.get(config.team)
         if budget is not None and budget.exhausted and config.gpu_hours_per_month is not None:
@@ -86,6 +87,12 @@ def _too_many_jobs(state: State, spec: JobSpec) -> str | None:
     return (
         f"team {spec.team} has {unfinished:,} jobs that have not ended, and its job_limit is "
         f"{limit:,}: submit again when some have ended, or raise job_limit"
+    )
+
+
+def _above_gpu_limits(state: State, spec: JobSpec) -> str | None:
+    return (
+        _above_ceiling(state, spec) or _above_type_limits(state, spec) or _above_budget(state, spec)
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime
+from typing import TypeVar
 
 from gangline_bus.decision import Fold
 from gangline_quota.core.state import (
@@ -37,9 +38,12 @@ from gangline_schemas.events.quota import (
     SnapshotWithdrawn,
     TeamBudgetChanged,
     TeamConfigured,
+    TeamCpuBudgetChanged,
     UsageCharged,
 )
 from gangline_schemas.memory import IDS_REMEMBERED, forget_old
+
+KeyT = TypeVar("KeyT")
 
 fold: Fold[State] = Fold(Topic.QUOTA)
 """How the events of gangline.quota change the state, in place."""
@@ -56,6 +60,12 @@ def _(state: State, event: TeamConfigured, _at: datetime) -> None:
 @fold.on(TeamBudgetChanged)
 def _(state: State, event: TeamBudgetChanged, _at: datetime) -> None:
     state.budgets[event.team] = Budget(event.month, event.exhausted, event.spent_gpu_hours)
+
+
+@fold.on(TeamCpuBudgetChanged)
+def _(state: State, event: TeamCpuBudgetChanged, _at: datetime) -> None:
+    spent = event.spent_cpu_hours
+    state.cpu_budgets[event.team] = Budget(event.month, event.exhausted, spent)
 
 
 @fold.on(SnapshotApproved)
@@ -118,8 +128,11 @@ fold.on(RequestRefused)(_answered)
 
 @fold.on(GangMetered)
 def _(state: State, event: GangMetered, _at: datetime) -> None:
-    state.meters[event.job_id, event.attempt] = Meter(event.team, event.gpus, event.allocated_at)
-    state.allocated[event.team] = state.allocated.get(event.team, 0) + event.gpus
+    cpus = _thousandths(event.cpus)
+    meter = Meter(event.team, event.gpus, event.allocated_at, cpus)
+    state.meters[event.job_id, event.attempt] = meter
+    _take(state.allocated, event.team, event.gpus)
+    _take(state.cpus, event.team, cpus)
     job = state.active.get(event.job_id)
     if job is not None:
         state.active[event.job_id] = replace(job, metered=event.attempt)
@@ -128,21 +141,40 @@ def _(state: State, event: GangMetered, _at: datetime) -> None:
 @fold.on(UsageCharged)
 def _(state: State, event: UsageCharged, _at: datetime) -> None:
     meter = state.meters.pop((event.job_id, event.attempt))
-    state.allocated[meter.team] -= meter.gpus
-    if not state.allocated[meter.team]:
-        del state.allocated[meter.team]
-    amount = gpu_time.gpu_us(event.gpus, event.allocated_at, event.released_at)
-    _add_total(state, "charged", amount)
-    for month, part in gpu_time.by_month(event.gpus, event.allocated_at, event.released_at):
+    _take(state.allocated, meter.team, -meter.gpus)
+    _take(state.cpus, meter.team, -meter.cpus)
+    held = event.allocated_at, event.released_at
+    gpu_us, cpu_us = gpu_time.gpu_us(event.gpus, *held), gpu_time.gpu_us(meter.cpus, *held)
+    _add_total(state, "charged", gpu_us)
+    for month, part in gpu_time.by_month(event.gpus, *held):
         key = (event.team, month)
         state.spent_us[key] = state.spent_us.get(key, 0) + part
+    if meter.cpus:
+        _add_total(state, "cpu_charged", cpu_us)
+        for month, part in gpu_time.by_month(meter.cpus, *held):
+            _take(state.spent_cpu_us, (event.team, month), part)
     active, ended = state.active.get(event.job_id), state.ended.get(event.job_id)
     if active is not None:
-        state.active[event.job_id] = replace(active, gpu_us=active.gpu_us + amount)
+        more = replace(active, gpu_us=active.gpu_us + gpu_us, cpu_us=active.cpu_us + cpu_us)
+        state.active[event.job_id] = more
     elif ended is not None:
-        state.ended[event.job_id] = replace(ended, gpu_us=ended.gpu_us + amount)
+        last = replace(ended, gpu_us=ended.gpu_us + gpu_us, cpu_us=ended.cpu_us + cpu_us)
+        state.ended[event.job_id] = last
     else:
-        _add_total(state, "forgotten", amount)
+        _add_total(state, "forgotten", gpu_us)
+        if cpu_us:
+            _add_total(state, "cpu_forgotten", cpu_us)
+
+
+def _thousandths(cpus: float | None) -> int:
+    return round((cpus or 0.0) * 1000)
+
+
+def _take(held: dict[KeyT, int], key: KeyT, change: int) -> None:
+    """Add to a sum, and drop one that is 0."""
+    held[key] = held.get(key, 0) + change
+    if not held[key]:
+        del held[key]
 
 
 def _add_total(state: State, kind: Total, amount: int) -> None:
@@ -169,10 +201,12 @@ def _(state: State, event: JobClosed, at: datetime) -> None:
     if not state.unfinished[job.team]:
         del state.unfinished[job.team]
     state.ended[event.job_id] = EndedJob(
-        job.team, job.digest, job.request, event.state.value, at, job.gpu_us, job.saved
+        job.team, job.digest, job.request, event.state.value, at, job.gpu_us, job.saved, job.cpu_us
     )
     for job_id, old in forget_old(state.ended, lambda ended: ended.ended_at, at, IDS_REMEMBERED):
         _add_total(state, "forgotten", old.gpu_us)
+        if old.cpu_us:
+            _add_total(state, "cpu_forgotten", old.cpu_us)
         if old.saved:
             state.taken[job_id] = None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gangline_quota.core.state import State
+from gangline_quota.core.state import ActiveJob, EndedJob, State
 
 
 def broken(state: State) -> list[str]:
@@ -14,23 +14,32 @@ def broken(state: State) -> list[str]:
 
 def ledger_broken(state: State) -> list[str]:
     """The sum over jobs is the sum over teams, exactly. Cost: every job that is remembered."""
-    jobs = sum(job.gpu_us for job in state.active.values())
-    jobs += sum(job.gpu_us for job in state.ended.values())
-    jobs += state.totals_us.get("forgotten", 0)
-    teams = sum(state.spent_us.values())
-    if jobs == teams:
-        return []
-    return [f"jobs used {jobs} GPU-microseconds, but teams {teams}"]
+    known: list[ActiveJob | EndedJob] = [*state.active.values(), *state.ended.values()]
+    gpu_us = sum(job.gpu_us for job in known) + state.totals_us.get("forgotten", 0)
+    cpu_us = sum(job.cpu_us for job in known) + state.totals_us.get("cpu_forgotten", 0)
+    teams, cpu_teams = sum(state.spent_us.values()), sum(state.spent_cpu_us.values())
+    found = []
+    if gpu_us != teams:
+        found.append(f"jobs used {gpu_us} GPU-microseconds, but teams {teams}")
+    if cpu_us != cpu_teams:
+        found.append(f"jobs used {cpu_us} thousandths of CPU-microseconds, but teams {cpu_teams}")
+    return found
 
 
 def _meters(state: State) -> Iterator[str]:
     allocated: dict[str, int] = {}
+    cpus: dict[str, int] = {}
     for (job_id, attempt), meter in state.meters.items():
-        allocated[meter.team] = allocated.get(meter.team, 0) + meter.gpus
+        if meter.gpus:
+            allocated[meter.team] = allocated.get(meter.team, 0) + meter.gpus
+        if meter.cpus:
+            cpus[meter.team] = cpus.get(meter.team, 0) + meter.cpus
         if meter.team not in state.teams:
             yield f"the meter of {job_id}/{attempt} is of team {meter.team}, which is not known"
     if allocated != state.allocated:
         yield f"teams have {state.allocated} GPUs, but their meters say {allocated}"
+    if cpus != state.cpus:
+        yield f"teams have {state.cpus} thousandths of CPUs, but their meters say {cpus}"
 
 
 def _teams(state: State) -> Iterator[str]:
@@ -46,6 +55,9 @@ def _sums(state: State) -> Iterator[str]:
     teams, charged = sum(state.spent_us.values()), state.totals_us.get("charged", 0)
     if teams != charged:
         yield f"teams used {teams} GPU-microseconds, but {charged} were charged"
+    cpu_teams, charged = sum(state.spent_cpu_us.values()), state.totals_us.get("cpu_charged", 0)
+    if cpu_teams != charged:
+        yield f"teams used {cpu_teams} thousandths of CPU-microseconds, but {charged} were charged"
     for (team, month), amount in state.spent_us.items():
         if amount < 0:
             yield f"team {team} used {amount} GPU-microseconds in {month}"

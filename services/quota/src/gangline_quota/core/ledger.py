@@ -7,12 +7,23 @@ fold counts whole GPU-microseconds from those two times (evolve.py); `gpu_second
 from __future__ import annotations
 
 from datetime import datetime
+from typing import TypedDict
 
 from gangline_bus.decision import Decision
-from gangline_quota.core.state import State
+from gangline_quota.core.state import Meter, State
 from gangline_schemas import gpu_time
 from gangline_schemas.events.quota import GangMetered, JobClosed, UsageCharged
 from gangline_schemas.events.scheduling import GangAllocated, GangReleased, JobStateChanged
+
+THOUSAND = 1000
+"""CPUs are counted in thousandths."""
+
+
+class CpuTime(TypedDict, total=False):
+    """The fields of `usage.charged` of a job without GPUs."""
+
+    cpus: float
+    cpu_seconds: float
 
 
 def metered(state: State, allocated: GangAllocated, at: datetime) -> list[Decision]:
@@ -20,18 +31,20 @@ def metered(state: State, allocated: GangAllocated, at: datetime) -> list[Decisi
     job = state.active.get(allocated.job_id)
     if job is None or allocated.attempt <= job.metered:
         return []
+    need = allocated.spec.resources
     event = GangMetered(
         job_id=allocated.job_id,
         attempt=allocated.attempt,
         team=job.team,
-        gpus=allocated.world_size,
+        gpus=allocated.world_size if need.gpus else 0,
         allocated_at=at,
+        cpus=None if need.gpus else need.cpu_thousandths(allocated.world_size) / THOUSAND,
     )
     return [Decision(allocated.job_id, event)]
 
 
 def charged(state: State, released: GangReleased, at: datetime) -> list[Decision]:
-    """Charge GPUs times seconds between the two events; nothing when no meter runs."""
+    """Charge GPUs (or CPUs) times seconds between the two; nothing when no meter runs."""
     meter = state.meters.get((released.job_id, released.attempt))
     if meter is None:
         return []
@@ -44,8 +57,16 @@ def charged(state: State, released: GangReleased, at: datetime) -> list[Decision
         allocated_at=meter.allocated_at,
         released_at=at,
         gpu_seconds=gpu_time.seconds(amount),
+        **_cpu_time(meter, at),
     )
     return [Decision(released.job_id, event)]
+
+
+def _cpu_time(meter: Meter, at: datetime) -> CpuTime:
+    if meter.gpus:
+        return {}
+    amount = gpu_time.gpu_us(meter.cpus, meter.allocated_at, at)
+    return {"cpus": meter.cpus / THOUSAND, "cpu_seconds": gpu_time.seconds(amount) / THOUSAND}
 
 
 def closed(state: State, changed: JobStateChanged) -> list[Decision]:

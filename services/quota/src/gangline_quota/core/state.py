@@ -20,7 +20,7 @@ REJECTED_KEPT = 10_000
 REQUESTS_KEPT = 10_000
 TEAMS_FILE_USER = "teams-file"
 """The user of requests that come from the file of teams read at the start."""
-Total = Literal["charged", "forgotten"]
+Total = Literal["charged", "forgotten", "cpu_charged", "cpu_forgotten"]
 
 
 class RequestRef(NamedTuple):
@@ -53,6 +53,7 @@ class ActiveJob:
     metered: int = 0
     gpu_us: int = 0
     saved: bool = False
+    cpu_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,20 +67,22 @@ class EndedJob:
     ended_at: datetime
     gpu_us: int = 0
     saved: bool = False
+    cpu_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Meter:
-    """GPUs that one attempt holds since `allocated_at`."""
+    """GPUs that one attempt holds since `allocated_at`; `cpus`: thousandths, without GPUs."""
 
     team: str
     gpus: int
     allocated_at: datetime
+    cpus: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The last `team.budget.changed` of a team."""
+    """The last `team.budget.changed` of a team, or `team.cpu_budget.changed` with CPU-hours."""
 
     month: str
     exhausted: bool
@@ -94,7 +97,9 @@ class State:
       again, a later change by request stays.
     - `allocated`: GPUs under meters by team. `spent_us`: charged GPU time by team and UTC
       month. Both leave out the teams below.
-    - `totals_us`: all GPU time "charged", and the part of it whose jobs are "forgotten" since.
+    - `cpus` and `spent_cpu_us`: the same of jobs without GPUs, in thousandths of a CPU.
+    - `totals_us`: all GPU time "charged", and the part of it whose jobs are "forgotten" since;
+      "cpu_charged" and "cpu_forgotten" are those of jobs without GPUs.
     - `approvals`: the valid uses of data, each with the name of its approver.
     - `unfinished`: the number of `active` jobs by team.
     - `taken`: ids of forgotten jobs that have checkpoints.
@@ -105,6 +110,9 @@ class State:
     budgets: dict[str, Budget] = field(default_factory=dict)
     allocated: dict[str, int] = field(default_factory=dict)
     spent_us: dict[tuple[str, str], int] = field(default_factory=dict)
+    cpu_budgets: dict[str, Budget] = field(default_factory=dict)
+    cpus: dict[str, int] = field(default_factory=dict)
+    spent_cpu_us: dict[tuple[str, str], int] = field(default_factory=dict)
     totals_us: dict[Total, int] = field(default_factory=dict)
     active: dict[str, ActiveJob] = field(default_factory=dict)
     ended: dict[str, EndedJob] = field(default_factory=dict)

@@ -60,7 +60,7 @@ def explain_new(plan: Plan, policy: Policy, decided: list[Event]) -> None:
 
 
 def _expire(plan: Plan, tick: TickRun) -> None:
-    for job_id in list(plan.state.live):
+    for job_id in [*plan.state.live, *plan.state.cpu_live]:
         job = plan.state.jobs[job_id]
         if job.gang is None:
             continue

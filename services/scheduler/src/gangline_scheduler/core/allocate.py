@@ -15,7 +15,7 @@ from gangline_schemas.job import JobSpec, JobState
 
 
 def allocate(plan: Plan, job: Job, placement: Placement) -> None:
-    """Write the allocation, and that the job is scheduled.
+    """Write the allocation, and that the job is scheduled. A part without GPUs is one rank.
 
     Raises InvariantViolated if it took GPUs that are reserved for another, or a worker crosses a
     node.
@@ -35,7 +35,7 @@ def allocate(plan: Plan, job: Job, placement: Placement) -> None:
                 copies_port=info.copies_port,
             )
         )
-        first_rank += len(part.gpus)
+        first_rank += len(part.gpus) or 1
     lead = nodes[placement.parts[0].node_id]
     ports = lead.info.rendezvous_ports
     event = GangAllocated(

@@ -6,6 +6,7 @@ gangs are kept off nodes whose agents are outdated by them (nodes.py). Then, for
 2. A full scheduling pass, if that freed or added capacity, raised a limit or removed a job from the
    queue. If it only added a job to the queue, a trial of that job (cycle.py); others are stopped
    for it if it is urgent or owed (preemption_plan.py).
+3. Jobs without GPUs, with what all that leaves (cpu_jobs.py). Nothing before sees them.
 On a tick: the actions of the policy in its order (actions.py), then features that all parts know
 (rollout.py).
 
@@ -22,6 +23,7 @@ from gangline_bus.decision import BaseDecider, Decision, Input, Tick
 from gangline_scheduler.core import (
     actions,
     checkpoints,
+    cpu_jobs,
     cycle,
     invariants,
     jobs,
@@ -61,6 +63,7 @@ from gangline_schemas.events.quota import (
     RestoreAdmitted,
     TeamBudgetChanged,
     TeamConfigured,
+    TeamCpuBudgetChanged,
 )
 from gangline_schemas.events.scheduling import (
     GangReleased,
@@ -68,6 +71,7 @@ from gangline_schemas.events.scheduling import (
     NodeAdmitted,
     NodeUncordoned,
     TeamBudgetNoted,
+    TeamCpuBudgetNoted,
     TeamNoted,
 )
 from gangline_schemas.events.workers import NodeJoined, NodeLeaving, WorkerExited, WorkerStarted
@@ -113,10 +117,12 @@ class Scheduler(BaseDecider[State, None]):
         before = len(plan.decisions)
         if isinstance(item, Tick):
             actions.run(plan, self._policy, self._limits)
+            cpu_jobs.tick(plan, self._policy, before)
             rollout.enable(plan, self._features)
         elif isinstance(item, Received):
             _take(plan, item.envelope.data, self._limits)
-            self._schedule(plan, item.envelope.data, before)
+            self._schedule(state, plan, item.envelope.data, before)
+            cpu_jobs.follow(plan, self._policy, before)
             rollout.note(plan, item.envelope)
         return plan.decisions
 
@@ -124,8 +130,8 @@ class Scheduler(BaseDecider[State, None]):
         """Invariants that do not hold; see invariants.py."""
         return invariants.violations(state)
 
-    def _schedule(self, plan: Plan, cause: Event, before: int) -> None:
-        """`before`: the decisions that this input did not lead to."""
+    def _schedule(self, state: State, plan: Plan, cause: Event, before: int) -> None:
+        """`state`: as it was; `before`: the decisions that this input did not lead to."""
         new = len(plan.decisions) > before
         if isinstance(cause, DrainAdmitted) and new:
             relocate.leave(plan, self._policy)
@@ -135,7 +141,7 @@ class Scheduler(BaseDecider[State, None]):
         if isinstance(cause, JobAdmitted):
             if decided and cause.job_id in plan.state.pending:
                 self._joined(plan, cause.job_id)
-        elif any(_makes_room(event) for event in decided):
+        elif any(_makes_room(state, plan, event) for event in decided):
             cycle.run_pass(plan, self._policy, most_fruitless=cycle.MOST_FRUITLESS)
         actions.explain_new(plan, self._policy, decided)
 
@@ -146,19 +152,36 @@ class Scheduler(BaseDecider[State, None]):
         preemption_plan.stop_for(plan, self._policy, job_id)
 
 
-def _makes_room(event: Event) -> bool:
-    """Whether a waiting job may fit after this event that did not before."""
-    if isinstance(
-        event, GangReleased | NodeAdmitted | NodeUncordoned | TeamNoted | TeamBudgetNoted
-    ):
-        return True
-    return isinstance(event, JobStateChanged) and event.previous is JobState.PENDING
+def _makes_room(state: State, plan: Plan, event: Event) -> bool:
+    """Whether a waiting job with GPUs may fit after this event that did not before."""
+    match event:
+        case TeamNoted() | TeamBudgetNoted():
+            return True
+        case NodeAdmitted(node=info):
+            return bool(info.gpus)
+        case NodeUncordoned(node_id=node_id):
+            node = plan.state.nodes.get(node_id)
+            return node is None or bool(node.info.gpus)
+        case GangReleased(job_id=job_id):
+            return not cpu_jobs.is_cpu_job(state, plan, job_id)
+        case JobStateChanged(job_id=job_id, previous=JobState.PENDING):
+            return not cpu_jobs.is_cpu_job(state, plan, job_id)
+    return False
 
 
 def _note_team(plan: Plan, config: TeamConfig) -> None:
     known = plan.state.teams.get(config.team)
     if known is None or known.config != config:
         plan.add(config.team, TeamNoted(config=config))
+
+
+def _note_budget(plan: Plan, event: TeamBudgetChanged | TeamCpuBudgetChanged) -> None:
+    of_gpus = isinstance(event, TeamBudgetChanged)
+    known = plan.state.over_budget if of_gpus else plan.state.over_cpu_budget
+    if known.get(event.team) != (event.month if event.exhausted else None):
+        noted = TeamBudgetNoted if of_gpus else TeamCpuBudgetNoted
+        spent = noted(team=event.team, month=event.month, exhausted=event.exhausted)
+        plan.add(event.team, spent)
 
 
 def _take(  # noqa: C901, PLR0912 - one case for each input type
@@ -209,6 +232,5 @@ def _take(  # noqa: C901, PLR0912 - one case for each input type
             nodes.drain(plan, event.node_id, on=event.drain, move_jobs=event.move_jobs)
         case TeamConfigured():
             _note_team(plan, event.config)
-        case TeamBudgetChanged(team=team, month=month, exhausted=exhausted):
-            if plan.state.over_budget.get(team) != (month if exhausted else None):
-                plan.add(team, TeamBudgetNoted(team=team, month=month, exhausted=exhausted))
+        case TeamBudgetChanged() | TeamCpuBudgetChanged():
+            _note_budget(plan, event)

@@ -21,7 +21,7 @@ def put_node(state: State, node: Node) -> None:
         state.failed.pop(node_id, None)
         if node.down == "failed" and node.down_at is not None:
             state.failed[node_id] = node.down_at
-    if node.schedulable:
+    if node.schedulable and node.info.gpus:
         empty = state.empty.get(node_id)
         if empty is None or known is None or known.info is not node.info:
             empty = empty_of(node, levels=state.levels, mix_from=state.mix_from)
@@ -42,8 +42,11 @@ def reindex(state: State) -> None:
         state.levels, state.mix_from = policy.levels, policy.mix_from
         order = ORDERS.get(policy.order)
     state.queue = PendingIndex(state.queue.slot_of if order is None else order.slot)
+    state.cpu_queue = PendingIndex(state.cpu_queue.slot_of)
     state.free, state.empty, state.unreservable = FreeIndex(), FreeIndex(), Searches()
     for job_id in state.pending:
         state.queue.add(state.jobs[job_id])
+    for job_id in state.cpu_pending:
+        state.cpu_queue.add(state.jobs[job_id])
     for node in list(state.nodes.values()):
         put_node(state, node)

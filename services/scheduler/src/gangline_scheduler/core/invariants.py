@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from itertools import pairwise
 
 from gangline_scheduler.core.free_node import empty_of, left_on
+from gangline_scheduler.core.policy.cpu_room import Room, taken, unused
 from gangline_scheduler.core.policy.reservation import Reservation
 from gangline_scheduler.core.state import State
 from gangline_scheduler.core.usage import line_of
@@ -34,6 +35,7 @@ def violations(state: State) -> list[str]:
         *ceilings(state),
         *states_agree(state),
         *reserved_gpus_are_coming(state),
+        *cpus_are_not_shared(state),
     ]
 
 
@@ -67,10 +69,10 @@ def one_gang_per_gpu(state: State) -> list[str]:
 def whole_gangs(state: State) -> list[str]:
     """2. A gang has all its GPUs or none, and its ranks are 0 .. world size - 1.
 
-    An elastic gang has a number of GPUs that it may have.
+    An elastic gang has a number of GPUs that it may have. Without GPUs each node has one rank.
     """
     found: list[str] = []
-    for job_id in state.live:
+    for job_id in (*state.live, *state.cpu_live):
         job = state.jobs[job_id]
         if job.gang is None:
             found.append(f"{job_id} counts as live and has no gang")
@@ -79,9 +81,12 @@ def whole_gangs(state: State) -> list[str]:
         for part in job.gang.nodes:
             if part.first_rank != next_rank:
                 found.append(f"{job_id}: rank {next_rank} is nowhere")
-            next_rank = part.first_rank + len(part.gpus)
+            next_rank = part.ranks.stop
+        if job.cpu_only and len({part.node_id for part in job.gang.nodes}) < next_rank:
+            found.append(f"{job_id} has several ranks on a node")
         if next_rank != job.gang.world_size or next_rank not in job.spec.sizes:
-            found.append(f"{job_id} has {next_rank} of its {job.gpus} GPUs")
+            of = "nodes" if job.cpu_only else "GPUs"
+            found.append(f"{job_id} has {next_rank} of its {job.spec.resources.ranks} {of}")
     return found
 
 
@@ -92,7 +97,7 @@ def live_attempts(state: State) -> list[str]:
     """
     return [
         f"{job_id}: attempt {job.gang.attempt} is live and {job.attempt} is the newest"
-        for job_id in state.live
+        for job_id in (*state.live, *state.cpu_live)
         if (job := state.jobs[job_id]).gang is not None and job.gang.attempt != job.attempt
     ]
 
@@ -126,19 +131,39 @@ def states_agree(state: State) -> list[str]:
     """5, in part: a job with a gang is in a state with one; one that waits has none."""
     jobs, waits = state.jobs, JobState.PENDING
     found = [
-        f"{job_id} is {jobs[job_id].state} and has GPUs"
-        for job_id in state.live
+        f"{job_id} is {jobs[job_id].state} and has GPUs or CPUs"
+        for job_id in (*state.live, *state.cpu_live)
         if jobs[job_id].state not in _WITH_GANG
     ]
     found += [
         f"{job_id} waits and is {job.state}"
-        for job_id in state.pending
+        for job_id in (*state.pending, *state.cpu_pending)
         if (job := jobs[job_id]).state is not waits or job.gang is not None
     ]
-    if len(state.pending) + len(state.live) != len(state.jobs):
-        found.append(
-            f"{len(state.jobs)} jobs, but {len(state.pending)} wait and {len(state.live)} run"
-        )
+    wait = len(state.pending) + len(state.cpu_pending)
+    run = len(state.live) + len(state.cpu_live)
+    if wait + run != len(state.jobs):
+        found.append(f"{len(state.jobs)} jobs, but {wait} wait and {run} run")
+    return found
+
+
+def cpus_are_not_shared(state: State) -> list[str]:
+    """8. Gangs never have more CPUs or memory of a node than it has: of nodes with CPU jobs."""
+    names = {
+        part.node_id
+        for job_id in state.cpu_live
+        if (gang := state.jobs[job_id].gang) is not None
+        for part in gang.nodes
+    }
+    found = []
+    for name in sorted(names):
+        node = state.nodes[name]
+        left = unused(node).less(taken(node))
+        if not left.holds(Room()) and node.schedulable:
+            found.append(
+                f"{name} has {-min(0, left.cpus) / 1000:g} CPUs and "
+                f"{-min(0, left.memory) / 1000:g} GB less than its gangs use"
+            )
     return found
 
 
@@ -246,7 +271,7 @@ def consistent(state: State) -> list[str]:
     empty = {
         node_id: empty_of(node, levels=levels, mix_from=mix_from)
         for node_id, node in state.nodes.items()
-        if node.schedulable
+        if node.schedulable and node.info.gpus
     }
     free = {node_id: left_on(whole, state.nodes[node_id]) for node_id, whole in empty.items()}
     if free != {node.node_id: node for node in state.free.nodes()}:
@@ -255,13 +280,15 @@ def consistent(state: State) -> list[str]:
         found.append("the number of free GPUs is wrong")
     if empty != {node.node_id: node for node in state.empty.nodes()}:
         found.append("the empty nodes differ from what nodes say")
+    if sorted(state.cpu_queue.ids()) != sorted(state.cpu_pending):
+        found.append("the queue differs from the jobs without GPUs that wait")
     if sorted(state.queue.ids()) != sorted(state.pending):
         found.append("the queue differs from the jobs that wait")
     live = {job_id for job_id, job in state.jobs.items() if job.gang is not None}
-    if live != set(state.live):
+    if live != {*state.live, *state.cpu_live}:
         found.append("the live jobs differ from those with a gang")
     allocations = {
-        (node_id, job_id) for node_id, node in state.nodes.items() for job_id, _ in node.allocations
+        (node_id, job_id) for node_id, node in state.nodes.items() for job_id in node.jobs
     }
     gangs = {
         (part.node_id, job_id)

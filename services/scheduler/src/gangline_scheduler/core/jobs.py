@@ -209,6 +209,18 @@ def _waiting(plan: Plan, job_id: str) -> Job | None:
     return job if waits else None
 
 
+def yield_cpus(plan: Plan, job_id: str, node_id: str) -> None:
+    """A job without GPUs gives its CPUs to a gang with GPUs at once, and waits again."""
+    job = plan.state.jobs[job_id]
+    if job.gang is not None and job.gang.stop is not None:
+        finish_stop(plan, job_id)
+        return
+    why = f"a gang with GPUs needs its CPUs or memory on {node_id}"
+    plan.move(job_id, JobState.PREEMPTED, why)
+    plan.release(plan.state.jobs[job_id], ReleaseReason.PREEMPTED)
+    _wait_again(plan, job_id, f"waits again: {why}")
+
+
 def exceed_runtime(plan: Plan, job: Job) -> None:
     """The job has had GPUs for longer than it may: save, stop, fail."""
     _stop(plan, job, StopReason.MAX_RUNTIME)

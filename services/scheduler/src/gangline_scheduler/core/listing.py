@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
+from gangline_scheduler.core import cpu_jobs
 from gangline_scheduler.core.model import Job
 from gangline_scheduler.core.policy.config import Policy
 from gangline_scheduler.core.policy.order import FairShare, in_order, own_rank
@@ -56,7 +57,10 @@ class Place:
 
 
 def listed(state: State, now: datetime, policy: Policy) -> Iterator[Place]:
-    """`starting_order` with scores: the formula's in the order `fair`, else the place."""
+    """`starting_order` with scores: the formula's in the order `fair`, else the place.
+
+    Behind them the jobs without GPUs, which have a queue of their own.
+    """
     order = policy.order
     for place, (job, first) in enumerate(_walk(state, now, policy), 1):
         score = order.rank(job, state, now)[1] if isinstance(order, FairShare) else float(place)
@@ -64,6 +68,8 @@ def listed(state: State, now: datetime, policy: Policy) -> Iterator[Place]:
         if first or isinstance(order, FairShare):
             because = "restart" if job.restarting else "guarantee" if first else ""
         yield Place(job, score, because)
+    for place, job in enumerate(cpu_jobs.in_order(state), 1):
+        yield Place(job, float(place), "restart" if job.restarting else "")
 
 
 def order_parts(state: State, job: Job, now: datetime, policy: Policy) -> OrderParts | None:

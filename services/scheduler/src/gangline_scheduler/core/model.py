@@ -77,7 +77,7 @@ class Gang:
 
     @property
     def world_size(self) -> int:
-        """Ranks, which is GPUs."""
+        """Ranks, which is GPUs; of a gang without GPUs nodes."""
         return len(self.members)
 
     @property
@@ -185,6 +185,11 @@ class Job:
         return self.spec.resources.gpus
 
     @property
+    def cpu_only(self) -> bool:
+        """Whether it has no GPUs: cpu_jobs.py places it, and no search for GPUs looks at it."""
+        return self.spec.resources.gpus == 0
+
+    @property
     def fewest(self) -> int:
         """GPUs that are enough for it: all of them, unless it is elastic."""
         return self.spec.resources.min_gpus or self.gpus
@@ -192,7 +197,7 @@ class Job:
     @property
     def allocated_gpus(self) -> int:
         """GPUs of the live gang; 0 without one. An elastic gang may have fewer than `gpus`."""
-        return self.gang.world_size if self.gang is not None else 0
+        return self.gang.world_size if self.gang is not None and not self.cpu_only else 0
 
     def ran_by(self, now: datetime) -> float:
         """Seconds for which its attempts have had GPUs, the live one included."""
@@ -338,6 +343,8 @@ class NodeAllocation:
     @classmethod
     def of(cls, gpus: tuple[int, ...], need: Demand | Resources, team: str) -> NodeAllocation:
         """The resources of a gang with this demand on these GPUs."""
+        if isinstance(need, Resources) and need.gpus == 0:
+            return cls((), need.cpus or 0.0, need.memory_gb or 0.0, team)
         count = len(gpus)
         return cls(gpus, count * need.cpus_per_gpu, count * need.memory_per_gpu_gb, team)
 
@@ -358,6 +365,7 @@ class Node:
     `drained` ones take no gangs; `moving_since`: since when gangs there move to others.
     `outdated`: the oldest accepted release, of a node whose agent is older: it takes no gangs.
     `allocations` is by job, over all incarnations: GPUs are busy until their gang is released.
+    `cpu_allocations` are those of jobs without GPUs, of which no search for GPUs knows.
     """
 
     info: NodeInfo
@@ -370,6 +378,12 @@ class Node:
     allocations: tuple[tuple[str, NodeAllocation], ...] = ()
     down_at: datetime | None = None
     outdated: str | None = None
+    cpu_allocations: tuple[tuple[str, NodeAllocation], ...] = ()
+
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        """The jobs whose gangs have a part of it, those with GPUs first."""
+        return tuple(job_id for job_id, _ in (*self.allocations, *self.cpu_allocations))
 
     @property
     def kept_off(self) -> bool:

@@ -48,7 +48,7 @@ def leaving(plan: Plan, event: NodeLeaving | NodeLeft) -> None:
     if node is None or node.down is not None:
         return
     _cordon(plan, event.node_id, event.incarnation, "leaving")
-    for job_id, _ in node.allocations:
+    for job_id in node.jobs:
         jobs.drain_gang(plan, job_id)
 
 
@@ -140,7 +140,7 @@ def check_agents(plan: Plan, oldest: str | None) -> None:
 
 def _end_waits(plan: Plan, node: Node) -> None:
     """No checkpoint comes from here: gangs that failed and waited for one start again."""
-    for job_id, _ in node.allocations:
+    for job_id in node.jobs:
         jobs.restart_if_saved(plan, job_id)
 
 

@@ -19,6 +19,12 @@ from gangline_schemas.events.workers import SampleRange
 from gangline_schemas.job import JobState
 
 
+def _cpu_seconds(job: Job, held_s: float) -> float | None:
+    if not job.cpu_only or job.gang is None:
+        return None
+    return job.spec.resources.cpu_thousandths(job.gang.world_size) / 1000 * held_s
+
+
 class Plan(plan.Plan[State, None]):
     """With the decisions that change a job's state and its gang."""
 
@@ -79,7 +85,8 @@ class Plan(plan.Plan[State, None]):
                 attempt=job.gang.attempt,
                 reason=reason,
                 allocated_at=job.gang.allocated_at,
-                gpu_seconds=job.gang.world_size * held_s,
+                gpu_seconds=job.allocated_gpus * held_s,
+                cpu_seconds=_cpu_seconds(job, held_s),
                 avoid_nodes=avoid_nodes,
                 avoid_required=avoid_required,
                 left_out=left_out,

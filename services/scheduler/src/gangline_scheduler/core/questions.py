@@ -18,6 +18,7 @@ from statistics import median, quantiles
 
 from gangline_bus.codec import Received
 from gangline_bus.decision import Tick
+from gangline_scheduler.core import cpu_questions
 from gangline_scheduler.core.allocate import next_demand
 from gangline_scheduler.core.cycle import reservations
 from gangline_scheduler.core.decide import Scheduler
@@ -28,7 +29,7 @@ from gangline_scheduler.core.policy.config import Policy
 from gangline_scheduler.core.policy.configured import limits_in
 from gangline_scheduler.core.policy.placement import place
 from gangline_scheduler.core.policy.reasons import Explainer, Reason
-from gangline_scheduler.core.policy.share import Ceilings
+from gangline_scheduler.core.policy.share import STUCK, Ceilings
 from gangline_scheduler.core.policy.statement import Statement
 from gangline_scheduler.core.reserved_gpus import free_for
 from gangline_scheduler.core.state import State, fork
@@ -72,6 +73,8 @@ def moment(state: State, *runs: str | None) -> State:
 
 def explain(state: State, job_id: str, now: datetime, policy: Policy) -> JobExplained | None:
     """Why a pending job waits, and until when; None when no such job waits."""
+    if job_id in state.cpu_pending:
+        return cpu_questions.explain(state, state.jobs[job_id])
     if job_id not in state.pending:
         return None
     job = state.jobs[job_id]
@@ -111,7 +114,7 @@ def what_if(state: State, spec: JobSpec, now: datetime, policy: Policy) -> WhatI
         for decision in scheduler.decide(trial, None, item, now):
             trial = scheduler.evolve(trial, decision, now)
             events.append(decision.event)
-        if job_id not in trial.pending:
+        if not trial.is_pending(job_id):
             break
     found = _would(state, trial, job_id, events, spec, now, policy)
     return found.model_copy(update={"quota": _quota(state, spec.team)})
@@ -133,8 +136,9 @@ def _would(
     victims = _victims(before, reserved, events)
     for event in own:
         if isinstance(event, GangAllocated):
+            gpus = sum(len(part.gpus) for part in event.nodes)
             return WhatIfAnswer(
-                starts="now", gpus=event.world_size, start=now, level=event.level,
+                starts="now", gpus=gpus, start=now, level=event.level,
                 nodes=tuple(
                     StartsOn(node_id=part.node_id, gpus=len(part.gpus), indexes=part.gpus)
                     for part in event.nodes
@@ -153,8 +157,11 @@ def _would(
             message=f"GPUs are freed for it: {reserved.reason}",
         )  # fmt: skip
     eta = waiting.outlook.eta if waiting is not None else None
+    later = eta is not None
+    if waiting is not None and spec.resources.gpus == 0:
+        later = waiting.code not in STUCK
     return WhatIfAnswer(
-        starts="never" if eta is None else "later",
+        starts="later" if later else "never",
         gpus=spec.resources.gpus,
         start=eta,
         waiting=waiting,

@@ -12,7 +12,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, NamedTuple
 
-from gangline_scheduler.core.model import Job
+from gangline_scheduler.core.model import Avoid, Job
 
 
 class Slot(NamedTuple):
@@ -29,6 +29,35 @@ class Slot(NamedTuple):
 SlotOf = Callable[[Job], Slot]
 _PLACED_BY = ("priority", "waiting_since", "restarting", "avoid", "ran_s", "attempt", "resize_to")
 """Values that may change while a job waits and that a slot may depend on."""
+
+
+class CpuGroup(NamedTuple):
+    """Pending jobs without GPUs that fit or fail together and of which the oldest goes first."""
+
+    restarting: bool
+    priority: int
+    team: str
+    cpus: float
+    memory_gb: float
+    nodes: int
+    labels: tuple[tuple[str, str], ...]
+    avoid: tuple[Avoid, ...]
+
+
+def cpu_slot(job: Job) -> Slot:
+    """The place of a job without GPUs (policy/cpu_order.py)."""
+    need = job.spec.resources
+    group = CpuGroup(
+        job.restarting,
+        job.priority,
+        job.team,
+        need.cpus or 0.0,
+        need.memory_gb or 0.0,
+        need.ranks,
+        tuple(sorted(job.spec.node_labels.items())),
+        job.avoid,
+    )
+    return Slot(group, (job.waiting_since, job.submitted_at, job.job_id))
 
 
 class PendingIndex:

@@ -51,6 +51,10 @@ def leave(plan: Plan, policy: Policy) -> None:
             gang = plan.state.jobs[job_id].gang
             if gang is not None and gang.stop is None and (late or gang.unseen):
                 _leave(plan, policy, job_id, anyway=late)
+        for job_id, _ in node.cpu_allocations:
+            gang = plan.state.jobs[job_id].gang
+            if gang is not None and (late or gang.unseen):
+                jobs.drain_gang(plan, job_id)
 
 
 def saved(plan: Plan, policy: Policy, event: CheckpointCommitted) -> None:
@@ -61,7 +65,11 @@ def saved(plan: Plan, policy: Policy, event: CheckpointCommitted) -> None:
     if event.checkpoint.attempt != job.attempt or job.resume != event.checkpoint:
         return
     nodes = (plan.state.nodes[part.node_id] for part in job.gang.nodes)
-    if any(node.moving_since is not None for node in nodes):
+    if not any(node.moving_since is not None for node in nodes):
+        return
+    if job.cpu_only:
+        jobs.drain_gang(plan, event.job_id)
+    else:
         _leave(plan, policy, event.job_id, anyway=False)
 
 

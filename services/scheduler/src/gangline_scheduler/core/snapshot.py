@@ -19,17 +19,19 @@ DERIVED = frozenset(
         "queue",
         "free",
         "empty",
+        "cpu_queue",
         "used",
         "used_models",
+        "used_cpus",
         "restarting",
         "failed",
         "unreservable",
     }
 )
 CONFIGURED = frozenset({"levels", "mix_from"})
-ORDERS = frozenset({"pending", "live"})
+ORDERS = frozenset({"pending", "live", "cpu_pending", "cpu_live"})
 
-VERSION = 1
+VERSION = 2
 """The format of the state: docs/guides/upgrades.md says when to count it up."""
 
 
@@ -38,10 +40,16 @@ def codec(initial: Callable[[], State]) -> DataclassCodec[State]:
     return DataclassCodec(
         initial,
         version=VERSION,
+        converters={1: _without_cpu_jobs},
         left_out=DERIVED | CONFIGURED,
         rebuild=rebuild,
         derived=_derived,
     )
+
+
+def _without_cpu_jobs(name: str, value: object) -> tuple[str, object]:
+    """Version 1 knew no jobs without GPUs: what version 2 adds is empty."""
+    return name, value
 
 
 def _derived(state: State) -> Iterable[str]:
@@ -50,6 +58,7 @@ def _derived(state: State) -> Iterable[str]:
     yield from sorted(f"empty {node!r}" for node in state.empty.nodes())
     yield from sorted(f"used {team} {gpus}" for team, gpus in state.used.items() if gpus)
     yield from sorted(f"used {key} {gpus}" for key, gpus in state.used_models.items() if gpus)
+    yield from sorted(f"used CPUs {team} {cpus}" for team, cpus in state.used_cpus.items() if cpus)
     yield from sorted(f"restarting {job_id}" for job_id in state.restarting)
     yield from sorted(f"failed {node_id} {at}" for node_id, at in state.failed.items())
 

@@ -16,7 +16,7 @@ from gangline_scheduler.core.ended_runs import EndedRun
 from gangline_scheduler.core.free import FreeIndex
 from gangline_scheduler.core.free_node import LEVELS
 from gangline_scheduler.core.model import Job, Node, Part, ReservedGpus, Runtime, Team, Usage, Wait
-from gangline_scheduler.core.queue import PendingIndex, Slot
+from gangline_scheduler.core.queue import PendingIndex, Slot, cpu_slot
 from gangline_scheduler.core.searches import Searches
 from gangline_schemas.events.policy import PolicyConfigured
 from gangline_schemas.isolation import Isolation
@@ -32,7 +32,8 @@ class State:
     `lost`: incarnations that failed before they joined here, by node. `left`: nodes that said they
     leave, the last to do so last; the newest are remembered. `reserved`: GPUs that are being freed
     for a job, by its id. `runtimes`: what each team's last jobs took, newest last. `over_budget`:
-    the month whose budget a team has spent. `usage`: what teams use and used, with a half-life.
+    the month whose budget a team has spent. `over_cpu_budget`: the same of jobs without GPUs.
+    `usage`: what teams use and used, with a half-life.
     `moved`: when gangs were stopped to defragment, in the last hour before the newest of them.
     `parts`: processes by (service, instance); `features` that all know, and since when.
     `policy`: the settings that decisions follow, as the log says; None before it says any.
@@ -42,6 +43,8 @@ class State:
     no gang ran there; `used` GPUs by team, with those of the teams below it, and `used_models`
     by team and model; `restarting`: pending jobs that failed; `failed` nodes and since
     when, oldest first; `unreservable`: gangs that would not fit if all that runs had ended.
+    Jobs without GPUs have their own: `cpu_pending`, `cpu_queue`, `cpu_live`, and `used_cpus`
+    (thousandths by team, with the teams below it); all others are of jobs and nodes with GPUs.
     `levels` and `mix_from` (free_node.empty_of) are those of `policy`, or of the configuration.
     """
 
@@ -53,6 +56,7 @@ class State:
     left: dict[str, None] = field(default_factory=dict)
     reserved: dict[str, ReservedGpus] = field(default_factory=dict)
     over_budget: dict[str, str] = field(default_factory=dict)
+    over_cpu_budget: dict[str, str] = field(default_factory=dict)
     usage: dict[str, Usage] = field(default_factory=dict)
     runtimes: dict[str, tuple[Runtime, ...]] = field(default_factory=dict)
     moved: tuple[datetime, ...] = ()
@@ -65,6 +69,10 @@ class State:
     live: dict[str, None] = field(default_factory=dict)
     free: FreeIndex = field(default_factory=FreeIndex)
     empty: FreeIndex = field(default_factory=FreeIndex)
+    cpu_pending: dict[str, None] = field(default_factory=dict)
+    cpu_queue: PendingIndex = field(default_factory=lambda: PendingIndex(cpu_slot))
+    cpu_live: dict[str, None] = field(default_factory=dict)
+    used_cpus: dict[str, int] = field(default_factory=dict)
     used: dict[str, int] = field(default_factory=dict)
     used_models: dict[tuple[str, str], int] = field(default_factory=dict)
     restarting: dict[str, None] = field(default_factory=dict)
@@ -72,6 +80,10 @@ class State:
     unreservable: Searches = field(default_factory=Searches)
     levels: tuple[str, ...] = LEVELS
     mix_from: Isolation | None = None
+
+    def is_pending(self, job_id: str) -> bool:
+        """Whether a job is pending, with GPUs or without."""
+        return job_id in self.pending or job_id in self.cpu_pending
 
     @property
     def free_gpus(self) -> int:
@@ -112,6 +124,7 @@ def _copied(
         left=copied(state.left),
         reserved=dict(state.reserved),
         over_budget=dict(state.over_budget),
+        over_cpu_budget=dict(state.over_cpu_budget),
         usage=dict(state.usage),
         runtimes=dict(state.runtimes),
         moved=state.moved,
@@ -124,6 +137,10 @@ def _copied(
         live=copied(state.live),
         free=index(state.free),
         empty=index(state.empty),
+        cpu_pending=copied(state.cpu_pending),
+        cpu_queue=state.cpu_queue.copy(),
+        cpu_live=copied(state.cpu_live),
+        used_cpus=dict(state.used_cpus),
         used=dict(state.used),
         used_models=dict(state.used_models),
         restarting=dict(state.restarting),

@@ -19,11 +19,17 @@ HALF_LIFE_S = 7 * 24 * 3600.0
 
 def take(state: State, job: Job, gang: Gang, at: datetime) -> None:
     """A gang of this job got its GPUs."""
-    _change(state, job, gang, at, 1)
+    if job.cpu_only:
+        _count_cpus(state, job, gang, 1)
+    else:
+        _change(state, job, gang, at, 1)
 
 
 def give_back(state: State, job: Job, gang: Gang, at: datetime) -> None:
     """It gave them back. A team that had too many since its limit was lowered is excused less."""
+    if job.cpu_only:
+        _count_cpus(state, job, gang, -1)
+        return
     _change(state, job, gang, at, -1)
     for name in line_of(state.teams, job.team):
         team = state.teams[name]
@@ -37,10 +43,15 @@ def recount(state: State) -> None:
     """Count the use of each team again. O(jobs with a gang)."""
     state.used.clear()
     state.used_models.clear()
+    state.used_cpus.clear()
     for job_id in state.live:
         job = state.jobs[job_id]
         if job.gang is not None:
             _count(state, job, job.gang, 1)
+    for job_id in state.cpu_live:
+        job = state.jobs[job_id]
+        if job.gang is not None:
+            _count_cpus(state, job, job.gang, 1)
 
 
 def move(state: State, at: datetime) -> None:
@@ -88,6 +99,13 @@ def _count(state: State, job: Job, gang: Gang, sign: int) -> None:
         for model, count in gang.models:
             key = (name, model)
             state.used_models[key] = state.used_models.get(key, 0) + sign * count
+
+
+def _count_cpus(state: State, job: Job, gang: Gang, sign: int) -> None:
+    """Of a gang without GPUs: it counts for no share of those with GPUs."""
+    cpus = sign * job.spec.resources.cpu_thousandths(gang.world_size)
+    for name in [*line_of(state.teams, job.team)] or [job.team]:
+        state.used_cpus[name] = state.used_cpus.get(name, 0) + cpus
 
 
 def _decayed(usage: Usage, now: datetime) -> tuple[float, float, float]:

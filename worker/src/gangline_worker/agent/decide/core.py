@@ -206,8 +206,7 @@ class AgentCore:
             return out
         assignment = mine[0]
         ranks = {
-            assignment.first_rank + local: Rank(RankKey(key, assignment.first_rank + local), local)
-            for local in range(len(assignment.gpus))
+            rank: Rank(RankKey(key, rank), local) for local, rank in enumerate(assignment.ranks)
         }
         self._gangs[key] = Gang(key, event, assignment, self._node.incarnation, ranks)
         return [*out, Prepare(key, event, assignment)]

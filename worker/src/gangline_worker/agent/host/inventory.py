@@ -118,16 +118,24 @@ def gpu_statuses(indexes: tuple[int, ...]) -> tuple[GpuStatus, ...]:
     return tuple(found)
 
 
-def take_inventory(labels: Labels, *, slots: int | None, ports: tuple[int, ...]) -> NodeInfo:
+def take_inventory(
+    labels: Labels,
+    *,
+    slots: int | None,
+    ports: tuple[int, ...],
+    cpus: float | None = None,
+    memory_gb: float | None = None,
+) -> NodeInfo:
     """The node as it offers itself. `slots` CPU slots are offered instead of GPUs when given.
 
-    Without both, one slot for each CPU. `ports` are its rendezvous ports.
+    Without both, one slot for each CPU. With 0 slots it takes jobs without GPUs alone. `ports` are
+    its rendezvous ports. `cpus`, `memory_gb`: offered instead of what the machine has.
     """
-    memory_gb = psutil.virtual_memory().total / _GIB
-    cpus = len(os.sched_getaffinity(0))
+    memory_gb = memory_gb or psutil.virtual_memory().total / _GIB
+    here = len(os.sched_getaffinity(0))
     gpus = find_gpus() if slots is None else ()
     if not gpus:
-        count = slots if slots is not None else cpus
+        count = slots if slots is not None else here
         gpus = tuple(
             GpuInfo(index=index, model="cpu", memory_gb=memory_gb / count) for index in range(count)
         )
@@ -139,7 +147,8 @@ def take_inventory(labels: Labels, *, slots: int | None, ports: tuple[int, ...])
         rack=labels.rack,
         block=labels.block,
         gpus=gpus,
-        cpus=float(cpus),
+        cpu_only=not gpus,
+        cpus=cpus or float(here),
         memory_gb=memory_gb,
         rendezvous_ports=ports,
         release=RELEASE,

@@ -9,12 +9,24 @@ from __future__ import annotations
 
 import contextlib
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 from gangline_worker.agent.decide.keys import GangKey
 
 AGENTS_OWN = "gangline-agent"
 _NEEDED = frozenset({"memory", "pids"})
+_PERIOD_US = 100_000
+_LEAST_QUOTA_US = 1000
+"""The kernel's least."""
+
+
+@dataclass(frozen=True, slots=True)
+class GangLimits:
+    """The limits of all processes of a gang on this node; `cpus` None: no limit."""
+
+    memory_bytes: int
+    cpus: float | None = None
 
 
 class Groups:
@@ -31,16 +43,27 @@ class Groups:
         own.mkdir(exist_ok=True)
         (own / "cgroup.procs").write_text("0", "ascii")
         (base / "cgroup.subtree_control").write_text("+memory +pids", "ascii")
+        self._limits_cpus = "cpu" in offered and self._share_out_cpus()
 
-    def make(self, gang: GangKey, memory_bytes: int, processes: int) -> Path:
+    def make(self, gang: GangKey, limits: GangLimits, processes: int) -> Path:
         """The file by which a process joins the gang's group. Raises OSError."""
         folder = self._folder(gang)
         folder.mkdir(exist_ok=True)
-        (folder / "memory.max").write_text(str(memory_bytes), "ascii")
+        (folder / "memory.max").write_text(str(limits.memory_bytes), "ascii")
+        if limits.cpus is not None and self._limits_cpus:
+            quota_us = max(_LEAST_QUOTA_US, round(limits.cpus * _PERIOD_US))
+            (folder / "cpu.max").write_text(f"{quota_us} {_PERIOD_US}", "ascii")
         with contextlib.suppress(FileNotFoundError):  # a kernel without swap
             (folder / "memory.swap.max").write_text("0", "ascii")
         (folder / "pids.max").write_text(str(processes), "ascii")
         return folder / "cgroup.procs"
+
+    def _share_out_cpus(self) -> bool:
+        """Whether the CPUs of groups below can be limited."""
+        with contextlib.suppress(OSError):
+            (self._base / "cgroup.subtree_control").write_text("+cpu", "ascii")
+            return True
+        return False
 
     def remove(self, gang: GangKey) -> None:
         """End all that is in the gang's group; the group goes now, or with a later one."""

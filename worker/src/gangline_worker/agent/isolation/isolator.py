@@ -31,7 +31,7 @@ from gangline_worker.agent.host.forked import Forked
 
 from .cold_start import Launch, start_cold
 from .files import Owner, acting_as, give
-from .groups import Groups, delegated_group
+from .groups import GangLimits, Groups, delegated_group
 from .interpreter import closed_above, interpreter_places, places_of
 from .metadata import block_metadata
 from .sandbox import Confinement, Mounts, Sandbox, begin_sandbox, finish_sandbox
@@ -140,14 +140,14 @@ class Isolator:
         """The user of a team; None where all ranks run as the agent's."""
         return self._owners.of(team) if self._has(Isolation.USER) else None
 
-    def enter(self, gang: GangKey, show: Sequence[Path], memory_bytes: int, start: Start) -> None:
+    def enter(self, gang: GangKey, show: Sequence[Path], limits: GangLimits, start: Start) -> None:
         """Make the gang's sandbox and group, as far as the level has them.
 
         `show` is what the sandbox has of what it hides. Raises OSError.
         """
         with self._lock:
             if self._has(Isolation.LIMITS) and self._groups is not None:
-                file = self._groups.make(gang, memory_bytes, self._bounds.processes)
+                file = self._groups.make(gang, limits, self._bounds.processes)
                 self._group_files[gang] = file
         if not self._has(Isolation.NAMESPACES):
             return
@@ -158,8 +158,8 @@ class Isolator:
         mounts = Mounts(
             hide=hide,
             show=(*below, *show),
-            shm_bytes=max(_LEAST_BYTES, memory_bytes // 2),
-            tmp_bytes=max(_LEAST_BYTES, memory_bytes // 4),
+            shm_bytes=max(_LEAST_BYTES, limits.memory_bytes // 2),
+            tmp_bytes=max(_LEAST_BYTES, limits.memory_bytes // 4),
         )
 
         def begin() -> Sandbox:
@@ -285,7 +285,7 @@ class Isolator:
         give(place, owner)
         with acting_as(owner):
             (place / "by-the-agent").touch()
-        self.enter(_TRIAL, [place], _TRIAL_BYTES, lambda begin: begin())
+        self.enter(_TRIAL, [place], GangLimits(_TRIAL_BYTES), lambda begin: begin())
         confinement = self.confinement(_TRIAL, owner, 1 << 30)
         lacking = _run(place, confinement, _WRITES)
         if lacking is not None or not self._has(Isolation.LIMITS):

@@ -68,7 +68,7 @@ def rank_environment(
     operators: Mapping[str, str] = _NO_VARIABLES,
     mlflow: Mapping[str, str] = _NO_VARIABLES,
 ) -> dict[str, str]:
-    """All variables of one rank. `gpus` is its CUDA_VISIBLE_DEVICES, "" on CPU slots.
+    """All variables of one rank. `gpus` is its CUDA_VISIBLE_DEVICES, "" if it has none.
 
     The job's own win over `operators`, and these over what the platform only suggests. With
     another MLflow server in them, `mlflow` is left out: it has a token of the platform.
@@ -80,7 +80,7 @@ def rank_environment(
     always = {
         **base_environment(paths),
         **network_variables([node.address for node in nodes], assignment.address),
-        "OMP_NUM_THREADS": str(max(1, int(spec.resources.cpus_per_gpu))),
+        "OMP_NUM_THREADS": str(max(1, int(spec.resources.cpus or spec.resources.cpus_per_gpu))),
         "XDG_CACHE_HOME": str(paths.cache),
         "TORCHINDUCTOR_CACHE_DIR": str(paths.cache / "torchinductor"),
         **(mlflow if URI not in own else {}),
@@ -88,7 +88,7 @@ def rank_environment(
         "RANK": str(assignment.first_rank + local_rank),
         "LOCAL_RANK": str(local_rank),
         "WORLD_SIZE": str(allocation.world_size),
-        "LOCAL_WORLD_SIZE": str(len(assignment.gpus)),
+        "LOCAL_WORLD_SIZE": str(len(assignment.ranks)),
         "GROUP_RANK": str(node_rank),
         "GROUP_WORLD_SIZE": str(len(nodes)),
         "ROLE_RANK": str(assignment.first_rank + local_rank),

@@ -184,7 +184,7 @@ class Preparer:
             packed = fetch_bundle(self._store, allocation.team, spec.code_bundle, bundles)
             unpack(packed, work / "code")
         give(work, owner)
-        ranks = range(assignment.first_rank, assignment.first_rank + len(assignment.gpus))
+        ranks = assignment.ranks
         resume, peers = None, self._round(allocation)
         if (ref := allocation.resume) is not None:
             share = None  # another job: perhaps of another strategy

@@ -56,17 +56,19 @@ def _(state: State, event: GangAllocated, at: datetime) -> None:
     job = _compare_estimate(state, job, at)
     job = replace(job, attempt=event.attempt, gang=gang, avoid=(), restarting=False, resize_to=None)
     put_job(state, job)
-    state.live[event.job_id] = None
+    (state.cpu_live if job.cpu_only else state.live)[event.job_id] = None
     usage.take(state, job, gang, at)
     need = event.spec.resources
     for part in event.nodes:
         allocation = NodeAllocation.of(part.gpus, need, event.team)
         node = state.nodes[part.node_id]
         led = node.led + (1 if part.first_rank == 0 else 0)
-        put_node(
-            state,
-            replace(node, allocations=(*node.allocations, (event.job_id, allocation)), led=led),
-        )
+        taken = (event.job_id, allocation)
+        if job.cpu_only:
+            changed = replace(node, cpu_allocations=(*node.cpu_allocations, taken), led=led)
+        else:
+            changed = replace(node, allocations=(*node.allocations, taken), led=led)
+        put_node(state, changed)
 
 
 @fold.on(GpusReserved)
@@ -118,9 +120,13 @@ def _(state: State, event: GangReleased, at: datetime) -> None:
     job, gang = _live(state, event.job_id, event.attempt)
     for part in gang.nodes:
         node = state.nodes[part.node_id]
-        allocations = tuple(item for item in node.allocations if item[0] != event.job_id)
-        put_node(state, replace(node, allocations=allocations))
-    del state.live[event.job_id]
+        if job.cpu_only:
+            left = tuple(item for item in node.cpu_allocations if item[0] != event.job_id)
+            put_node(state, replace(node, cpu_allocations=left))
+        else:
+            left = tuple(item for item in node.allocations if item[0] != event.job_id)
+            put_node(state, replace(node, allocations=left))
+    del (state.cpu_live if job.cpu_only else state.live)[event.job_id]
     usage.give_back(state, job, gang, at)
     part_of = {part.node_id: part.incarnation for part in gang.nodes}
     avoid = tuple(
@@ -144,7 +150,7 @@ def _(state: State, event: GangReleased, at: datetime) -> None:
         left_out=event.left_out or job.left_out,
     )
     put_job(state, job)
-    if event.reason is ReleaseReason.SUCCEEDED:
+    if event.reason is ReleaseReason.SUCCEEDED and not job.cpu_only:
         _remember_runtime(state, job)
     drop_if_over(state, job, at)
 

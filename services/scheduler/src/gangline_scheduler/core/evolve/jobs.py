@@ -68,7 +68,7 @@ def _(state: State, event: JobStateChanged, at: datetime) -> None:
                 job, state=event.state, waiting_since=at, waiting=None, start_estimate=None
             )
         put_job(state, job)
-        if event.job_id not in state.pending:
+        if event.job_id not in state.pending and event.job_id not in state.cpu_pending:
             _wait(state, job)
     else:
         job = replace(job, state=event.state)
@@ -121,10 +121,16 @@ def put_job(state: State, job: Job) -> None:
     """Keep a job as it is now, and its place in the queue."""
     if job.job_id in state.pending:
         state.queue.replace(state.jobs[job.job_id], job)
+    elif job.job_id in state.cpu_pending:
+        state.cpu_queue.replace(state.jobs[job.job_id], job)
     state.jobs[job.job_id] = job
 
 
 def _wait(state: State, job: Job) -> None:
+    if job.cpu_only:
+        state.cpu_pending[job.job_id] = None
+        state.cpu_queue.add(job)
+        return
     state.pending[job.job_id] = None
     state.queue.add(job)
     if job.restarting:
@@ -136,6 +142,9 @@ def _wait_no_more(state: State, job_id: str) -> None:
         del state.pending[job_id]
         state.queue.remove(state.jobs[job_id])
         state.restarting.pop(job_id, None)
+    elif job_id in state.cpu_pending:
+        del state.cpu_pending[job_id]
+        state.cpu_queue.remove(state.jobs[job_id])
 
 
 def _leads_further(point: CheckpointRef, kept: tuple[CheckpointRef, ...]) -> bool:

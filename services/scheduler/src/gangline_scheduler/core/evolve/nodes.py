@@ -82,7 +82,7 @@ def _forget_left(state: State, node_id: str) -> None:
     if len(state.left) <= LEFT_NODES_KEPT:
         return
     for first in state.left:
-        if not state.nodes[first].allocations:
+        if not state.nodes[first].jobs:
             del state.left[first], state.nodes[first]
             return
 
@@ -93,13 +93,13 @@ def _forget_gone(state: State, at: datetime) -> None:
     One that comes back after that joins again.
     """
     old = takewhile(lambda entry: at - entry[1] > REMEMBERED, state.failed.items())
-    for node_id in [node_id for node_id, _ in old if not state.nodes[node_id].allocations]:
+    for node_id in [node_id for node_id, _ in old if not state.nodes[node_id].jobs]:
         del state.failed[node_id]
         del state.nodes[node_id]
     while state.left:
         first = next(iter(state.left))
         since = state.nodes[first].down_at
-        if since is None or at - since <= REMEMBERED or state.nodes[first].allocations:
+        if since is None or at - since <= REMEMBERED or state.nodes[first].jobs:
             break
         del state.left[first]
         del state.nodes[first]

@@ -10,7 +10,13 @@ from gangline_scheduler.core.indexes import reindex
 from gangline_scheduler.core.model import Part, Team
 from gangline_scheduler.core.state import State
 from gangline_schemas.events.policy import PolicyConfigured
-from gangline_schemas.events.scheduling import FeatureEnabled, PartNoted, TeamBudgetNoted, TeamNoted
+from gangline_schemas.events.scheduling import (
+    FeatureEnabled,
+    PartNoted,
+    TeamBudgetNoted,
+    TeamCpuBudgetNoted,
+    TeamNoted,
+)
 
 
 @fold.on(TeamNoted)
@@ -34,6 +40,14 @@ def _(state: State, event: TeamBudgetNoted, _at: datetime) -> None:
         state.over_budget[event.team] = event.month
     else:
         state.over_budget.pop(event.team, None)
+
+
+@fold.on(TeamCpuBudgetNoted)
+def _(state: State, event: TeamCpuBudgetNoted, _at: datetime) -> None:
+    if event.exhausted:
+        state.over_cpu_budget[event.team] = event.month
+    else:
+        state.over_cpu_budget.pop(event.team, None)
 
 
 @fold.on(PartNoted)

@@ -107,7 +107,9 @@ def returning(state: State, now: datetime, within: timedelta) -> Returns:
     found: list[tuple[datetime, FreeNode]] = []
     for node_id in state.failed:
         node = state.nodes[node_id]
-        if node.down_at is not None and not node.kept_off and now < node.down_at + within:
+        if not node.info.gpus or node.down_at is None:
+            continue
+        if not node.kept_off and now < node.down_at + within:
             whole = empty_of(node, levels=state.levels, mix_from=state.mix_from)
             found.append((node.down_at + within, whole))
     return found

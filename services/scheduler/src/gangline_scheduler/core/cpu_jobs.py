@@ -1,0 +1,173 @@
+"""Jobs without GPUs: which start, where, and which stop for a gang with GPUs.
+
+They have a queue of their own: those that start again first, then by priority, then the team that
+uses the fewest CPUs for such jobs, then the oldest. A job that does not fit holds up none behind
+it, unless it has waited longer than the policy's `reserve_after`: then its nodes are closed to them
+(policy/cpu_placement.py).
+
+After each input and tick: jobs without GPUs stop where a gang with GPUs was placed and needs their
+CPUs or memory. Then jobs without GPUs start, if any wait and room may have come. Cost: nothing
+while there are none; else O(nodes) a pass, and for each kind of job that is tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from gangline_scheduler.core import jobs
+from gangline_scheduler.core.allocate import allocate
+from gangline_scheduler.core.model import Job, Node
+from gangline_scheduler.core.plan import Plan
+from gangline_scheduler.core.policy.config import Policy
+from gangline_scheduler.core.policy.cpu_placement import CpuNodes, closest_level, teams_apart
+from gangline_scheduler.core.policy.cpu_reasons import reason
+from gangline_scheduler.core.policy.cpu_room import Room, over_limit, taken, unused
+from gangline_scheduler.core.policy.placement import Part, Placement
+from gangline_scheduler.core.state import State
+from gangline_schemas.base import Event
+from gangline_schemas.events.scheduling import (
+    GangAllocated,
+    GangReleased,
+    JobReprioritized,
+    JobStateChanged,
+    JobWaiting,
+    NodeAdmitted,
+    NodeUncordoned,
+    TeamCpuBudgetNoted,
+    TeamNoted,
+)
+from gangline_schemas.job import JobState
+
+REASONED = 50
+"""So many of those that wait get a reason on a tick."""
+
+
+def follow(plan: Plan, policy: Policy, before: int) -> None:
+    """Stops and starts jobs without GPUs after the decisions since `before`."""
+    decided = [decision.event for decision in plan.decisions[before:]]
+    _yield(plan, decided)
+    if plan.state.cpu_pending and any(_may_start(event) for event in decided):
+        _start(plan, policy)
+        _explain_new(plan, policy, decided)
+
+
+def tick(plan: Plan, policy: Policy, before: int) -> None:
+    """The same on a tick, and reasons."""
+    _yield(plan, [decision.event for decision in plan.decisions[before:]])
+    if not plan.state.cpu_pending:
+        return
+    nodes = _start(plan, policy)
+    if policy.give_reasons:
+        for job_id in [*plan.state.cpu_pending][:REASONED]:
+            _explain(plan, nodes, plan.state.jobs[job_id])
+
+
+def is_cpu_job(before: State, plan: Plan, job_id: str) -> bool:
+    """Whether a decision is about a job without GPUs, which may have ended since `before`."""
+    job = before.jobs.get(job_id) or plan.state.jobs.get(job_id)
+    return job is not None and job.cpu_only
+
+
+def in_order(state: State) -> list[Job]:
+    """Those that wait, as they stand in the queue now."""
+    waiting = (state.jobs[job_id] for job_id in state.cpu_pending)
+    return sorted(waiting, key=lambda job: _place(state, job))
+
+
+def _may_start(event: Event) -> bool:
+    if isinstance(event, JobStateChanged):
+        return event.state is JobState.PENDING
+    return isinstance(
+        event,
+        GangReleased
+        | NodeAdmitted
+        | NodeUncordoned
+        | TeamNoted
+        | TeamCpuBudgetNoted
+        | JobReprioritized,
+    )
+
+
+def _start(plan: Plan, policy: Policy) -> CpuNodes:
+    """Start those that fit, in order; a kind of which one does not fit is left out."""
+    nodes = CpuNodes(plan.state)
+    groups = plan.state.cpu_queue.groups()
+    heads = dict.fromkeys(groups, 0)
+    closed = False
+    while heads:
+        state = plan.state
+        first = {group: state.jobs[groups[group][at][-1]] for group, at in heads.items()}
+        group = min(first, key=lambda one: _place(state, first[one]))
+        job, places = first[group], groups[group]
+        if over_limit(state, job) is not None:
+            del heads[group]
+            continue
+        parts = nodes.place(job)
+        if parts is not None:
+            level = closest_level([plan.state.nodes[name] for name in parts], plan.state.levels)
+            allocate(plan, job, Placement(tuple(Part(name, ()) for name in parts), level))
+            heads[group] += 1
+            if heads[group] == len(places):
+                del heads[group]
+            continue
+        if not closed and plan.now - job.waiting_since > policy.reserve_after:
+            closed = nodes.close_for(job)
+        del heads[group]
+    return nodes
+
+
+def _place(state: State, job: Job) -> tuple[bool, int, int, datetime, datetime, str]:
+    used = state.used_cpus.get(job.team, 0)
+    first = not job.restarting, job.priority, used
+    return *first, job.waiting_since, job.submitted_at, job.job_id
+
+
+def _yield(plan: Plan, decided: Sequence[Event]) -> None:
+    """Stop jobs without GPUs whose CPUs or memory a gang with GPUs has now."""
+    touched = {
+        part.node_id: event.team
+        for event in decided
+        if isinstance(event, GangAllocated)
+        for part in event.nodes
+        if part.gpus
+    }
+    for node_id, team in touched.items():
+        while (job_id := _in_the_way(plan.state, plan.state.nodes[node_id], team)) is not None:
+            jobs.yield_cpus(plan, job_id, node_id)
+
+
+def _in_the_way(state: State, node: Node, team: str) -> str | None:
+    """The next job without GPUs that must stop here: the least urgent one, the youngest first."""
+    there = [state.jobs[job_id] for job_id, _ in node.cpu_allocations]
+    apart = teams_apart(state, node)
+    if any(name != team for name in apart):
+        there = [job for job in there if job.team != team]
+    elif unused(node).less(taken(node)).holds(Room()):
+        return None
+    ordered = [
+        (job.priority, job.gang.allocated_at, job.job_id) for job in there if job.gang is not None
+    ]
+    return max(ordered)[-1] if ordered else None
+
+
+def _explain_new(plan: Plan, policy: Policy, decided: Sequence[Event]) -> None:
+    if not policy.give_reasons:
+        return
+    names = [
+        event.job_id
+        for event in decided
+        if isinstance(event, JobStateChanged) and event.job_id in plan.state.cpu_pending
+    ]
+    nodes = CpuNodes(plan.state) if names else None
+    for name in dict.fromkeys(names):
+        job = plan.state.jobs[name]
+        if nodes is not None and job.waiting is None:
+            _explain(plan, nodes, job)
+
+
+def _explain(plan: Plan, nodes: CpuNodes, job: Job) -> None:
+    found = reason(plan.state, nodes, job)
+    if job.waiting is not None and job.waiting.code == found.code:
+        return
+    plan.add(job.job_id, JobWaiting(job_id=job.job_id, code=found.code, message=found.message))

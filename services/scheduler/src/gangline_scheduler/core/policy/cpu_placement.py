@@ -1,0 +1,103 @@
+"""Where a job without GPUs goes: one rank on each of its nodes, nodes without GPUs first.
+
+Among these the nodes that it fills best, then by name. A job that has waited longer than the guard
+and does not fit closes the nodes that it will have, those with the most room, to jobs behind it.
+Cost: O(nodes) for each kind of job that is tried in a pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gangline_scheduler.core.free_node import path_of
+from gangline_scheduler.core.model import CLUSTER, NODE, Job, Node
+from gangline_scheduler.core.policy.cpu_room import Room, beside_gpus, kept_for, need_of, taken
+from gangline_scheduler.core.state import State
+
+
+class CpuNodes:
+    """The nodes in one pass, with what jobs without GPUs may still take of each."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        kept = kept_for(state)
+        nodes = (node for node in state.nodes.values() if node.schedulable)
+        self._whole = {node.info.node_id: (node, beside_gpus(node, kept)) for node in nodes}
+        self._left = {name: whole.less(taken(node)) for name, (node, whole) in self._whole.items()}
+        self._closed: set[str] = set()
+
+    def place(self, job: Job) -> list[str] | None:
+        """The nodes of its ranks, in order; None, and nothing taken, if it does not fit now."""
+        need, count = need_of(job), job.spec.resources.ranks
+        fitting = [name for name in self.fitting(job, need) if name not in self._closed]
+        if len(fitting) < count:
+            return None
+        chosen = sorted(fitting, key=lambda name: self._preference(name, need, job))[:count]
+        for name in chosen:
+            self._left[name] = self._left[name].less(need)
+        return sorted(chosen)
+
+    def close_for(self, job: Job) -> bool:
+        """Keep jobs behind this one off the nodes that it will have; whether there are such."""
+        need, count = need_of(job), job.spec.resources.ranks
+        able = [name for name in self.able(job, need) if name not in self._closed]
+        if len(able) < count:
+            return False
+        able.sort(key=lambda name: (-self._left[name].cpus, -self._left[name].memory, name))
+        self._closed.update(able[:count])
+        return True
+
+    def fitting(self, job: Job, need: Room) -> list[str]:
+        """The nodes that hold a rank of it now."""
+        return [
+            name
+            for name, left in self._left.items()
+            if left.holds(need) and self._accepts(self._whole[name][0], job, now=True)
+        ]
+
+    def able(self, job: Job, need: Room) -> list[str]:
+        """The nodes that would hold a rank of it if no other job without GPUs ran there."""
+        return [
+            name
+            for name, (node, whole) in self._whole.items()
+            if whole.holds(need) and self._accepts(node, job, now=False)
+        ]
+
+    def largest(self) -> Room:
+        """The most CPUs and the most memory that a job without GPUs may have of one node."""
+        wholes = [whole for _, whole in self._whole.values()] or [Room()]
+        cpus, memory = max(one.cpus for one in wholes), max(one.memory for one in wholes)
+        return Room(max(0, cpus), max(0, memory))
+
+    def _preference(self, name: str, need: Room, job: Job) -> tuple[bool, bool, int, int, str]:
+        left = self._left[name].less(need)
+        avoided = any(item.node_id == name for item in job.avoid)
+        return avoided, bool(self._whole[name][0].info.gpus), left.cpus, left.memory, name
+
+    def _accepts(self, node: Node, job: Job, *, now: bool) -> bool:
+        """Whether its labels, its past failures and its isolation let the job run there."""
+        labels = node.info.labels
+        if any(labels.get(name) != value for name, value in job.spec.node_labels.items()):
+            return False
+        for item in job.avoid:
+            if item.required and (item.node_id, item.admission) == (
+                node.info.node_id,
+                node.admission,
+            ):
+                return False
+        return not now or all(team == job.team for team in teams_apart(self._state, node))
+
+
+def closest_level(nodes: Sequence[Node], levels: tuple[str, ...]) -> str:
+    """The closest level that holds all these nodes."""
+    paths = [path_of(node, levels) for node in nodes]
+    same = (len({path[at] for path in paths}) == 1 for at in range(len(levels) + 2))
+    return (NODE, *levels, CLUSTER)[[*same].index(True)]
+
+
+def teams_apart(state: State, node: Node) -> list[str]:
+    """The teams that run on a node that holds one team's gangs at a time; [] on others."""
+    mix_from, isolation = state.mix_from, node.info.isolation
+    if mix_from is None or isolation.strength >= mix_from.strength:
+        return []
+    return [allocation.team for _, allocation in (*node.allocations, *node.cpu_allocations)]

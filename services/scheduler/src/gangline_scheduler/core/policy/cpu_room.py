@@ -1,0 +1,105 @@
+"""Room for jobs without GPUs: CPUs and memory of a node beyond what its GPUs need.
+
+A node keeps CPUs and memory for each of its free GPUs. That is the most that a rank of a gang with
+GPUs asks for, of those that run or wait, and at least the default of a rank. Gangs with GPUs never see jobs
+without: they are placed as if these were not there. If a gang asks for more than was kept, jobs
+without GPUs stop for it at once (cpu_jobs.py). So they never delay a gang with GPUs.
+
+Numbers are thousandths of a CPU and of a GB, as whole numbers: sums are exact.
+Cost: one node's allocations for its room; O(groups of pending jobs + running gangs) for `kept_for`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from gangline_scheduler.core.model import Job, Node, NodeAllocation
+from gangline_scheduler.core.policy.order import examples
+from gangline_scheduler.core.state import State
+from gangline_schemas.resources import Resources
+from gangline_schemas.teams import line
+
+
+class Room(NamedTuple):
+    """CPUs and memory, in thousandths of a CPU and of a GB."""
+
+    cpus: int = 0
+    memory: int = 0
+
+    def less(self, other: Room, times: int = 1) -> Room:
+        """The rest without so many of the other; below 0 where it is more."""
+        return Room(self.cpus - times * other.cpus, self.memory - times * other.memory)
+
+    def holds(self, need: Room) -> bool:
+        """Whether there is enough of both."""
+        return need.cpus <= self.cpus and need.memory <= self.memory
+
+
+def of_cpus(cpus: float, memory_gb: float) -> Room:
+    """So many CPUs and GB."""
+    return Room(round(cpus * 1000), round(memory_gb * 1000))
+
+
+DEFAULT_RANK = of_cpus(
+    Resources.model_fields["cpus_per_gpu"].default,
+    Resources.model_fields["memory_per_gpu_gb"].default,
+)
+"""Of a rank with a GPU, if its job says nothing."""
+
+
+def need_of(job: Job) -> Room:
+    """The request of one rank of a job without GPUs."""
+    need = job.spec.resources
+    return of_cpus(need.cpus or 0.0, need.memory_gb or 0.0)
+
+
+def over_limit(state: State, job: Job) -> str | None:
+    """Why a team of its line may not have its CPUs now; None if all may."""
+    wanted = job.spec.resources.cpu_thousandths(job.spec.resources.ranks)
+    for team in line(state.teams, job.team):
+        limit, used = team.config.cpu_limit, state.used_cpus.get(team.config.team, 0)
+        if limit is not None and used + wanted > round(limit * 1000):
+            return (
+                f"team {team.config.team} has {used / 1000:g} of its {limit:g} CPUs for jobs "
+                f"without GPUs, and the job needs {wanted / 1000:g}"
+            )
+        if team.config.team in state.over_cpu_budget:
+            return (
+                f"team {team.config.team} has spent its cpu_hours_per_month; jobs without GPUs "
+                "start again with the next month (UTC), or when it is raised"
+            )
+    return None
+
+
+def kept_for(state: State) -> Room:
+    """The part of each free GPU: the most that a rank of a gang with GPUs asks for, of each."""
+    jobs = [*examples(state), *(state.jobs[job_id] for job_id in state.live)]
+    needs = [DEFAULT_RANK]
+    for job in jobs:
+        need = job.spec.resources
+        needs.append(of_cpus(need.cpus_per_gpu, need.memory_per_gpu_gb))
+    return Room(max(need.cpus for need in needs), max(need.memory for need in needs))
+
+
+def beside_gpus(node: Node, kept: Room) -> Room:
+    """The part of a node for jobs without GPUs, with what they have now."""
+    busy = sum(len(allocation.gpus) for _, allocation in node.allocations)
+    return unused(node).less(kept, len(node.info.gpus) - busy)
+
+
+def unused(node: Node) -> Room:
+    """The part of a node that gangs with GPUs leave."""
+    whole = of_cpus(node.info.cpus, node.info.memory_gb)
+    return whole.less(total(allocation for _, allocation in node.allocations))
+
+
+def taken(node: Node) -> Room:
+    """The part of a node that jobs without GPUs have."""
+    return total(allocation for _, allocation in node.cpu_allocations)
+
+
+def total(allocations: Iterable[NodeAllocation]) -> Room:
+    """The sum of these."""
+    rooms = [of_cpus(allocation.cpus, allocation.memory_gb) for allocation in allocations]
+    return Room(sum(room.cpus for room in rooms), sum(room.memory for room in rooms))
