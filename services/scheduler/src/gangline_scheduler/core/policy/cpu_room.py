@@ -1,9 +1,9 @@
 """Room for jobs without GPUs: CPUs and memory of a node beyond what its GPUs need.
 
 A node keeps CPUs and memory for each of its free GPUs. That is the most that a rank of a gang with
-GPUs asks for, of those that run or wait, and at least the default of a rank. Gangs with GPUs never see jobs
-without: they are placed as if these were not there. If a gang asks for more than was kept, jobs
-without GPUs stop for it at once (cpu_jobs.py). So they never delay a gang with GPUs.
+GPUs asks for, of those that run or wait, and at least the default of a rank. Gangs with GPUs never
+see jobs without: they are placed as if these were not there. If a gang asks for more than was kept,
+jobs without GPUs stop for it at once (cpu_jobs.py). So they never delay a gang with GPUs.
 
 Numbers are thousandths of a CPU and of a GB, as whole numbers: sums are exact.
 Cost: one node's allocations for its room; O(groups of pending jobs + running gangs) for `kept_for`.
