@@ -17,7 +17,7 @@ from gangline_scheduler.core.state import State as SchedulerState
 from support.deciders import DECIDERS
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
-NO_FACTS = {"unreservable", "queue", "levels", "mix_from"}
+NO_FACTS = {"unreservable", "queue", "cpu_queue", "levels", "mix_from"}
 """Memories, the policy's order of facts, and the configuration's."""
 
 
