@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from gangline.errors import CliError, ExitCode
 from gangline_schemas.base import field_errors
 from gangline_schemas.job import DIFF_LIMIT_CHARS, JobSpec
-from gangline_schemas.job_file import JobFileError, read_document
+from gangline_schemas.job_file import JobDocument, JobFileError, read_document
 from gangline_schemas.yaml_core import load_yaml
 
 MAX_BUNDLE_BYTES = 64 * 1024 * 1024
@@ -51,22 +51,31 @@ def read_job_file(path: Path, overrides: Mapping[str, Any] | None = None) -> Job
     `overrides` replaces fields by dotted name (resources.gpus). Raises CliError that names the
     file and the field.
     """
-    content = _read_yaml(path)
+    content = read_fields(path).content
     apply_overrides(content, overrides or {})
-    workdir = content.get("workdir")
-    bundle = None
-    if isinstance(workdir, str):
-        folder = (path.parent / workdir).resolve()
-        if not folder.is_dir():
-            raise CliError(
-                f"{path}: workdir: there is no folder {workdir}",
-                "give a folder relative to the job file, or leave workdir out",
-                ExitCode.USAGE,
-            )
-        bundle = pack(folder)
-        content["code_bundle"] = bundle.digest
-        content.update(_checkout(folder, content))
+    bundle = pack_workdir(content, path)
     return JobFile(check_spec(content, str(path)), bundle)
+
+
+def pack_workdir(content: dict[str, Any], path: Path) -> Bundle | None:
+    """Pack the workdir that a job of this file names; its digest, commit and diff go to `content`.
+
+    None: it names none. Raises CliError.
+    """
+    workdir = content.get("workdir")
+    if not isinstance(workdir, str):
+        return None
+    folder = (path.parent / workdir).resolve()
+    if not folder.is_dir():
+        raise CliError(
+            f"{path}: workdir: there is no folder {workdir}",
+            f"give a folder relative to {path.name}, or leave workdir out",
+            ExitCode.USAGE,
+        )
+    bundle = pack(folder)
+    content["code_bundle"] = bundle.digest
+    content.update(_checkout(folder, content))
+    return bundle
 
 
 def read_overrides(settings: Sequence[str]) -> dict[str, Any]:
@@ -147,9 +156,10 @@ def pack(folder: Path) -> Bundle:
     return Bundle(data, hashlib.sha256(data).hexdigest(), len(sizes))
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
+def read_fields(path: Path) -> JobDocument:
+    """The fields of a file and their lines, unchecked. Raises CliError."""
     try:
-        return read_document(path.read_text(encoding="utf-8")).content
+        return read_document(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise CliError(f"cannot read {path}: {error.strerror}", code=ExitCode.USAGE) from None
     except UnicodeDecodeError:

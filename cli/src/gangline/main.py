@@ -36,6 +36,7 @@ from gangline.commands import (
     reproduce,
     runs,
     simulate,
+    studies,
     submit,
     sync,
     tensorboard,
@@ -53,6 +54,7 @@ app = typer.Typer(
 teams = typer.Typer(invoke_without_command=True, help="Teams, their limits and what they use.")
 snapshots = typer.Typer(no_args_is_help=True, help="Token snapshots, from which gangs train.")
 watched = typer.Typer(invoke_without_command=True, help="Alerts and their silences.")
+searches = typer.Typer(no_args_is_help=True, help="Searches for the best parameters of a job.")
 reports = typer.Typer(no_args_is_help=True, help="Use of the GPUs over a period.")
 
 
@@ -132,6 +134,16 @@ watched.command("silence")(asks_platform(alerts.silence))
 watched.command("silences")(asks_platform(alerts.silences))
 watched.command("unsilence")(asks_platform(alerts.unsilence))
 app.add_typer(watched, name="alerts", rich_help_panel="Cluster")
+searches.command("submit")(asks_platform(studies.submit))
+searches.command("list")(asks_platform(studies.list_studies))
+searches.command("show")(asks_platform(studies.show))
+searches.command("trials")(asks_platform(studies.trials))
+searches.command("best")(asks_platform(studies.best))
+searches.command("importance")(asks_platform(studies.importance))
+searches.command("stop")(asks_platform(studies.stop))
+searches.command("export")(asks_platform(studies.export))
+searches.command("import")(studies.import_study)
+app.add_typer(searches, name="study", rich_help_panel="Runs")
 snapshots.command("prepare")(data.prepare)
 snapshots.command("index")(data.index)
 snapshots.command("verify")(data.verify)

@@ -43,6 +43,8 @@ _UNKNOWN = "extra_forbidden"
 _TOO_SHORT = "too_short"
 _NOT_DERIVED = "default_factory_not_called"
 ERRORS_SHOWN = 100
+WHOLE = "(body)"
+"""The field of an error about all of a value."""
 _PATH_CHARS = 200
 _COLLECTIONS = frozenset({"list", "tuple", "set", "frozenset", "dict"})
 _IDENTIFIER = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
@@ -158,7 +160,7 @@ def field_errors(
         message = in_words(item["type"], item["msg"], item.get("ctx", {}))
         if item["type"] == _UNKNOWN:
             message += _nearest(model, item["loc"])
-        found.append(FieldError(field=path or prefix or "(body)", message=message))
+        found.append(FieldError(field=path or prefix or WHOLE, message=message))
     return tuple(found)
 
 

@@ -12,9 +12,9 @@ from gangline.connection import find_gateway
 from gangline.sdk.alerts import Alerts
 from gangline.sdk.cluster import Cluster
 from gangline.sdk.health import Health
-from gangline.sdk.jobs import Jobs
 from gangline.sdk.results import Results
 from gangline.sdk.runs import Runs
+from gangline.sdk.studies import Studies
 from gangline.sdk.uploads import Uploads
 
 __all__ = ["Gangline", "connect"]
@@ -36,5 +36,5 @@ def connect(
     return Gangline(find_gateway(url, token, folder, notice=notice))
 
 
-class Gangline(Jobs, Results, Runs, Uploads, Alerts, Cluster, Health):
+class Gangline(Studies, Results, Runs, Uploads, Alerts, Cluster, Health):
     """A client of one gateway. Use it as a context manager, or call `close`."""

@@ -74,6 +74,9 @@ class TrainConfig(BaseModel):
     collective_timeout_s: float = Field(default=300.0, gt=0)
     # what is kept
     checkpoint_every_steps: int = Field(default=0, ge=0, description="0: by time alone.")
+    eval_every_steps: int = Field(
+        default=0, ge=0, description="Report eval_loss so often, and at the end; 0: never."
+    )
     checkpoint_interval_s: float = Field(default=600.0, gt=0)
     log_every_steps: int = Field(default=1, ge=1)
 

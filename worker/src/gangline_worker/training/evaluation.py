@@ -50,13 +50,19 @@ class Evaluator:
         self._inputs = torch.from_numpy(batch.inputs).to(world.device)
         self._targets = torch.from_numpy(batch.targets).to(world.device)
 
-    def measure(self) -> Evaluation:
-        """One forward pass; the mean over all ranks, the same on each."""
+    def measure(self) -> Evaluation | None:
+        """The loss as it is recorded with a save; None: it is not finite."""
+        found = self.loss()
+        if not math.isfinite(found):
+            return None
+        return Evaluation(position=EVALUATION_POSITION, samples=self._samples, loss=found)
+
+    def loss(self) -> float:
+        """One forward pass; the mean over all ranks, the same on each. In nats a byte."""
         loss = self._model.loss(self._inputs, self._targets)
         mine = 0.0 if loss is None else loss.item()
         news = StepNews(loss=mine, data_wait_s=0.0, has_loss=loss is not None)
-        found = exchange(news, self._world.control).loss
-        return Evaluation(position=EVALUATION_POSITION, samples=self._samples, loss=found)
+        return exchange(news, self._world.control).loss
 
 
 def validate(
@@ -75,10 +81,10 @@ def validate(
     if not all_agree(world.control, ok=all_finite(local_weights(tensors))):
         raise RefusedError("its weights are not finite")
     found = evaluator.measure()
+    if found is None:
+        raise RefusedError("its outputs are not finite")
     if (found.position, found.samples) != (recorded.position, recorded.samples):
         raise RefusedError("its loss was recorded over other samples")
-    if not math.isfinite(found.loss):
-        raise RefusedError("its outputs are not finite")
     if abs(found.loss - recorded.loss) > TOLERANCE * max(1.0, abs(recorded.loss)):
         raise RefusedError(
             f"its evaluation loss is {found.loss:.6f}, and {recorded.loss:.6f} was recorded"

@@ -203,7 +203,7 @@ class Trainer:
         """
         summary = exchange(self._news(result), self.world.control)
         if result is not None:
-            self._report(result, summary)
+            self._report(result, summary, self._evaluate_if_due())
         _check(summary)
         sound = result is not None and self._is_sound(summary.loss)
         while True:
@@ -291,7 +291,7 @@ class Trainer:
             no_data=self._feed.failed,
         )
 
-    def _report(self, result: StepResult, summary: StepSummary) -> None:
+    def _report(self, result: StepResult, summary: StepSummary, eval_loss: float | None) -> None:
         now = time.perf_counter()
         step_s, self._ended = now - self._ended, now
         metrics = {
@@ -314,6 +314,8 @@ class Trainer:
                 "mfu": tokens_per_s * self._flops_per_token / peak,
                 "data_wait_s": summary.data_wait_s,
             }
+            if eval_loss is not None:
+                metrics["eval_loss"] = eval_loss
             if self._peak.measured:
                 metrics["mfu_peak_measured"] = 1.0
             if self.step % self.config.log_every_steps == 0 or self.step == self.config.steps:
@@ -345,7 +347,7 @@ class Trainer:
 
     def _open_evaluator(self) -> Evaluator | None:
         """Its batch is read once, before anything else reads ahead."""
-        if not (records_losses() or validates()):
+        if not (records_losses() or validates() or self.config.eval_every_steps):
             return None
         size, layout = self.config.batch_size, self.layout
         batch = self.data.batch(
@@ -353,12 +355,22 @@ class Trainer:
         )
         return Evaluator(self.model, self.world, batch, self.config.batch_size)
 
+    def _evaluate_if_due(self) -> float | None:
+        every = self.config.eval_every_steps
+        last = self.step == self.config.steps
+        if self._evaluator is None or not every or (self.step % every and not last):
+            return None
+        with doing("evaluating"):
+            found = self._evaluator.loss()
+        self._clock.take()  # not the work of a step
+        return found
+
     def _evaluate(self) -> Evaluation | None:
         if self._evaluator is None:
             return None
         found = self._evaluator.measure()
         self._clock.take()  # not the work of a step
-        return found if math.isfinite(found.loss) else None
+        return found
 
     def _finish(self) -> None:
         """Wait for the last save and see that every rank's is whole, and of finite weights."""

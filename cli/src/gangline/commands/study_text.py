@@ -1,0 +1,198 @@
+"""Studies and trials as people read them: lines and tables of at most 80 columns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from gangline import render
+from gangline.render import NONE, Column
+from gangline_schemas.api.studies import (
+    BestSoFar,
+    ParameterImportance,
+    ParetoFront,
+    Study,
+    StudyDetail,
+    StudyPlan,
+    Trial,
+)
+from gangline_schemas.study_space import Value
+
+ENOUGH = 50
+"""From fewer completed trials, importances say little."""
+_PARAMETERS = 4
+_WIDTH = 11
+_BAR = 30
+
+
+def plan(found: StudyPlan, packed: str) -> str:
+    """The trials of a study, its space, and the job of one trial."""
+    spec = found.spec
+    goals = ", ".join(f"{each.direction} {each.metric}" for each in spec.objective)
+    job = found.job
+    command = job.run.strip().splitlines()[0] if job.run else " ".join(job.command)
+    limits = spec.limits
+    most = f", {limits.gpu_hours:g} GPU-hours at most" if limits.gpu_hours else ""
+    rows = [
+        ("study", f"{spec.name}, team {spec.team}, {goals}"),
+        ("search", f"{spec.sampler}, {render.count(len(spec.space), 'parameter')}{_points(found)}"),
+        ("stopping", spec.stopping.kind),
+        ("trials", f"{found.trials}, {limits.parallel} at a time{most}"),
+        ("each runs", render.shorten(render.plain(command), 64)),
+        ("each has", render.count(job.resources.gpus, "GPU")),
+    ]
+    if packed:
+        rows.append(("workdir", packed))
+    lines = [render.labelled(name, text, _WIDTH) for name, text in rows]
+    return "\n".join([*lines, *(render.labelled("note", note, _WIDTH) for note in found.notes)])
+
+
+def _points(found: StudyPlan) -> str:
+    return "" if found.points is None else f", a grid of {found.points:,.0f} points"
+
+
+def progress(study: Study) -> str:
+    """`12 of 40 trials ended, 4 run, best eval_loss 2.31 by trial 7`."""
+    counts = study.trials
+    ended = counts.completed + counts.pruned + counts.failed
+    text = f"{ended} of {counts.limit} trials ended, {counts.running} run"
+    if study.best is not None:
+        text += f", best {study.objectives[0].metric} {render.number(study.best.value)}"
+        text += f" by trial {study.best.number}"
+    return text
+
+
+def ending(study: Study) -> str:
+    """How a study ended."""
+    why = study.reason.replace("_", " ")
+    lines = [render.wrap(f"{study.study_id} has ended ({why}): {progress(study)}")]
+    if study.message:
+        lines.append(render.wrap(study.message, "  "))
+    return "\n".join(lines)
+
+
+def studies(now: datetime) -> tuple[Column[Study], ...]:
+    """The columns of a list of studies."""
+    return (
+        Column("STUDY", lambda study: study.study_id, whole=True),
+        Column("TEAM", lambda study: study.team, flexible=True),
+        Column("STATE", lambda study: study.state),
+        Column("TRIALS", lambda study: f"{study.trials.total}/{study.trials.limit}", right=True),
+        Column("BEST", _best_value, right=True),
+        Column("GPU H", lambda study: render.number(study.gpu_hours), right=True),
+        Column("AGE", lambda study: render.short_age(study.created_at, now), right=True),
+    )
+
+
+def _best_value(study: Study) -> str:
+    return NONE if study.best is None else render.number(study.best.value)
+
+
+def description(study: StudyDetail, now: datetime) -> str:
+    """A study on several lines."""
+    counts = study.trials
+    states = ("waiting", "running", "paused", "completed", "pruned", "failed")
+    parts = [f"{getattr(counts, name)} {name}" for name in states if getattr(counts, name)]
+    why = f" ({study.reason.replace('_', ' ')})" if study.reason else ""
+    limit = f" of {study.gpu_hours_limit:g}" if study.gpu_hours_limit else ""
+    goals = ", ".join(f"{each.direction} {each.metric}" for each in study.objectives)
+    rows = [
+        ("state", f"{study.state}{why}"),
+        ("team", f"{study.team}, user {study.user}, project {study.project or NONE}"),
+        ("objective", goals),
+        ("search", f"{study.sampler}, stopping {study.stopping}, seed {study.seed}"),
+        ("trials", f"{counts.total} of {counts.limit}: {', '.join(parts) or 'none yet'}"),
+        ("GPU-hours", f"{render.number(study.gpu_hours)}{limit}"),
+        ("began", f"{render.age(study.created_at, now)} ago"),
+        ("ended", f"{render.age(study.ended_at, now)} ago" if study.ended_at else NONE),
+        ("MLflow", study.experiment),
+    ]
+    lines = [study.study_id]
+    lines += [render.labelled(f"  {name}", text, 14) for name, text in rows if text != NONE]
+    if study.message:
+        lines.append(render.wrap(study.message, "  "))
+    if study.best is not None:
+        best_of = f"trial {study.best.number} ({study.best.job_id})"
+        lines.append(f"  best        {render.number(study.best.value)} by {best_of}")
+        lines += _parameters(study.best.parameters, "    ")
+    return "\n".join(lines)
+
+
+def _parameters(parameters: Mapping[str, Value], indent: str) -> list[str]:
+    width = max((len(name) for name in parameters), default=0)
+    return [
+        render.wrap(f"{name.ljust(width)}  {value(each)}", indent)
+        for name, each in parameters.items()
+    ]
+
+
+def value(found: Value) -> str:
+    """A parameter's value: numbers rounded, texts as they are."""
+    if isinstance(found, float):
+        return render.number(found)
+    return found if isinstance(found, str) else json.dumps(found)
+
+
+def trials(found: Sequence[Trial]) -> tuple[Column[Trial], ...]:
+    """The columns of a table of trials: as many parameters as there is room for."""
+    names = list(dict.fromkeys(name for each in found for name in each.parameters))
+    return (
+        Column("TRIAL", lambda each: str(each.number), right=True),
+        Column("STATE", _state),
+        Column("STEP", lambda each: str(each.step), right=True),
+        Column("VALUE", lambda each: render.number(each.value), right=True),
+        Column("GPU H", lambda each: render.number(each.gpu_hours), right=True),
+        *(_parameter(name) for name in names[:_PARAMETERS]),
+    )
+
+
+def _parameter(name: str) -> Column[Trial]:
+    def cell(found: Trial) -> str:
+        return value(found.parameters[name]) if name in found.parameters else NONE
+
+    return Column(name, cell, flexible=True)
+
+
+def _state(found: Trial) -> str:
+    why = found.reason.replace("_", " ")
+    return f"{found.state}: {why}" if found.state == "failed" and why else found.state
+
+
+def front(found: ParetoFront) -> tuple[Column[Trial], ...]:
+    """The columns of a Pareto front: all objectives."""
+    names = [each.metric for each in found.objectives]
+    first = trials(found.trials)
+    return (first[0], *(_metric(name) for name in names), first[4], *first[5:])
+
+
+def _metric(name: str) -> Column[Trial]:
+    return Column(name, lambda each: render.number(each.values.get(name)), right=True)
+
+
+def best(study: StudyDetail, course: BestSoFar) -> str:
+    """The best trial, its parameters, and each improvement with the GPU-hours until then."""
+    found = study.best
+    if found is None:
+        return ""
+    metric = study.objectives[0].metric
+    lines = [f"trial {found.number} ({found.job_id})", f"  {metric}  {render.number(found.value)}"]
+    lines += [
+        f"  {name}  {render.number(each)}" for name, each in found.values.items() if name != metric
+    ]
+    lines += ["", "parameters", *_parameters(found.parameters, "  "), "", "best so far"]
+    lines += [
+        f"  after {render.number(point.gpu_hours)} GPU-hours: {render.number(point.value)} "
+        f"by trial {point.number}"
+        for point in course.points
+    ]
+    return "\n".join([*lines, "", f"use it: gangline reproduce {found.job_id}"])
+
+
+def importances() -> tuple[Column[ParameterImportance], ...]:
+    """The columns of a table of importances, with bars."""
+    return (
+        Column("PARAMETER", lambda each: each.name, flexible=True),
+        Column("SHARE", lambda each: render.percent(each.importance), right=True),
+        Column("", lambda each: "█" * round(each.importance * _BAR)),
+    )

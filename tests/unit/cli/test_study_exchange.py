@@ -1,0 +1,205 @@
+"""Studies to Optuna's journal, and searches of Katib, W&B and Determined as study files."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+import yaml
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+
+from gangline.errors import CliError
+from gangline.exchange.study_import import translate
+from gangline.exchange.study_journal import write_journal
+from gangline_gateway import studies_state, study_views
+from gangline_schemas.study_file import StudySpec
+from support.builders.studies import example
+
+
+def test_optuna_reads_the_journal(tmp_path: Path) -> None:
+    made, study_id = example(), "lr-sweep-1"
+    facts = made.state.studies[study_id]
+    trials = studies_state.trials_of(made.state, study_id)
+    path = tmp_path / "study.journal"
+    write_journal(
+        path,
+        studies_state.detail(made.state, study_id, facts, made.now),
+        [studies_state.trial(study_id, facts, each, made.now) for each in trials],
+        study_views.curves(facts, trials, 100),
+    )
+    found = optuna.load_study(
+        study_name=study_id, storage=JournalStorage(JournalFileBackend(str(path)))
+    )
+    assert found.direction.name == "MINIMIZE"
+    assert [each.state.name for each in found.trials] == [
+        "COMPLETE", "PRUNED", "COMPLETE", "RUNNING", "FAIL", "RUNNING", "RUNNING",
+    ]  # fmt: skip
+    assert found.best_value == 1.5
+    assert found.best_params == {"lr": 3e-2, "opt": "adam"}
+    assert found.trials[1].intermediate_values == {10: 3.5}
+    assert found.trials[1].params["opt"] == "sgd"
+    assert found.best_trial.user_attrs["gangline.job"] == "lr-sweep-1-t2"
+    with pytest.raises(CliError, match="cannot write"):
+        write_journal(
+            path,
+            studies_state.detail(made.state, study_id, facts, datetime.now(UTC)),
+            [],
+            study_views.curves(facts, trials, 1),
+        )
+
+
+KATIB = {
+    "apiVersion": "kubeflow.org/v1beta1",
+    "kind": "Experiment",
+    "metadata": {"name": "TPE_Example"},
+    "spec": {
+        "objective": {"type": "minimize", "goal": 0.001, "objectiveMetricName": "loss"},
+        "algorithm": {"algorithmName": "tpe"},
+        "parallelTrialCount": 3,
+        "maxTrialCount": 12,
+        "maxFailedTrialCount": 3,
+        "parameters": [
+            {
+                "name": "lr",
+                "parameterType": "double",
+                "feasibleSpace": {"min": "0.01", "max": "0.05", "distribution": "logUniform"},
+            },
+            {
+                "name": "layers",
+                "parameterType": "int",
+                "feasibleSpace": {"min": "2", "max": "8", "step": "2"},
+            },
+            {
+                "name": "opt",
+                "parameterType": "categorical",
+                "feasibleSpace": {"list": ["sgd", "adam"]},
+            },
+        ],
+        "trialTemplate": {
+            "primaryContainerName": "training-container",
+            "trialParameters": [{"name": "learningRate", "reference": "lr"}],
+            "trialSpec": {
+                "spec": {
+                    "template": {
+                        "spec": {
+                            "containers": [
+                                {
+                                    "name": "training-container",
+                                    "image": "img:1",
+                                    "command": [
+                                        "python",
+                                        "mnist.py",
+                                        "--lr=${trialParameters.learningRate}",
+                                    ],
+                                    "resources": {"limits": {"nvidia.com/gpu": 2}},
+                                }
+                            ]
+                        }
+                    }
+                }
+            },
+        },
+    },
+}
+WANDB = {
+    "program": "train.py",
+    "name": "sweepdemo",
+    "method": "bayes",
+    "metric": {"goal": "minimize", "name": "validation_loss"},
+    "parameters": {
+        "batch_size": {"values": [16, 32, 64]},
+        "learning_rate": {"distribution": "log_uniform_values", "min": 0.0001, "max": 0.1},
+        "layers": {"min": 2, "max": 8},
+        "optimizer": {"value": "adam"},
+    },
+    "early_terminate": {"type": "hyperband", "min_iter": 3, "eta": 3, "max_iter": 27},
+    "run_cap": 40,
+}
+DETERMINED = {
+    "name": "mnist_adaptive",
+    "hyperparameters": {
+        "learning_rate": {"type": "log", "base": 10, "minval": -4, "maxval": -1},
+        "n_filters1": {"type": "int", "minval": 8, "maxval": 64},
+        "dropout1": {"type": "double", "minval": 0.2, "maxval": 0.8},
+        "global_batch_size": 64,
+    },
+    "searcher": {
+        "name": "adaptive_asha",
+        "metric": "accuracy",
+        "smaller_is_better": False,
+        "max_trials": 16,
+        "time_metric": "batches",
+        "max_time": 937,
+    },
+    "entrypoint": "python3 train.py",
+    "resources": {"slots_per_trial": 4},
+}
+
+
+def imported(tmp_path: Path, content: dict[str, Any]) -> tuple[StudySpec, str]:
+    path = tmp_path / "source.yaml"
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    made = translate(path, "nlp")
+    spec = StudySpec.model_validate(yaml.safe_load(made.text))
+    return spec, "\n".join(made.notes)
+
+
+def test_an_experiment_of_katib(tmp_path: Path) -> None:
+    spec, notes = imported(tmp_path, KATIB)
+    assert (spec.name, spec.team, spec.sampler) == ("tpe-example", "nlp", "tpe")
+    assert (spec.limits.trials, spec.limits.parallel, spec.limits.failed) == (12, 3, 3)
+    assert spec.space["lr"].model_dump()["log"] is True
+    assert spec.space["layers"].model_dump()["step"] == 2
+    assert spec.job["command"] == ["python", "mnist.py", "--lr=${{ lr }}"]
+    assert spec.job["resources"] == {"gpus": 2}
+    assert "objective.goal" in notes
+
+
+def test_a_sweep_of_wandb(tmp_path: Path) -> None:
+    spec, _notes = imported(tmp_path, WANDB)
+    assert (spec.sampler, spec.limits.trials) == ("tpe", 40)
+    assert spec.space["layers"].type == "int"
+    assert spec.space["learning_rate"].model_dump()["log"] is True
+    assert spec.stopping.model_dump() == {
+        "kind": "asha", "min_steps": 3, "max_steps": 27, "factor": 3, "mode": "stop"
+    }  # fmt: skip
+    assert spec.job["command"] == [
+        "python", "train.py", "--optimizer=adam", "--batch_size=${{ batch_size }}",
+        "--learning_rate=${{ learning_rate }}", "--layers=${{ layers }}",
+    ]  # fmt: skip
+
+
+def test_an_experiment_of_determined(tmp_path: Path) -> None:
+    spec, notes = imported(tmp_path, DETERMINED)
+    assert spec.objective[0].direction == "maximize"
+    space = spec.space["learning_rate"].model_dump()
+    assert (space["low"], space["high"], space["log"]) == (pytest.approx(1e-4), 0.1, True)
+    assert spec.stopping.kind == "asha"
+    assert spec.job["hyperparameters"] == {"global_batch_size": 64}
+    assert "check stopping" in notes
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ({"name": "x"}, "no search of Katib, W&B or Determined"),
+        ({**WANDB, "metric": None}, "metric is missing"),
+        (
+            {**WANDB, "parameters": {"x": {"distribution": "normal", "mu": 0, "sigma": 1}}},
+            "no min and max",
+        ),
+        ({**DETERMINED, "hyperparameters": {"lr": 0.1}}, "nothing to search"),
+        ({**KATIB, "spec": {**KATIB["spec"], "trialTemplate": {}}}, "no container"),  # type: ignore[dict-item]
+        ({"searcher": 3}, "not as its tool writes it"),
+    ],
+)
+def test_a_file_that_is_no_search(tmp_path: Path, content: dict[str, Any], expected: str) -> None:
+    path = tmp_path / "source.yaml"
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    with pytest.raises(CliError) as caught:
+        translate(path, "nlp")
+    assert expected in caught.value.message
