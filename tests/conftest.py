@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -22,7 +23,11 @@ settings.load_profile("gangline")
 
 _PLAIN = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
 # Until a service configures it: rich's tracebacks with all variables take a second of CPU each.
-structlog.configure(processors=[*structlog.get_config()["processors"][:-1], _PLAIN])
+# On the error output: a client of another test may log while a command's output is compared.
+structlog.configure(
+    processors=[*structlog.get_config()["processors"][:-1], _PLAIN],
+    logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+)
 
 _PR_SET_CHILD_SUBREAPER = 36
 

@@ -80,6 +80,7 @@ def test_checkpoints_are_pinned_and_a_restore_says_what_is_lost(
         steps = {"steps": 100_000, "checkpoint_every_steps": 200}
         job_id = gateway.submit(job_spec("console-saves", hyperparameters=steps)).job_id
         rows = wait_until("a checkpoint", lambda: committed(gateway, job_id))
+        wait_until("a later step", lambda: (gateway.get(job_id).step or 0) > rows[0].step)
 
         console.go(f"/jobs/{job_id}?tab=checkpoints")
         row = page.locator("tbody tr").filter(has_text="committed").first

@@ -17,7 +17,7 @@ from support.harnesses.log_watch import LogWatch
 from support.harnesses.up_process import wait_until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-END_S = 180.0
+END_S = 280.0
 
 
 @pytest.fixture
