@@ -113,6 +113,11 @@ def utilization_text(found: UtilizationReport) -> str:
         f"GPUs        {use.gpus_total} now, {use.gpus_total_mean:,.1f} on average",
         f"allocated   {use.gpus_allocated} now, {use.gpus_allocated_mean:,.1f} on average",
         f"GPU-hours   {allocated} of {total} allocated: {render.percent(use.utilization)}",
+        *(
+            [f"CPU-hours   {_hours(use.cpu_hours_allocated)} in jobs without GPUs"]
+            if use.cpu_hours_allocated
+            else []
+        ),
         *([f"cost        {render.number(use.cost)}"] if use.cost is not None else []),
         f"GPUs busy   {render.percent(use.gpu_utilization)}, MFU {render.percent(found.mfu)}",
         f"waited for  {found.gpus_pending} GPUs now, {_hours(found.gpu_hours_pending)} GPU-hours",

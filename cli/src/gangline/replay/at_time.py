@@ -16,7 +16,7 @@ from gangline_bus.fold import Folded
 from gangline_bus.ports import Bus
 from gangline_bus.topics import TopicNames
 from gangline_scheduler.core.decide import Scheduler
-from gangline_scheduler.core.listing import starting_order
+from gangline_scheduler.core.listing import listed
 from gangline_scheduler.core.model import Job, Node
 from gangline_scheduler.core.policy.configured import policy_in
 from gangline_scheduler.core.state import State
@@ -80,7 +80,7 @@ def cluster_at(bus: Bus, names: TopicNames, at: datetime, shard: int = 0) -> Clu
 def cluster_of(folded: Folded[State], at: datetime) -> ClusterAtTime:
     """A state as text: jobs with GPUs by id, then the queue in its order; nodes by id."""
     state = folded.state
-    queue = [job.job_id for job in starting_order(state, at, policy_in(state))]
+    queue = [place.job.job_id for place in listed(state, at, policy_in(state))]
     place = {job_id: number for number, job_id in enumerate(queue, 1)}
     running = sorted(job_id for job_id in state.jobs if job_id not in place)
     return ClusterAtTime(
@@ -97,13 +97,13 @@ def show(out: Output, past: ClusterAtTime) -> None:
         out.show(past, "")
         return
     used, gpus = sum(n.gpus_used for n in past.nodes), sum(n.gpus for n in past.nodes)
-    with_gpus = [job for job in past.jobs if job.position is None]
+    running = [job for job in past.jobs if job.position is None]
     queue = [job for job in past.jobs if job.position is not None]
     print(
         f"{past.at:%Y-%m-%d %H:%M:%S} UTC, after {past.events:,} events\n"
-        f"{used} of {gpus} GPUs allocated, {len(with_gpus)} jobs with GPUs, {len(queue)} waiting"
+        f"{used} of {gpus} GPUs allocated, {len(running)} jobs run, {len(queue)} waiting"
     )
-    _print("jobs", with_gpus, _running(past.at))
+    _print("jobs", running, _running(past.at))
     _print("queue", queue, _waiting(past.at))
     _print("nodes", past.nodes, _NODES)
 
@@ -121,7 +121,7 @@ def _job(job: Job, position: int | None) -> JobAtTime:
         team=job.team,
         state=job.state.value,
         priority=job.priority,
-        gpus=job.gpus if gang is None else gang.world_size,
+        gpus=job.gpus if gang is None else job.allocated_gpus,
         attempt=job.attempt,
         submitted_at=job.submitted_at,
         waiting_since=job.waiting_since,
@@ -145,7 +145,7 @@ def _node(node: Node) -> NodeAtTime:
         rack=node.info.rack,
         gpus=len(node.info.gpus),
         gpus_used=sum(len(part.gpus) for _, part in node.allocations),
-        jobs=tuple(job_id for job_id, _ in node.allocations),
+        jobs=node.jobs,
     )
 
 
@@ -162,7 +162,10 @@ def _running(at: datetime) -> tuple[Column[JobAtTime], ...]:
 
 
 def _where(job: JobAtTime) -> str:
-    parts = (f"{part.node_id}:{','.join(map(str, part.gpus))}" for part in job.allocation)
+    parts = (
+        f"{part.node_id}:{','.join(map(str, part.gpus))}" if part.gpus else part.node_id
+        for part in job.allocation
+    )
     return ", ".join(parts) or NONE
 
 

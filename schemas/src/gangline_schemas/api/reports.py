@@ -18,6 +18,7 @@ class ClusterUse(Answer):
     gpus_allocated_mean: float
     gpu_hours_total: float
     gpu_hours_allocated: float
+    cpu_hours_allocated: float = Field(default=0.0, description="Of jobs without GPUs.")
     cost: float | None = Field(
         default=None, description="Of these GPU-hours; null: some GPUs have no price, or none ran."
     )
@@ -38,6 +39,7 @@ class TeamUse(Answer):
     gpus_allocated: int
     gpus_allocated_mean: float
     gpu_hours_allocated: float
+    cpu_hours_allocated: float = Field(default=0.0, description="Of its jobs without GPUs.")
     cost: float | None = Field(default=None, description="Of these GPU-hours.")
     gpus_share: float = Field(
         description="Its share of the cluster: the guarantee, or without one the limit, at most "

@@ -22,6 +22,7 @@ from gangline_schemas.limits import (
     Attempt,
     Count,
     Few,
+    GangSize,
     GpuIndex,
     Label,
     Message,
@@ -32,7 +33,6 @@ from gangline_schemas.limits import (
     Score,
     Seconds,
     User,
-    WorldSize,
 )
 
 ALERTS_SHOWN = 50
@@ -45,7 +45,7 @@ class GangPlace(Model):
     """The GPUs of a gang on one node."""
 
     node_id: Identifier
-    gpus: tuple[GpuIndex, ...] = Field(min_length=1, max_length=GPUS_PER_NODE)
+    gpus: tuple[GpuIndex, ...] = Field(max_length=GPUS_PER_NODE)
 
 
 class JobFollowed(Event):
@@ -56,7 +56,7 @@ class JobFollowed(Event):
     team: Identifier
     name: Identifier
     priority: Priority
-    gpus: WorldSize
+    gpus: GangSize
     queued_at: Timestamp
     notify: tuple[Notification, ...] = Field(default=(), max_length=16)
 

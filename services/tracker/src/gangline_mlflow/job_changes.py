@@ -173,10 +173,11 @@ def _tags(job_id: str, spec: JobSpec, user: str) -> dict[str, str]:
 
 def _gang_tags(event: GangAllocated, gpu_models: Mapping[str, str]) -> dict[str, str]:
     nodes = [node.node_id for node in event.nodes]
-    models = {gpu_models[node] for node in nodes if node in gpu_models}
+    used = [node.node_id for node in event.nodes if node.gpus]
+    models = {gpu_models[node] for node in used if node in gpu_models}
     found = {
         ATTEMPT_TAG: str(event.attempt),
-        "gangline.gpus": str(event.world_size),
+        "gangline.gpus": str(sum(len(node.gpus) for node in event.nodes)),
         "gangline.nodes": _BETWEEN.join(nodes),
     }
     return found | ({"gangline.gpu_type": _BETWEEN.join(sorted(models))} if models else {})

@@ -117,7 +117,7 @@ def _changed(  # noqa: PLR0911 (one per event)
         case GangAllocated():
             gpus = sum(len(node.gpus) for node in event.nodes)
             restarts = max(run.restarts, event.attempt - 1)
-            model = models.get(event.nodes[0].node_id, "")
+            model = models.get(event.nodes[0].node_id, "") if gpus else ""
             return replace(
                 run, attempt=event.attempt, restarts=restarts, gpus=gpus, gpu_model=model
             )

@@ -139,7 +139,11 @@ class Recording:
 
 
 def read_recording(log: Sequence[Logged], end: datetime | None = None) -> Recording:
-    """The content of a log, up to `end`. Raises ValueError for an empty one."""
+    """The content of a log, up to `end`. Raises ValueError for an empty one.
+
+    Jobs without GPUs are left out: no decision about GPUs depends on them.
+    """
+    log = _with_gpus(log)
     history = read_history(log, end)
     needs = {
         job.job_id: _need(job, history.end)
@@ -158,6 +162,17 @@ def read_recording(log: Sequence[Logged], end: datetime | None = None) -> Record
             inputs.append(Logged(at, given))
         nodes.note(event)
     return Recording(history, tuple(inputs), needs)
+
+
+def _with_gpus(log: Sequence[Logged]) -> Sequence[Logged]:
+    without = {
+        event.job_id
+        for _, event in log
+        if isinstance(event, JobQueued) and event.spec.resources.gpus == 0
+    }
+    if not without:
+        return log
+    return [logged for logged in log if getattr(logged.event, "job_id", None) not in without]
 
 
 def _outside(event: Event, history: History) -> Event | None:

@@ -63,7 +63,8 @@ def _watch(plan: FaultPlan, event: GangAllocated, at: datetime, limits: FaultLim
         incarnations=tuple(node.incarnation for node in event.nodes),
         restart=event.spec.restart,
         team=event.team,
-        world_size=event.world_size,
+        # 0 of a gang without GPUs: its incidents cost no GPU time.
+        world_size=sum(len(node.gpus) for node in event.nodes),
         allocated_at=at,
         resume_step=None if event.resume is None else event.resume.step,
     )

@@ -65,6 +65,17 @@ def gpu_hours_allocated(jobs: Iterable[Job], period: Period) -> float:
     return seconds / HOUR_S
 
 
+def cpu_hours_allocated(jobs: Iterable[Job], period: Period) -> float:
+    """The same for the CPUs of gangs without GPUs."""
+    seconds = sum(
+        gang.cpus * period.overlap_s(gang.allocated_at, gang.released_at)
+        for job in jobs
+        for gang in job.gangs
+        if gang.cpus
+    )
+    return seconds / HOUR_S
+
+
 def gpus_by_part(jobs: Iterable[Job], period: Period, count: int) -> list[float]:
     """Mean GPUs of gangs in each of so many equal parts of the period.
 

@@ -52,7 +52,7 @@ class Period:
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """One attempt: it had `gpus` from `allocated_at` to `released_at`.
+    """One attempt: it had `gpus`, or `cpus` without GPUs, from `allocated_at` to `released_at`.
 
     `failed_at`: when it was declared failed; `saved_at`: when its newest checkpoint was committed.
     """
@@ -65,6 +65,7 @@ class Gang:
     preempted_at: datetime | None = None
     failed_at: datetime | None = None
     saved_at: datetime | None = None
+    cpus: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,10 +50,19 @@ _JOBS = (
     f"ORDER BY job_id LIMIT {MAX_JOBS + 1}"
 )
 _OF_JOBS = f"(SELECT job_id FROM gangline.run_list WHERE {_PRESENT})"
+# Of a gang without GPUs the world size is its nodes, with so many CPUs of each.
+_GANG_GPUS = (
+    "if(JSONExtractUInt(data, 'spec', 'resources', 'gpus') = 0, 0, "
+    "JSONExtractUInt(data, 'world_size'))"
+)
+_GANG_CPUS = (
+    "JSONExtractFloat(data, 'spec', 'resources', 'cpus') * JSONExtractUInt(data, 'world_size')"
+)
 _GANGS = (
     "SELECT subject AS job_id, if(type = 'checkpoint.committed', "
     "JSONExtractUInt(data, 'checkpoint', 'attempt'), JSONExtractUInt(data, 'attempt')) AS attempt, "
-    "maxIf(JSONExtractUInt(data, 'world_size'), type = 'gang.allocated') AS gpus, "
+    f"maxIf({_GANG_GPUS}, type = 'gang.allocated') AS gpus, "
+    f"maxIf({_GANG_CPUS}, type = 'gang.allocated') AS cpus, "
     "minIfOrNull(e.time, type = 'gang.allocated') AS allocated_at, "
     "minIfOrNull(e.time, type = 'job.state.changed' "
     "AND JSONExtractString(data, 'state') = 'running') AS running_at, "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gangline_gateway.reports.arithmetic import (
     cost_allocated,
+    cpu_hours_allocated,
     gpu_hours_allocated,
     gpu_hours_pending,
     gpu_hours_up,
@@ -71,6 +72,7 @@ def cluster_use(facts: Facts) -> ClusterUse:
         gpus_allocated_mean=allocated / hours,
         gpu_hours_total=total,
         gpu_hours_allocated=allocated,
+        cpu_hours_allocated=cpu_hours_allocated(facts.jobs, facts.period),
         cost=cost_allocated(facts.jobs, facts.period),
         utilization=ratio(allocated, total),
         gpu_utilization=facts.busy_share,
@@ -94,6 +96,7 @@ def team_use(team: str, own: Facts, cluster: ClusterUse, parts: int = 0) -> Team
         gpus_allocated=gpus_allocated(own.jobs),
         gpus_allocated_mean=allocated / hours,
         gpu_hours_allocated=allocated,
+        cpu_hours_allocated=cpu_hours_allocated(own.jobs, own.period),
         cost=cost_allocated(own.jobs, own.period),
         gpus_share=share,
         utilization=ratio(allocated, share * hours),

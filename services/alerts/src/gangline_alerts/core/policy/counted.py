@@ -77,8 +77,9 @@ def _waits(state: AlertState, rules: Rules, now: datetime) -> Iterator[Finding]:
             value=waited_s,
             threshold=rule.above_s,
             holds=True,
-            message=f"job {job.name} of team {job.team} (priority {job.priority}, {job.gpus} "
-            f"GPUs) waits for {_span(waited_s)}; see `gangline explain {job_id}`",
+            message=f"job {job.name} of team {job.team} (priority {job.priority}, "
+            f"{job.gpus or 'no'} GPUs) waits for {_span(waited_s)}; see `gangline explain "
+            f"{job_id}`",
         )
 
 

@@ -31,7 +31,7 @@ def findings(
             yield _mfu(own.low_mfu, job_id, job, run.mfu)
         if own.data_loading.enabled and run.data_wait_share is not None:
             yield _loading(own.data_loading, job_id, job, run.data_wait_share)
-        if own.gpu_activity.enabled:
+        if own.gpu_activity.enabled and job.held:
             yield from _activity(own.gpu_activity, job_id, job, soft, timing, now)
 
 
