@@ -19,7 +19,7 @@ from gangline_bus.kafka_client import (
     API_TIMEOUT_S,
     COMPACTED,
     CONSUMER,
-    PATIENT_FETCH_BYTES,
+    PATIENT,
     PRODUCER,
     SESSION_TIMEOUT_MS,
     TAKEOVER_TIMEOUT_S,
@@ -156,8 +156,8 @@ class KafkaBus:
     def reader(self, name: str, *, patient: bool = False) -> KafkaReader:
         """A reader outside of any group's membership."""
         own: dict[str, Any] = {"group.id": f"{self._client}.{name}"}
-        if patient:  # the broker answers after fetch.wait.max.ms at the latest
-            own["fetch.min.bytes"] = PATIENT_FETCH_BYTES
+        if patient:
+            own |= PATIENT
         return KafkaReader({**self.base, **CONSUMER, **own})
 
     def join(self, group: str, topic: str) -> KafkaMember:

@@ -48,13 +48,15 @@ PRODUCER: dict[str, Any] = {
     "queue.buffering.max.kbytes": 65_536,
     "message.max.bytes": MAX_RECORD_BYTES,
 }
-PATIENT_FETCH_BYTES = 65_536
+PATIENT: dict[str, Any] = {"fetch.min.bytes": 65_536, "fetch.wait.max.ms": 250}
+"""The broker answers once it has that much, or after this time."""
 CONSUMER: dict[str, Any] = {
     "enable.auto.commit": False,
     "enable.partition.eof": True,
     "isolation.level": "read_committed",
     "auto.offset.reset": "earliest",
-    "fetch.wait.max.ms": 100,
+    # How long the broker keeps a question without an answer: new records end the wait at once.
+    "fetch.wait.max.ms": 500,
     "fetch.error.backoff.ms": 100,
     "queued.max.messages.kbytes": 32_768,
     "allow.auto.create.topics": False,

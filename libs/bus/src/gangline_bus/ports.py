@@ -195,7 +195,7 @@ class Bus(Protocol):
     def reader(self, name: str, *, patient: bool = False) -> Reader:
         """A reader; `name` stands in the broker's logs and metrics.
 
-        `patient`: records may come 100 ms later, several at once, which costs the broker less.
+        `patient`: records may come 250 ms later, several at once, which costs the broker less.
         """
 
     def join(self, group: str, topic: str) -> Member:

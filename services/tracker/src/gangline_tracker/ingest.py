@@ -79,7 +79,7 @@ class Group:
 
     @property
     def patient(self) -> bool:
-        """Whether records may come 100 ms later."""
+        """Whether records may come 250 ms later."""
         return _STREAMS.issuperset(self.topics)
 
 
