@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from gangline_bus.decision import InvariantViolated
 from gangline_scheduler.core.invariants import takes_no_reserved_gpus, whole_workers
-from gangline_scheduler.core.model import Avoid, Demand, Job, Node, demand_of
+from gangline_scheduler.core.model import Avoid, Demand, Gang, Job, Node, demand_of
 from gangline_scheduler.core.plan import Plan
 from gangline_scheduler.core.policy.placement import Placement
 from gangline_scheduler.core.state import State
@@ -37,15 +37,13 @@ def allocate(plan: Plan, job: Job, placement: Placement) -> None:
         )
         first_rank += len(part.gpus) or 1
     lead = nodes[placement.parts[0].node_id]
-    ports = lead.info.rendezvous_ports
     event = GangAllocated(
         job_id=job.job_id,
         attempt=job.attempt + 1,
         team=job.team,
         world_size=first_rank,
         nodes=tuple(assignments),
-        # In rotation, so that a port that a dead gang may still hold is used as late as possible.
-        rendezvous=Rendezvous(address=lead.info.address, port=ports[lead.led % len(ports)]),
+        rendezvous=Rendezvous(address=lead.info.address, port=_port(plan.state, lead)),
         resume=job.resume,
         spec=job.spec,
         level=placement.level,
@@ -57,6 +55,22 @@ def allocate(plan: Plan, job: Job, placement: Placement) -> None:
         raise InvariantViolated("; ".join(wrong))
     plan.add(job.job_id, event)
     plan.move(job.job_id, JobState.SCHEDULED)
+
+
+def _port(state: State, lead: Node) -> int:
+    """In rotation, so that a port that a dead gang may still hold is used as late as possible.
+
+    One that a live gang has is passed over.
+    """
+    ports, first = lead.info.rendezvous_ports, lead.led
+    gangs = [state.jobs[job_id].gang for job_id in lead.jobs]
+    busy = {gang.port for gang in gangs if gang is not None and _leads(lead, gang)}
+    turn = (ports[at % len(ports)] for at in range(first, first + len(ports)))
+    return next((port for port in turn if port not in busy), ports[first % len(ports)])
+
+
+def _leads(node: Node, gang: Gang) -> bool:
+    return gang.nodes[0].node_id == node.info.node_id
 
 
 def next_demand(job: Job, state: State) -> Demand:

@@ -64,7 +64,7 @@ class Gang:
     """The GPUs and ranks of a job's live attempt.
 
     `members` is by rank; `models`: how many GPUs of which model, as they were then. `saved`: its
-    newest checkpoint that lies on its nodes, in the store or not.
+    newest checkpoint that lies on its nodes, in the store or not. `port`: of its rendezvous.
     """
 
     attempt: int
@@ -74,6 +74,7 @@ class Gang:
     stop: Stop | None = None
     models: tuple[tuple[str, int], ...] = ()
     saved: Saved | None = None
+    port: int = 0
 
     @property
     def world_size(self) -> int:

@@ -52,7 +52,8 @@ def _(state: State, event: GangAllocated, at: datetime) -> None:
     if event.attempt != job.attempt + 1 or job.gang is not None:
         raise LogBrokenError(f"{event.job_id}: attempt {event.attempt} after {job.attempt}")
     members = (Member.UNSEEN,) * event.world_size
-    gang = Gang(event.attempt, event.nodes, at, members, models=_models(state, event.nodes))
+    models, port = _models(state, event.nodes), event.rendezvous.port
+    gang = Gang(event.attempt, event.nodes, at, members, models=models, port=port)
     job = _compare_estimate(state, job, at)
     job = replace(job, attempt=event.attempt, gang=gang, avoid=(), restarting=False, resize_to=None)
     put_job(state, job)

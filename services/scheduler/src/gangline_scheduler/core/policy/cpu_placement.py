@@ -24,6 +24,7 @@ class CpuNodes:
         nodes = (node for node in state.nodes.values() if node.schedulable)
         self._whole = {node.info.node_id: (node, beside_gpus(node, kept)) for node in nodes}
         self._left = {name: whole.less(taken(node)) for name, (node, whole) in self._whole.items()}
+        self._places = {name: _places(node) for name, (node, _) in self._whole.items()}
         self._closed: set[str] = set()
 
     def place(self, job: Job) -> list[str] | None:
@@ -35,6 +36,7 @@ class CpuNodes:
         chosen = sorted(fitting, key=lambda name: self._preference(name, need, job))[:count]
         for name in chosen:
             self._left[name] = self._left[name].less(need)
+            self._places[name] -= 1
         return sorted(chosen)
 
     def close_for(self, job: Job) -> bool:
@@ -52,7 +54,8 @@ class CpuNodes:
         return [
             name
             for name, left in self._left.items()
-            if left.holds(need) and self._accepts(self._whole[name][0], job, now=True)
+            if left.holds(need) and self._places[name] > 0
+            if self._accepts(self._whole[name][0], job, now=True)
         ]
 
     def able(self, job: Job, need: Room) -> list[str]:
@@ -86,6 +89,11 @@ class CpuNodes:
             ):
                 return False
         return not now or all(team == job.team for team in teams_apart(self._state, node))
+
+
+def _places(node: Node) -> int:
+    """How many more jobs without GPUs it takes: its GPUs keep a port for a rendezvous each."""
+    return len(node.info.rendezvous_ports) - len(node.info.gpus) - len(node.cpu_allocations)
 
 
 def closest_level(nodes: Sequence[Node], levels: tuple[str, ...]) -> str:

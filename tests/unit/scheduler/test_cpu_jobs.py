@@ -1,0 +1,401 @@
+"""Jobs without GPUs: their room, their order, and that gangs with GPUs never see them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from datetime import timedelta
+
+import pytest
+
+from gangline_scheduler.core import invariants
+from gangline_scheduler.core.cpu_jobs import in_order
+from gangline_scheduler.core.policy.config import ORDERS, Policy
+from gangline_scheduler.core.questions import explain, what_if
+from gangline_scheduler.core.snapshot import codec, fingerprint
+from gangline_schemas.base import Event
+from gangline_schemas.events.faults import FailureCause, NodeFailed
+from gangline_schemas.events.quota import (
+    DrainAdmitted,
+    JobAdmitted,
+    TeamConfigured,
+    TeamCpuBudgetChanged,
+)
+from gangline_schemas.events.scheduling import (
+    GangAllocated,
+    GangReleased,
+    JobWaiting,
+    TeamBudgetNoted,
+    TeamCpuBudgetNoted,
+)
+from gangline_schemas.events.workers import ExitReason, NodeInfo, NodeJoined
+from gangline_schemas.isolation import Isolation
+from gangline_schemas.job import JobSpec
+from support.builders.deciding import every, only, spec, team
+from support.builders.scheduler import Cluster, node, started_jobs, states, stopped_for
+
+PORTS = tuple(range(7000, 7032))
+
+
+def cpu_node(node_id: str, cpus: float = 16, memory_gb: float = 64) -> NodeInfo:
+    plain = node(node_id, 0, cpus=cpus, ports=PORTS)
+    return plain.model_copy(update={"cpu_only": True, "memory_gb": memory_gb})
+
+
+def gpu_node(node_id: str, gpus: int = 4, cpus: float = 16, **fields: object) -> NodeInfo:
+    return node(node_id, gpus, cpus=cpus, ports=PORTS, **fields)  # type: ignore[arg-type]
+
+
+def cpu_spec(
+    cpus: float = 4,
+    memory_gb: float = 8,
+    nodes: int | None = None,
+    of_team: str = "nlp",
+    **fields: object,
+) -> JobSpec:
+    resources: dict[str, object] = {"gpus": 0, "cpus": cpus, "memory_gb": memory_gb}
+    if nodes is not None:
+        resources["nodes"] = nodes
+    return spec(of_team, 1, resources=resources, **fields)
+
+
+def submit(cluster: Cluster, job_id: str, wanted: JobSpec | None = None) -> list[Event]:
+    wanted = wanted or cpu_spec()
+    return cluster.give(
+        JobAdmitted(job_id=job_id, spec=wanted, user="ada", submitted_at=cluster.now)
+    )
+
+
+def places(events: Sequence[Event]) -> dict[str, list[str]]:
+    return {
+        event.job_id: [part.node_id for part in event.nodes]
+        for event in every(events, GangAllocated)
+    }
+
+
+def sound(cluster: Cluster) -> None:
+    assert invariants.consistent(cluster.state) == []
+    assert fingerprint(cluster.replayed()) == fingerprint(cluster.state)
+
+
+def test_it_runs_on_a_node_without_gpus_first_with_one_rank_on_each_node() -> None:
+    cluster = Cluster(gpu_node("a"), cpu_node("n1"), cpu_node("n2"))
+    events = submit(cluster, "one")
+    (part,) = only(events, GangAllocated).nodes
+    assert (part.node_id, part.gpus, list(part.ranks)) == ("n1", (), [0])
+
+    three = only(submit(cluster, "three", cpu_spec(nodes=3)), GangAllocated)
+    assert [(part.node_id, part.first_rank) for part in three.nodes] == [
+        ("a", 0), ("n1", 1), ("n2", 2),
+    ]  # fmt: skip
+    assert (three.world_size, three.level) == (3, "rack")
+    cluster.start("three")
+    assert cluster.job("three").state == "running"
+    released = only(cluster.exit("three"), GangReleased)
+    assert (released.gpu_seconds, released.cpu_seconds) == (0, 0)
+    sound(cluster)
+
+
+def test_cpu_seconds_are_cpus_of_all_nodes_times_the_time() -> None:
+    cluster = Cluster(cpu_node("n1"), cpu_node("n2"))
+    submit(cluster, "a", cpu_spec(2.5, nodes=2))
+    cluster.start("a")
+    cluster.now += timedelta(seconds=10)
+    assert only(cluster.exit("a"), GangReleased).cpu_seconds == 50
+    assert cluster.state.runtimes == {}, "it says nothing of the team's jobs with GPUs"
+    assert (cluster.state.used, cluster.state.usage) == ({}, {})
+
+
+def test_free_gpus_keep_what_jobs_with_gpus_ask_for_and_the_rest_is_given() -> None:
+    cluster = Cluster(gpu_node("a", gpus=4, cpus=16))  # keeps 4 CPUs
+    assert "12 CPUs" in only(submit(cluster, "large", cpu_spec(13)), JobWaiting).message
+    assert started_jobs(submit(cluster, "fits", cpu_spec(12))) == ["fits"]
+    cluster.start("fits")
+    assert started_jobs(cluster.exit("fits")) == []
+
+    cluster.run("wide", 1, resources={"gpus": 1, "cpus_per_gpu": 3})  # 3 CPUs, and 3 x 3 are kept
+    waits = only(submit(cluster, "second", cpu_spec(5)), JobWaiting)
+    assert waits.code == "shape"
+    assert started_jobs(submit(cluster, "third", cpu_spec(4))) == ["third"]
+    sound(cluster)
+
+
+def test_memory_is_kept_for_gpus_too() -> None:
+    info = gpu_node("a", gpus=4).model_copy(update={"memory_gb": 10.0})
+    cluster = Cluster(info)
+    assert started_jobs(submit(cluster, "large", cpu_spec(1, 6.5))) == []
+    assert started_jobs(submit(cluster, "fits", cpu_spec(1, 6))) == ["fits"]
+
+
+def test_a_gang_with_gpus_starts_at_once_and_those_in_its_way_stop_the_least_urgent_first() -> None:
+    cluster = Cluster(gpu_node("a", gpus=4, cpus=16))
+    for name, priority in (("urgent", 10), ("late", 60), ("latest", 60)):
+        submit(cluster, name, cpu_spec(4, priority=priority))
+        cluster.start(name)
+        cluster.now += timedelta(seconds=1)
+    events = cluster.submit("gang", 2, resources={"gpus": 2, "cpus_per_gpu": 4})
+    assert started_jobs(events)[0] == "gang"
+    assert [event.job_id for event in every(events, GangReleased)] == ["latest"]
+    assert only(events, GangReleased).reason == "preempted"
+    assert cluster.job("latest").state == "pending"
+    assert "a gang with GPUs needs" in str(list(events))
+    assert sorted(cluster.state.cpu_live) == ["late", "urgent"]
+    sound(cluster)
+
+
+def test_one_that_was_stopped_resumes_from_its_checkpoint_when_there_is_room() -> None:
+    cluster = Cluster(gpu_node("a", gpus=1, cpus=8))
+    submit(cluster, "prepare", cpu_spec(7))
+    cluster.start("prepare")
+    cluster.commit("prepare", 40)
+    cluster.submit("gang", 1, resources={"gpus": 1, "cpus_per_gpu": 8})
+    cluster.start("gang")
+    assert started_jobs(cluster.tick(60)) == []
+    again = only(cluster.exit("gang"), GangAllocated)
+    assert (again.job_id, again.attempt) == ("prepare", 2)
+    assert again.resume is not None
+    assert again.resume.step == 40
+
+
+def test_the_fewest_cpus_of_a_team_go_first_then_the_oldest() -> None:
+    cluster = Cluster(cpu_node("n1", cpus=8))
+    submit(cluster, "first", cpu_spec(8))
+    cluster.start("first")
+    for name, of_team, priority in (
+        ("nlp-1", "nlp", 50), ("nlp-2", "nlp", 50), ("cv-1", "cv", 50), ("urgent", "nlp", 5),
+    ):  # fmt: skip
+        submit(cluster, name, cpu_spec(4, of_team=of_team, priority=priority))
+    assert [job.job_id for job in in_order(cluster.state)] == ["urgent", "cv-1", "nlp-1", "nlp-2"]
+    assert started_jobs(cluster.exit("first")) == ["urgent", "cv-1"]
+
+
+def test_a_job_that_waited_long_closes_its_nodes_to_those_behind_it() -> None:
+    cluster = Cluster(cpu_node("n1", cpus=8), cpu_node("n2", cpus=8), guard_minutes=30)
+    for name in ("a", "b"):
+        submit(cluster, name, cpu_spec(5))
+        cluster.start(name)
+    submit(cluster, "both", cpu_spec(8, nodes=2))
+    assert started_jobs(submit(cluster, "small", cpu_spec(1))) == ["small"], "it holds up none yet"
+    cluster.now += timedelta(minutes=31)
+    assert started_jobs(submit(cluster, "later", cpu_spec(1))) == []
+    cluster.start("small")
+    for name in ("a", "b", "small"):
+        events = cluster.exit(name)
+    assert places(events)["both"] == ["n1", "n2"]
+
+
+def test_cpu_limits_hold_at_each_level_of_the_tree() -> None:
+    cluster = Cluster(cpu_node("n1"))
+    for config in (
+        team("lab", limit=8).model_copy(update={"cpu_limit": 6.0}),
+        team("vision", limit=8).model_copy(update={"parent": "lab"}),
+    ):
+        cluster.give(TeamConfigured(config=config))
+    assert started_jobs(submit(cluster, "a", cpu_spec(4, of_team="vision"))) == ["a"]
+    waits = only(submit(cluster, "b", cpu_spec(4, of_team="vision")), JobWaiting)
+    assert waits.code == "quota"
+    assert "lab has 4 of its 6 CPUs" in waits.message
+    raised = team("lab", limit=8).model_copy(update={"cpu_limit": 8.0})
+    assert started_jobs(cluster.give(TeamConfigured(config=raised))) == ["b"]
+
+
+def test_a_spent_budget_of_cpu_hours_stops_jobs_without_gpus_alone() -> None:
+    cluster = Cluster(gpu_node("a"))
+    spent = TeamCpuBudgetChanged(team="nlp", month="2026-11", exhausted=True, spent_cpu_hours=9)
+    noted = cluster.give(spent)
+    assert [event.type for event in noted] == [TeamCpuBudgetNoted.type]
+    assert cluster.give(spent) == []
+    assert only(submit(cluster, "a"), JobWaiting).code == "quota"
+    assert started_jobs(cluster.submit("gang")) == ["gang"]
+    assert every(noted, TeamBudgetNoted) == []
+    opened = spent.model_copy(update={"exhausted": False})
+    assert started_jobs(cluster.give(opened)) == ["a"]
+
+
+def test_a_node_keeps_a_rendezvous_port_for_each_gpu_and_no_two_gangs_share_one() -> None:
+    cluster = Cluster(node("a", 1, cpus=32, ports=(7001, 7002, 7003)))
+    events = [event for name in "bcd" for event in submit(cluster, name, cpu_spec(1))]
+    assert started_jobs(events) == ["b", "c"]
+    events += cluster.submit("gang")
+    ports = [event.rendezvous.port for event in every(events, GangAllocated)]
+    assert sorted(ports) == [7001, 7002, 7003]
+
+
+def test_labels_and_nodes_that_failed_are_kept_off() -> None:
+    labelled = cpu_node("n2").model_copy(update={"labels": {"disk": "nvme"}})
+    cluster = Cluster(cpu_node("n1"), labelled)
+    wanted = cpu_spec(node_labels={"disk": "nvme"})
+    assert places(submit(cluster, "a", wanted)) == {"a": ["n2"]}
+    cluster.start("a")
+    events = cluster.fail("a", cause=FailureCause.NODE, avoid=("n2",))
+    assert started_jobs(events) == [], "it never returns to a node that failed"
+    submit(cluster, "b")
+    cluster.start("b")
+    again = cluster.fail("b", avoid=("n1",))
+    assert places(again) == {"b": ["n2"]}, "it avoids a node if another one is there"
+
+
+def test_a_team_apart_never_shares_a_node_that_does_not_mix_teams() -> None:
+    cluster = Cluster(gpu_node("a"), policy=Policy(mix_from=Isolation.NAMESPACES))
+    assert started_jobs(submit(cluster, "one", cpu_spec(2))) == ["one"]
+    assert started_jobs(submit(cluster, "other", cpu_spec(2, of_team="cv"))) == []
+    events = cluster.submit("gang", 1, of_team="cv")
+    assert started_jobs(events)[0] == "gang"
+    assert [event.job_id for event in every(events, GangReleased)] == ["one"]
+    assert "other" in started_jobs(events), "its own team's job may join it"
+
+
+def test_it_drains_stops_at_its_limit_and_survives_a_node_that_leaves() -> None:
+    cluster = Cluster(cpu_node("n1"), cpu_node("n2"))
+    submit(cluster, "a", cpu_spec(max_runtime_hours=1))
+    cluster.start("a")
+    assert stopped_for(cluster.leave("n1")) == ["a"]
+    moved = cluster.exit("a", ExitReason.STOPPED)
+    assert places(moved) == {"a": ["n2"]}
+    cluster.start("a")
+    cluster.give(DrainAdmitted(node_id="n2", drain=True, user="ada"))
+    assert stopped_for(cluster.commit("a", 10, attempt=2)) == ["a"]
+    cluster.exit("a", ExitReason.STOPPED)
+    assert cluster.job("a").state == "pending"
+    cluster.give(DrainAdmitted(node_id="n2", drain=False, user="ada"))
+    cluster.start("a")
+    assert stopped_for(cluster.tick(3601)) == ["a"]
+    assert "failed" in states(cluster.exit("a", ExitReason.STOPPED))
+    assert cluster.state.cpu_live == {}
+    sound(cluster)
+
+
+def test_a_cancelled_one_leaves_and_the_next_one_starts() -> None:
+    cluster = Cluster(cpu_node("n1", cpus=4))
+    submit(cluster, "a")
+    submit(cluster, "b")
+    assert cluster.job("b").waiting is not None
+    assert started_jobs(cluster.cancel("a")) == ["b"]
+    assert states(cluster.cancel("b"))[-1] == "cancelled"
+
+
+def test_explain_and_what_if_answer_for_them() -> None:
+    cluster = Cluster(gpu_node("a"), cpu_node("n1", cpus=4))
+    submit(cluster, "a", cpu_spec(4))
+    submit(cluster, "b", cpu_spec(12))
+    submit(cluster, "c", cpu_spec(12))
+    found = explain(cluster.state, "c", cluster.now, Policy())
+    assert found is not None
+    assert (found.code, found.position, found.gpus.wanted) == ("capacity", 1, 0)
+    later = what_if(cluster.state, cpu_spec(12), cluster.now, Policy())
+    never = what_if(cluster.state, cpu_spec(64), cluster.now, Policy())
+    assert (later.starts, never.starts, later.gpus) == ("later", "never", 0)
+    cluster.start("a")
+    cluster.exit("a")
+    now = what_if(cluster.state, cpu_spec(4), cluster.now, Policy())
+    assert [part.node_id for part in now.nodes] == ["n1"]
+
+
+def test_a_snapshot_of_a_state_without_them_is_read() -> None:
+    cluster = Cluster(gpu_node("a"))
+    cluster.run("gang")
+    kept = codec(cluster.decider.initial)
+    old = [line for line in kept.dump(kept.copy(cluster.state)) if not line.startswith(b"cpu_")]
+    assert fingerprint(kept.load(old, version=1)) == fingerprint(cluster.state)
+
+
+class Pair:
+    """The same story about GPUs for two schedulers, of which one has jobs without GPUs too."""
+
+    def __init__(self, seed: int, order: str) -> None:
+        policy = Policy(order=ORDERS[order], reserve_after=timedelta(minutes=2))
+        nodes = [gpu_node(f"n{at}", 4, rack=f"r{at % 2}") for at in range(4)]
+        self.plain = Cluster(*nodes, policy=policy, limit=12)
+        self.mixed = Cluster(*nodes, policy=policy, limit=12)
+        self.draw = random.Random(seed)
+        self.number = 0
+        self.mixed.give(NodeJoined(node=cpu_node("cpus", cpus=8)))
+
+    def both(self, act: str, *args: object, **fields: object) -> None:
+        for cluster in (self.plain, self.mixed):
+            getattr(cluster, act)(*args, **fields)
+        assert about_gpus(self.plain) == about_gpus(self.mixed)
+        assert invariants.consistent(self.mixed.state) == []
+
+    def step(self) -> None:
+        draw = self.draw
+        self.number += 1
+        live = [name for name in self.plain.state.live if self.plain.job(name).gang]
+        kind = draw.choice(("gang", "gang", "end", "end", "fail", "tick", "drain", "cpu", "cpu"))
+        if kind == "gang":
+            gpus = draw.choice((1, 2, 4, 6))
+            least = draw.choice((None, 1))
+            resources = {"gpus": gpus, "cpus_per_gpu": draw.choice((1, 2, 4))}
+            if least is not None:
+                resources["min_gpus"] = least
+            self.both(
+                "submit", f"g{self.number}", gpus, of_team=draw.choice(("nlp", "cv")),
+                resources=resources, preemptible=draw.random() < 0.5,
+                priority=draw.choice((5, 50)), expected_runtime_hours=draw.choice((0.1, 5)),
+            )  # fmt: skip
+        elif kind == "end" and live:
+            name = draw.choice(live)
+            self.both("start", name)
+            if name in self.plain.state.live:
+                self.both("exit", name)
+        elif kind == "fail" and live:
+            self.both("fail", draw.choice(live))
+        elif kind == "tick":
+            self.both("tick", draw.choice((1, 60, 600)))
+        elif kind == "drain":
+            name, on = f"n{draw.randrange(4)}", draw.random() < 0.5
+            self.both("give", DrainAdmitted(node_id=name, drain=on, user="ada"))
+        else:
+            self.without_gpus()
+
+    def without_gpus(self) -> None:
+        draw, cluster = self.draw, self.mixed
+        live = [*cluster.state.cpu_live]
+        if live and draw.random() < 0.4:
+            name = draw.choice(live)
+            cluster.start(name)
+            if name in cluster.state.cpu_live:
+                cluster.exit(name, draw.choice((ExitReason.FINISHED, ExitReason.STOPPED)))
+        else:
+            wanted = cpu_spec(
+                draw.choice((1, 4, 8)), draw.choice((1, 100)), draw.choice((1, 1, 3)),
+                of_team=draw.choice(("nlp", "cv")), priority=draw.choice((5, 50)),
+            )  # fmt: skip
+            submit(cluster, f"c{self.number}", wanted)
+        assert about_gpus(self.plain) == about_gpus(cluster)
+
+
+def about_gpus(cluster: Cluster) -> list[Event]:
+    """The decisions, without those about jobs and nodes without GPUs, and without ports."""
+    found = []
+    for decision, _ in cluster.log:
+        event = decision.event
+        if decision.subject.startswith("c"):
+            continue
+        if isinstance(event, GangAllocated):
+            at = event.rendezvous.model_copy(update={"port": 1})
+            event = event.model_copy(update={"rendezvous": at})
+        found.append(event)
+    return found
+
+
+@pytest.mark.parametrize("order", ["fair", "drf", "short", "fifo"])
+@pytest.mark.parametrize("seed", range(4))
+def test_decisions_about_gpus_are_equal_with_and_without_them(seed: int, order: str) -> None:
+    pair = Pair(seed, order)
+    for _ in range(60):
+        pair.step()
+    ran = {event.job_id for event in every([d.event for d, _ in pair.mixed.log], GangAllocated)}
+    assert any(name.startswith("c") for name in ran), "the story has jobs without GPUs"
+    assert any(name.startswith("g") for name in ran)
+    assert fingerprint(pair.mixed.replayed()) == fingerprint(pair.mixed.state)
+
+
+def test_a_failed_node_without_gpus_is_forgotten_and_never_expected_back() -> None:
+    cluster = Cluster(gpu_node("a"), cpu_node("n1"))
+    submit(cluster, "prepare")
+    cluster.start("prepare")
+    cluster.give(NodeFailed(node_id="n1", incarnation="i1", reason="silent"))
+    events = cluster.fail("prepare", cause=FailureCause.NODE, avoid=("n1",))
+    assert places(events) == {"prepare": ["a"]}
+    sound(cluster)
