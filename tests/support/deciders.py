@@ -14,6 +14,8 @@ from gangline_checkpoints.core import snapshot as checkpoints
 from gangline_checkpoints.core.decide import CheckpointDecider
 from gangline_faults.core import snapshot as faults
 from gangline_faults.core.decide import FaultDecider
+from gangline_pipelines.core import snapshot as pipelines
+from gangline_pipelines.core.decide import PipelineDecider
 from gangline_quota.core import snapshot as quota
 from gangline_quota.core.decide import Quota
 from gangline_scheduler.core import snapshot as scheduler
@@ -40,5 +42,6 @@ DECIDERS: dict[str, Known] = {
     "checkpoint-service": Known(CheckpointDecider, checkpoints.codec, checkpoints.fingerprint),
     "alerts": Known(AlertDecider, alerts.codec, alerts.fingerprint),
     "studies": Known(StudyDecider, studies.codec, studies.fingerprint),
+    "pipelines": Known(PipelineDecider, pipelines.codec, pipelines.fingerprint),
 }
 """By the name of the service, which owns the decision log of that entry of the catalog."""

@@ -29,6 +29,7 @@ from gangline.commands import (
     incidents,
     jobs,
     logs,
+    pipelines,
     platform,
     questions,
     replay,
@@ -55,6 +56,9 @@ teams = typer.Typer(invoke_without_command=True, help="Teams, their limits and w
 snapshots = typer.Typer(no_args_is_help=True, help="Token snapshots, from which gangs train.")
 watched = typer.Typer(invoke_without_command=True, help="Alerts and their silences.")
 searches = typer.Typer(no_args_is_help=True, help="Searches for the best parameters of a job.")
+piped = typer.Typer(
+    no_args_is_help=True, help="Pipelines: steps that are jobs, and what starts them."
+)
 reports = typer.Typer(no_args_is_help=True, help="Use of the GPUs over a period.")
 
 
@@ -150,7 +154,25 @@ snapshots.command("verify")(data.verify)
 snapshots.command("show")(data.show)
 snapshots.command("approve")(asks_platform(approvals.approve))
 snapshots.command("approvals")(asks_platform(approvals.approvals))
+snapshots.command("announce")(asks_platform(pipelines.announce))
 app.add_typer(snapshots, name="data", rich_help_panel="Runs")
+_PIPELINE: dict[str, Callable[..., None]] = {
+    "apply": pipelines.apply,
+    "run": pipelines.run,
+    "list": pipelines.list_pipelines,
+    "show": pipelines.show,
+    "runs": pipelines.runs,
+    "run-show": pipelines.run_show,
+    "why": pipelines.why,
+    "retry": pipelines.retry,
+    "cancel": pipelines.cancel,
+    "pause": pipelines.pause,
+    "resume": pipelines.resume,
+    "remove": pipelines.remove,
+}
+for _name, _body in _PIPELINE.items():
+    piped.command(_name)(asks_platform(_body))
+app.add_typer(piped, name="pipeline", rich_help_panel="Runs")
 reports.command("utilization")(asks_platform(report.utilization))
 reports.command("weekly")(asks_platform(report.weekly))
 app.add_typer(reports, name="report", rich_help_panel="Cluster")

@@ -26,6 +26,7 @@ class Topic(StrEnum):
     CHECKPOINTS = "gangline.checkpoints"
     ALERTS = "gangline.alerts"
     STUDIES = "gangline.studies"
+    PIPELINES = "gangline.pipelines"
     WORKERS = "gangline.workers"
     HEARTBEATS = "gangline.heartbeats"
     STEPS = "gangline.steps"

@@ -19,6 +19,7 @@ from pydantic import (
     model_validator,
 )
 
+from gangline_schemas.artifacts import JobArtifacts
 from gangline_schemas.base import Identifier, Model
 from gangline_schemas.checkpoint_policy import CheckpointPolicy
 from gangline_schemas.environment import ENV_NAME, EnvValue, refuse_unsafe_env
@@ -205,6 +206,9 @@ class JobSpec(Model):
     mlflow: MlflowOptions | None = None
     trial: TrialRef | None = Field(
         default=None, description="Set by the studies service for the jobs of its trials."
+    )
+    artifacts: JobArtifacts | None = Field(
+        default=None, description="Folders that ranks find below GANGLINE_IN and leave in _OUT."
     )
 
     @field_validator("parallel")

@@ -40,6 +40,7 @@ SERVICES: Mapping[str, str] = {
     "checkpoint-service": "gangline_checkpoints",
     "alerts": "gangline_alerts",
     "studies": "gangline_studies",
+    "pipelines": "gangline_pipelines",
     "tracker": "gangline_tracker",
     "gateway": "gangline_gateway",
 }

@@ -12,6 +12,7 @@ from gangline.connection import find_gateway
 from gangline.sdk.alerts import Alerts
 from gangline.sdk.cluster import Cluster
 from gangline.sdk.health import Health
+from gangline.sdk.pipelines import Pipelines
 from gangline.sdk.results import Results
 from gangline.sdk.runs import Runs
 from gangline.sdk.studies import Studies
@@ -36,5 +37,5 @@ def connect(
     return Gangline(find_gateway(url, token, folder, notice=notice))
 
 
-class Gangline(Studies, Results, Runs, Uploads, Alerts, Cluster, Health):
+class Gangline(Studies, Results, Runs, Uploads, Alerts, Cluster, Health, Pipelines):
     """A client of one gateway. Use it as a context manager, or call `close`."""

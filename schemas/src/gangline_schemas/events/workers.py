@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
+from gangline_schemas.artifacts import Artifact, OutputName
 from gangline_schemas.base import Event, Identifier, Model, Timestamp
 from gangline_schemas.isolation import Isolation
 from gangline_schemas.limits import (
@@ -259,6 +260,17 @@ class TrialReported(Event):
     values: dict[MetricName, MetricValue | None] = Field(
         min_length=1, max_length=TRIAL_METRICS, description="By metric."
     )
+
+
+class StepOutputWritten(Event):
+    """An artifact that rank 0 of a job left is in the store. It comes before the rank's exit."""
+
+    type: ClassVar[str] = "step.output.written"
+    job_id: Identifier
+    attempt: Attempt
+    node_id: Identifier
+    name: OutputName
+    artifact: Artifact
 
 
 class CheckpointShardWritten(Event):

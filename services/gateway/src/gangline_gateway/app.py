@@ -29,6 +29,7 @@ from gangline_gateway.routes.incidents import incidents
 from gangline_gateway.routes.jobs import jobs
 from gangline_gateway.routes.live import live
 from gangline_gateway.routes.logs import logs
+from gangline_gateway.routes.pipelines import pipelines
 from gangline_gateway.routes.points import points
 from gangline_gateway.routes.ranks import ranks
 from gangline_gateway.routes.reports import reports
@@ -50,6 +51,7 @@ _TAGS = [
     {"name": "Search", "description": "Jobs, runs, nodes, teams and documentation by words."},
     {"name": "Cluster", "description": "Teams, nodes, the queue."},
     {"name": "Data", "description": "Approved uses of data snapshots."},
+    {"name": "Pipelines", "description": "Pipelines, their runs, and why a step ran."},
     {"name": "Reports", "description": "Use of the GPUs over a period."},
     {"name": "History", "description": "The platform at a past time."},
     {"name": "About", "description": "The caller's token and the gateway's version."},
@@ -73,6 +75,7 @@ def routes(context: AppContext) -> FastAPI:
     for router in (
         jobs, checkpoints, ranks, bundles, logs, live, runs, comparisons, points, incidents, alerts,
         health, cluster, approvals, reports, searches, topics, changes, history, who, studies,
+        pipelines,
     ):  # fmt: skip
         app.include_router(router)
 

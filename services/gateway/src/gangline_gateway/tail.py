@@ -31,7 +31,13 @@ from gangline_bus.poison import POISONED, trace_of
 from gangline_bus.ports import Bus, BusUnavailable, Reader, Record, TopicPartition
 from gangline_bus.snapshot import SnapshotStore
 from gangline_bus.topics import TopicNames
-from gangline_gateway import alerts_state, quota_state, scheduling, studies_state
+from gangline_gateway import (
+    alerts_state,
+    pipelines_state,
+    quota_state,
+    scheduling,
+    studies_state,
+)
 from gangline_gateway.followed import Copies, Followed
 from gangline_gateway.live import Live
 from gangline_gateway.live_model import LiveJob
@@ -41,6 +47,7 @@ from gangline_gateway.processes import Processes
 from gangline_gateway.progress_watch import ProgressWatch
 from gangline_gateway.ring import MAX_RECORDS, Ring
 from gangline_gateway.view_snapshot import Marks, ViewSnapshots
+from gangline_pipelines.core.state import PipelineState
 from gangline_schemas.catalog import Topic, catalog
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.parts import PartVitals
@@ -93,13 +100,15 @@ class Tail:
         self._quota = quota_state.followed(snapshots)
         self._alerts = alerts_state.followed(snapshots)
         self._studies = studies_state.followed(snapshots)
+        self._pipelines = pipelines_state.followed(snapshots)
         self._followed: tuple[Followed[Any], ...] = (
-            self._scheduling, self._quota, self._alerts, self._studies,
+            self._scheduling, self._quota, self._alerts, self._studies, self._pipelines,
         )  # fmt: skip
         self._folded = {names.name(each.log) for each in self._followed}
         self._view = OnDemand(self._lock, self._copied)
         self._alerts_view = OnDemand(self._lock, self._alerts.copies)
         self._studies_view = OnDemand(self._lock, self._studies.copies)
+        self._pipelines_view = OnDemand(self._lock, self._pipelines.copies)
         self._rings: dict[TopicPartition, Ring] = {}
         self._pulses: dict[asyncio.AbstractEventLoop, asyncio.Future[None]] = {}
         self._heartbeats = names.name(Topic.HEARTBEATS)
@@ -159,6 +168,10 @@ class Tail:
     def studies(self) -> Copies[StudyState]:
         """The state of the studies service, with all records folded up to now."""
         return self._studies_view.now()
+
+    def pipelines(self) -> Copies[PipelineState]:
+        """The state of the pipelines service, with all records folded up to now."""
+        return self._pipelines_view.now()
 
     async def until(
         self, question: Callable[[LiveView], ValueT | None], timeout_s: float
@@ -260,6 +273,7 @@ class Tail:
             self._view.changed()
             self._alerts_view.changed()
             self._studies_view.changed()
+            self._pipelines_view.changed()
 
     def _copied(self) -> LiveView:
         return LiveView(self._live, self._scheduling.copies(), self._quota.copies())
@@ -299,6 +313,7 @@ class Tail:
                 self._view.changed()
                 self._alerts_view.changed()
                 self._studies_view.changed()
+                self._pipelines_view.changed()
         with self._lock:
             for place, position in positions.items():
                 self._rings[place].reached(position)

@@ -165,6 +165,9 @@ class Executor:
             case effects.Upload():
                 workspace = self._workspaces[effect.rank.gang]
                 self._submit(self._uploads, lambda: self._upload(effect, workspace))
+            case effects.StoreOutputs():
+                workspace = self._workspaces[effect.rank.gang]
+                self._submit(self._uploads, lambda: self._store_outputs(effect.rank, workspace))
             case effects.CloseGang():
                 self._close(effect)
             case effects.CheckNode():
@@ -334,6 +337,9 @@ class Executor:
         else:
             self._inbox.put(inputs.Uploaded(rank, written))
             checkpoints.prune(workspace.allocation.job_id, owner=workspace.owner)
+
+    def _store_outputs(self, rank: RankKey, workspace: GangWorkspace) -> None:
+        self._inbox.put(self._parts.preparer.store_outputs(rank, workspace))
 
     def _not_stored(
         self, rank: RankKey, workspace: GangWorkspace, step: int, error: Exception

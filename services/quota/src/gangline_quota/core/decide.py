@@ -6,7 +6,8 @@
    (approvals.py); drains are forwarded.
 3. checkpoints: a run that validates a checkpoint is admitted like a submitted one. The id of a job
    with a committed checkpoint is never given to another job.
-   studies: jobs of trials are admitted and ended like those of users (JobRequest, JobStopRequest).
+   studies, pipelines: jobs of trials and steps are admitted and ended like those of users
+   (JobRequest, JobStopRequest).
 4. scheduling: an allocated gang starts a meter, its release charges it (ledger.py); an ended job is
    closed.
 5. ticks: one event when a budget is spent, and one when it is open again (budgets.py).
@@ -77,6 +78,7 @@ class Quota(BaseDecider[State, None]):
     log = Topic.QUOTA
     inputs: tuple[Topic, ...] = (
         Topic.ADMIN, Topic.REQUESTS, Topic.SCHEDULING, Topic.CHECKPOINTS, Topic.STUDIES,
+        Topic.PIPELINES,
     )  # fmt: skip
     fold = fold
 

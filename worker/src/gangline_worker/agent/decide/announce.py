@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from gangline_schemas.artifacts import Artifact
 from gangline_schemas.events import workers
 from gangline_schemas.events.heartbeats import WorkerHeartbeat
 from gangline_schemas.events.steps import WorkerStep
@@ -106,6 +107,18 @@ def saved(node: NodeInfo, gang: Gang, step: int) -> Publish:
     )
     once = (gang.incarnation, gang.key.job_id, gang.key.attempt, node.node_id, step)
     return Publish(gang.key.job_id, event, once)
+
+
+def output(node: NodeInfo, gang: Gang, rank: Rank, name: str, artifact: Artifact) -> Publish:
+    """An artifact that the job left is in the store."""
+    event = workers.StepOutputWritten(
+        job_id=gang.key.job_id,
+        attempt=gang.key.attempt,
+        node_id=node.node_id,
+        name=name,
+        artifact=artifact,
+    )
+    return Publish(gang.key.job_id, event, (*identity(gang, rank), name))
 
 
 def lost(node: NodeInfo, gang: Gang, rank: Rank, step: int, reason: str) -> Publish:

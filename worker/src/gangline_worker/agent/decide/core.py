@@ -163,6 +163,8 @@ class AgentCore:
                 return saves.on_checked(self._node, gang, rank, item)
             case inputs.Uploaded() | inputs.UploadFailed():
                 return saves.on_upload(self._node, gang, rank, item, at)
+            case inputs.OutputsStored():
+                return exits.on_stored(self._node, gang, rank, item, at)
             case inputs.RankExited() if rank.alive:
                 return exits.on_exited(self._node, gang, rank, item, at)
         return []

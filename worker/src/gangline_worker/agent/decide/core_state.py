@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .effects import CheckNode, CheckShard, Effect, OpenStore, Prepare, TakeStacks
+from .effects import CheckNode, CheckShard, Effect, OpenStore, Prepare, StoreOutputs, TakeStacks
 from .gang import Gang, Phase
 from .membership import Standing
 
@@ -37,6 +37,7 @@ def awaited_effects(state: CoreState) -> list[Effect]:
             for rank in gang.ranks.values()
             for ready in rank.uploads.values()
         ]
+        out += [StoreOutputs(rank.key) for rank in gang.ranks.values() if rank.storing]
         if gang.stacks_by_s is not None:
             running = [rank for rank in gang.ranks.values() if rank.phase is Phase.RUNNING]
             out.append(TakeStacks(gang.key, {rank.key: rank.pid for rank in running}))

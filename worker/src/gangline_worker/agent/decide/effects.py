@@ -107,6 +107,13 @@ class Upload:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreOutputs:
+    """Put the artifacts that the job left into the store: answered by OutputsStored."""
+
+    rank: RankKey
+
+
+@dataclass(frozen=True, slots=True)
 class CloseGang:
     """Free all that belongs to the gang. `final`: its job will not come back here."""
 
@@ -140,6 +147,7 @@ Effect = (
     | SendControl
     | CheckShard
     | Upload
+    | StoreOutputs
     | CloseGang
     | CheckNode
     | Note

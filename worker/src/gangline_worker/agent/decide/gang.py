@@ -52,6 +52,7 @@ class Rank:
     uploads: dict[int, ShardReady] = field(default_factory=dict)  # by step: on their way
     on_disk: tuple[int, ...] = ()  # the last steps of which its part was found right there
     saved: int | None = None  # the newest step of which its part is in the store
+    storing: bool = False  # its outputs are on their way into the store
     held_exit: WorkerExited | None = None  # not reported yet: see `Gang.awaits_commit`
     held_until_s: float = 0.0
     pace: Pace = field(default_factory=Pace)
@@ -158,10 +159,10 @@ class Gang:
     def awaits_commit(self, rank: Rank, at_s: float) -> bool:
         """Whether an orderly exit is held back at this monotonic time.
 
-        Its uploads are on their way. Or the job resumes elsewhere (`_RESUMES`), and the rank's save
-        is not committed: an attempt that began now would resume from an older step.
+        Its uploads or outputs are on their way. Or the job resumes elsewhere (`_RESUMES`), and the
+        rank's save is not committed: an attempt that began now would resume from an older step.
         """
-        if rank.uploads:
+        if rank.uploads or rank.storing:
             return True
         if self.stop not in _RESUMES or rank.saved is None:
             return False

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from gangline_bus.codec import Received
 from gangline_bus.decision import Tick
+from gangline_schemas.artifacts import Artifact
 from gangline_schemas.events.workers import CheckpointShardWritten
 from gangline_schemas.rank_protocol import FromRank, ShardReady
 
@@ -136,6 +138,19 @@ class UploadFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class OutputsStored:
+    """The artifacts of a job are in the store. `problem`: why they are not.
+
+    `user_fault`: the job did not leave what it was to leave.
+    """
+
+    rank: RankKey
+    outputs: Mapping[str, Artifact] = field(default_factory=dict)
+    problem: str = ""
+    user_fault: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class RankStacks:
     """The stacks of a rank, redacted. `missing`: why `text` is not all of them."""
 
@@ -169,6 +184,7 @@ RankInput = (
     | ShardChecked
     | Uploaded
     | UploadFailed
+    | OutputsStored
     | RankExited
 )
 Input = (

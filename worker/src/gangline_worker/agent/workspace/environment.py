@@ -21,6 +21,8 @@ from gangline_worker.agent.host.drivers import driver_variables
 from .mlflow import URI
 
 _OF_TORCH = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+IN, OUT = "in", "out"
+"""The folders of the artifacts that a job reads and leaves, beside its code."""
 _OF_NCCL = "NCCL_SOCKET_IFNAME"
 _NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
@@ -144,7 +146,15 @@ def _asked_for(spec: JobSpec, paths: GangPaths) -> dict[str, str]:
         found["GANGLINE_DATA_SNAPSHOT"] = spec.data_snapshot
     if spec.code_ref is not None:
         found["GANGLINE_CODE_REF"] = spec.code_ref
-    return found | _layout(spec)
+    return found | _artifacts(spec, paths) | _layout(spec)
+
+
+def _artifacts(spec: JobSpec, paths: GangPaths) -> dict[str, str]:
+    """Where the artifacts lie that it reads and leaves."""
+    if spec.artifacts is None:
+        return {}
+    work = paths.code.parent
+    return {"GANGLINE_IN": str(work / IN), "GANGLINE_OUT": str(work / OUT)}
 
 
 def _layout(spec: JobSpec) -> dict[str, str]:

@@ -11,24 +11,29 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import token_urlsafe
 
+from pydantic import ValidationError
+
+from gangline_schemas.artifacts import JobArtifacts
 from gangline_schemas.events.scheduling import GangAllocated, NodeAssignment
+from gangline_schemas.secrets import redact
 from gangline_storage.errors import NotFound, StoreError
 from gangline_storage.port import ObjectStore
 from gangline_worker.agent.checkpoints.integrity import CheckpointDamaged, WrongPath
 from gangline_worker.agent.checkpoints.old_copies import delete_unused, note_use
 from gangline_worker.agent.checkpoints.share import Share
 from gangline_worker.agent.checkpoints.transfer import Checkpoints
-from gangline_worker.agent.decide.inputs import Prepared, PrepareFailed
-from gangline_worker.agent.decide.keys import GangKey
+from gangline_worker.agent.decide.inputs import OutputsStored, Prepared, PrepareFailed
+from gangline_worker.agent.decide.keys import GangKey, RankKey
 from gangline_worker.agent.host.addresses import check_addresses
 from gangline_worker.agent.host.folders import Folders
 from gangline_worker.agent.isolation.files import Owner, give
 from gangline_worker.agent.peers.client import PeerCopies, Round
 from gangline_worker.agent.runtime.log_lines import secret_texts
 
+from .artifacts import ArtifactStore, BadOutput, DamagedInput
 from .bundles import BadBundle, fetch_bundle, unpack
 from .data_caches import DataCaches
-from .environment import GangPaths
+from .environment import IN, OUT, GangPaths
 from .mlflow import TOKEN, MlflowAccess
 from .named_secrets import SecretMissing, read_secrets
 
@@ -118,13 +123,28 @@ class Preparer:
                 return None, PrepareFailed(key, user_fault=True, message=str(error))
             except NotFound as error:
                 return None, PrepareFailed(key, user_fault=False, message=f"not found: {error}")
-            except (CheckpointDamaged, WrongPath, OSError, StoreError) as error:
+            except (
+                CheckpointDamaged, DamagedInput, WrongPath, ValidationError, OSError, StoreError,
+            ) as error:  # fmt: skip
                 message = f"{type(error).__name__}: {error}"
                 damaged = error.key if isinstance(error, CheckpointDamaged) else None
                 if attempt == _STORE_ATTEMPTS or self._stopping.wait(_RETRY_S):
                     break
         failed = PrepareFailed(key, user_fault=False, message=message, damaged_object=damaged)
         return None, failed
+
+    def store_outputs(self, rank: RankKey, workspace: GangWorkspace) -> OutputsStored:
+        """Put the outputs of a job that has ended into the store, or say why they are not there."""
+        artifacts = workspace.allocation.spec.artifacts or JobArtifacts()
+        store = ArtifactStore(self._store, workspace.allocation.team)
+        folder = workspace.paths.code.parent / OUT
+        try:
+            return OutputsStored(rank, store.put(artifacts, folder, workspace.owner))
+        except BadOutput as error:
+            return OutputsStored(rank, problem=str(error), user_fault=True)
+        except (OSError, StoreError) as error:
+            problem = f"its outputs could not be stored: {type(error).__name__}: {error}"
+            return OutputsStored(rank, problem=redact(problem, workspace.redacted))
 
     def adopt(
         self, kept: KeptWorkspace, allocation: GangAllocated, assignment: NodeAssignment
@@ -179,6 +199,9 @@ class Preparer:
         for name in ("code", "home", "tmp"):
             (work / name).mkdir(mode=0o700)
         self._temporary(key).symlink_to(work / "tmp")
+        if spec.artifacts is not None:
+            _make_folders(work, spec.artifacts)
+            ArtifactStore(self._store, allocation.team).fetch(spec.artifacts, work / IN)
         if spec.code_bundle is not None:
             bundles = self._folders.data / "bundles"
             packed = fetch_bundle(self._store, allocation.team, spec.code_bundle, bundles)
@@ -213,3 +236,12 @@ class Preparer:
     def _round(self, allocation: GangAllocated) -> Round | None:
         """A new look at what other nodes have of the checkpoint; None where none is asked."""
         return self._peers.round(allocation) if self._peers is not None else None
+
+
+def _make_folders(work: Path, artifacts: JobArtifacts) -> None:
+    """The folders of the artifacts that it reads and leaves."""
+    (work / IN).mkdir(mode=0o700)
+    (work / OUT).mkdir(mode=0o700)
+    for name, kind in artifacts.outputs.items():
+        if kind == "folder":
+            (work / OUT / name).mkdir(mode=0o700)

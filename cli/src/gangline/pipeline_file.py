@@ -1,0 +1,113 @@
+"""The pipeline file as a checked value, with the working directories of its steps packed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from gangline.errors import CliError, ExitCode
+from gangline.job_file import Bundle, pack
+from gangline_schemas.base import FieldError, field_errors
+from gangline_schemas.job_file import JobDocument, JobFileError, read_document
+from gangline_schemas.pipeline_checks import pipeline_problems
+from gangline_schemas.pipeline_file import PipelineSpec, named_in_file
+
+_HINT = "the fields are described in docs/reference/pipeline-file.md"
+_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class PipelineFile:
+    """A pipeline file as read: its spec, the line of each field, and what must be uploaded."""
+
+    spec: PipelineSpec
+    document: JobDocument
+    bundles: tuple[Bundle, ...]
+    where: str
+
+    def located(self, error: CliError) -> CliError:
+        """The gateway's error with the file and the line, if it begins with a field."""
+        line = self.document.line(named_in_file(error.message.partition(":")[0]))
+        if line is None:
+            return error
+        message = f"{self.where}:{line}: {error.message}"
+        return CliError(message, error.hint, error.code, status=error.status)
+
+
+def read_pipeline_file(path: Path) -> PipelineFile:
+    """Read and check a pipeline file; a step's `job` may name a job file beside it.
+
+    Raises CliError that names the file, the lines and the fields.
+    """
+    document = _read(path)
+    bundles: dict[str, Bundle] = {}
+    steps = document.content.get("steps")
+    for name, step in steps.items() if isinstance(steps, dict) else ():
+        if isinstance(step, dict):
+            _complete(path, document, name, step, bundles)
+    try:
+        spec = PipelineSpec.model_validate(document.content)
+    except ValidationError as error:
+        raise _wrong(str(path), document, field_errors(error, model=PipelineSpec)) from None
+    wrong = pipeline_problems(spec)
+    if wrong:
+        raise _wrong(str(path), document, wrong)
+    return PipelineFile(spec, document, tuple(bundles.values()), str(path))
+
+
+def _complete(
+    path: Path, document: JobDocument, name: str, step: dict[str, Any], bundles: dict[str, Bundle]
+) -> None:
+    """Put the job of a file, and the digest of the packed workdir, into a step."""
+    job, folder = step.get("job"), path.parent
+    if isinstance(job, str):
+        file = folder / job
+        if not file.is_file():
+            wrong = FieldError(field=f"steps.{name}.job", message=f"there is no file {job}")
+            raise _wrong(str(path), document, [wrong])
+        job, folder = _read(file).content, file.parent
+        job.pop("name", None)
+        step["job"] = job
+    if not isinstance(job, dict) or not isinstance(job.get("workdir"), str):
+        return
+    workdir = (folder / job["workdir"]).resolve()
+    if not workdir.is_dir():
+        wrong = FieldError(
+            field=f"steps.{name}.job.workdir",
+            message=f"there is no folder {job['workdir']}; give one relative to the file",
+        )
+        raise _wrong(str(path), document, [wrong])
+    key = str(workdir)
+    if key not in bundles:
+        bundles[key] = pack(workdir)
+    job["code_bundle"] = bundles[key].digest
+
+
+def _read(path: Path) -> JobDocument:
+    try:
+        return read_document(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CliError(f"cannot read {path}: {error.strerror}", code=ExitCode.USAGE) from None
+    except UnicodeDecodeError:
+        raise CliError(f"{path} is not text in UTF-8", code=ExitCode.USAGE) from None
+    except JobFileError as error:
+        where = f"{path}:{error.line}" if error.line else f"{path}"
+        raise CliError(f"{where}: {error.message}", _HINT, ExitCode.USAGE) from None
+
+
+def _wrong(where: str, document: JobDocument, errors: Iterable[FieldError]) -> CliError:
+    found = [*errors]
+    lines = []
+    for item in found[:_SHOWN]:
+        field = named_in_file(item.field)
+        line = document.line(field)
+        place = f"{where}:{line}" if line is not None else where
+        lines.append(f"  {place}: {field}: {item.message}")
+    if len(found) > _SHOWN:
+        lines.append(f"  and {len(found) - _SHOWN} more")
+    text = f"{where} is no valid pipeline file:\n" + "\n".join(lines)
+    return CliError(text, _HINT, ExitCode.USAGE)

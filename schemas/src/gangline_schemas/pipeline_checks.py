@@ -1,0 +1,125 @@
+"""Checks of a pipeline as a whole: its graph, its references and its placeholders.
+
+Each problem names the field, as `steps.evaluate.in.model`, and the way out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
+from graphlib import CycleError, TopologicalSorter
+from zoneinfo import ZoneInfo
+
+from gangline_schemas.base import FieldError
+from gangline_schemas.pipeline_file import MAX_INSTANCES, PipelineSpec, Step
+from gangline_schemas.pipeline_when import clauses
+from gangline_schemas.placeholders import named_in
+
+TRIGGER_VALUES = ("trigger.kind", "trigger.subject", "trigger.snapshot")
+RUN_VALUES = ("run.id", "run.pipeline")
+
+
+def pipeline_problems(spec: PipelineSpec) -> list[FieldError]:
+    """The problems of a pipeline; [] when all is well. Cost: O(its steps and references)."""
+    found = [*_references(spec)]
+    if not found:
+        found += _cycle(spec)
+    found += [*_names(spec), *_placeholders(spec), *_triggers(spec)]
+    return [FieldError(field=field, message=message) for field, message in found]
+
+
+def _references(spec: PipelineSpec) -> Iterator[tuple[str, str]]:
+    for name, step in spec.steps.items():
+        place = f"steps.{name}"
+        for given, reference in step.inputs.items():
+            owner, _, output = reference.partition(".")
+            yield from _reference(spec, f"{place}.in.{given}", owner, output)
+        for other in step.after:
+            if other not in spec.steps:
+                yield f"{place}.after", f"there is no step {other}{_near(other, spec.steps)}"
+        if step.when is not None:
+            yield from _condition(spec, place, step)
+
+
+def _reference(
+    spec: PipelineSpec, place: str, owner: str, output: str
+) -> Iterator[tuple[str, str]]:
+    step = spec.steps.get(owner)
+    if step is None:
+        yield place, f"there is no step {owner}{_near(owner, spec.steps)}"
+    elif output not in step.outputs:
+        known = ", ".join(step.outputs) or "none"
+        yield place, f"step {owner} has no output {output}; its outputs are: {known}"
+
+
+def _condition(spec: PipelineSpec, place: str, step: Step) -> Iterator[tuple[str, str]]:
+    for clause in clauses(step.when or ""):
+        if clause.step is None:
+            if clause.name not in spec.params:
+                known = ", ".join(spec.params) or "none"
+                yield f"{place}.when", f"there is no parameter {clause.name}; there are: {known}"
+            continue
+        wrong = [*_reference(spec, f"{place}.when", clause.step, clause.name)]
+        yield from wrong
+        if not wrong and spec.steps[clause.step].outputs[clause.name] != "score":
+            way_out = f"declare it as out: {{{clause.name}: score}}"
+            yield f"{place}.when", f"{clause.step}.{clause.name} is no score; {way_out}"
+
+
+def _cycle(spec: PipelineSpec) -> Iterator[tuple[str, str]]:
+    graph = {name: step.needs for name, step in spec.steps.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        members = error.args[1]
+        shown = " -> ".join(members[:10]) + (" -> ..." if len(members) > 10 else "")
+        yield f"steps.{members[0]}", f"the steps wait for each other: {shown}"
+
+
+def _names(spec: PipelineSpec) -> Iterator[tuple[str, str]]:
+    instances = sum(len(step.each) or 1 for step in spec.steps.values())
+    if instances > MAX_INSTANCES:
+        yield "steps", f"are {instances:,} with all items; at most {MAX_INSTANCES:,}"
+    for name, step in spec.steps.items():
+        for number in range(len(step.each)):
+            if f"{name}-{number}" in spec.steps:
+                yield f"steps.{name}-{number}", f"is also item {number} of {name}; rename it"
+        if name == "params":
+            yield f"steps.{name}", "is a word of conditions; rename it"
+
+
+def _placeholders(spec: PipelineSpec) -> Iterator[tuple[str, str]]:
+    known = {*TRIGGER_VALUES, *RUN_VALUES, *(f"params.{name}" for name in spec.params)}
+    for name, step in spec.steps.items():
+        fields = {f"item.{key}" for item in step.each if isinstance(item, dict) for key in item}
+        own = known | ({"item", "index"} | fields if step.each else set())
+        for field, given in named_in(step.job):
+            if given not in own:
+                yield (
+                    f"steps.{name}.job.{field}",
+                    f"there is no value {given!r}; known are {', '.join(sorted(own))}",
+                )
+
+
+def _triggers(spec: PipelineSpec) -> Iterator[tuple[str, str]]:
+    for name, trigger in spec.triggers.items():
+        place = f"triggers.{name}"
+        if trigger.kind == "schedule" and not _is_zone(trigger.zone):
+            yield f"{place}.zone", f"there is no zone {trigger.zone!r}; give one like Europe/Berlin"
+        for given in trigger.params:
+            if given not in spec.params:
+                yield f"{place}.params.{given}", "is no parameter of the pipeline; add it to params"
+
+
+def _is_zone(name: str) -> bool:
+    try:
+        ZoneInfo(name)
+    except (ValueError, OSError, KeyError):  # ZoneInfoNotFoundError is a KeyError
+        return False
+    return True
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    names = [*known]
+    near = get_close_matches(name, names, 1)
+    return f"; did you mean {near[0]}?" if near else f"; there are: {', '.join(names[:10])}"

@@ -1,0 +1,205 @@
+"""The pipeline file: steps, what flows between them, and what starts a run.
+
+docs/reference/pipeline-file.md describes the fields. The REST API takes the same ones as JSON.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    AliasChoices,
+    BeforeValidator,
+    Field,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
+
+from gangline_schemas.artifacts import OutputKind, OutputName
+from gangline_schemas.base import Identifier, Model
+from gangline_schemas.events.faults import FailureCause
+from gangline_schemas.job import JobSpec
+from gangline_schemas.limits import INT53_MAX, Label, MetricValue
+from gangline_schemas.pipeline_when import MAX_WHEN_CHARS, WhenError, clauses
+
+MAX_STEPS = 1000
+MAX_ITEMS = 500
+MAX_INSTANCES = 2000
+"""Steps of one run, with each item of a fan-out."""
+MAX_TRIGGERS = 20
+MAX_RETRIES = 10
+MAX_PARAMS = 100
+_OWN_NAMES = {"inputs": "in", "outputs": "out"}
+_OWN_FIELDS = re.compile(r"^(steps\.[^.]+)\.(inputs|outputs)(?=\.|$)")
+
+Reference = Annotated[
+    str, StringConstraints(pattern=r"^[a-z0-9-]{1,63}\.[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$")
+]
+"""An output of a step: `STEP.OUT`."""
+ParamName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
+ParamText = Annotated[str, StringConstraints(max_length=1024)]
+ParamNumber = Annotated[int, Field(ge=-INT53_MAX, le=INT53_MAX)] | MetricValue
+ParamValue = ParamText | ParamNumber | bool
+Params = Annotated[dict[ParamName, ParamValue], Field(max_length=MAX_PARAMS)]
+Item = ParamValue | Params
+"""Of a fan-out: a value, or named values (`${{ item.lr }}`)."""
+
+
+def _outputs(value: Any) -> Any:
+    """A list of names stands for folders."""
+    return dict.fromkeys(value, "folder") if isinstance(value, list | tuple) else value
+
+
+class StepRetry(Model):
+    """How often a failed step is tried again, and after which failures."""
+
+    max: int = Field(default=0, ge=0, le=MAX_RETRIES)
+    on: tuple[FailureCause, ...] = Field(
+        default=(), max_length=16, description="Causes of failure; empty: all."
+    )
+    wait_minutes: float = Field(default=0.0, ge=0, le=24 * 60)
+
+
+class Step(Model):
+    """One step: a job, its inputs and outputs."""
+
+    job: JobSpec
+    inputs: dict[OutputName, Reference] = Field(
+        default_factory=dict, max_length=64, validation_alias=AliasChoices("in", "inputs")
+    )
+    outputs: Annotated[dict[OutputName, OutputKind], BeforeValidator(_outputs)] = Field(
+        default_factory=dict, max_length=64, validation_alias=AliasChoices("out", "outputs")
+    )
+    after: tuple[Identifier, ...] = Field(
+        default=(), max_length=MAX_STEPS, description="Steps that must end first."
+    )
+    when: str | None = Field(default=None, min_length=1, max_length=MAX_WHEN_CHARS)
+    each: tuple[Item, ...] = Field(
+        default=(), max_length=MAX_ITEMS, description="One job for each item: `${{ item }}`."
+    )
+    retry: StepRetry = StepRetry()
+    cache: bool = Field(default=True, description="false: the step runs each time.")
+
+    @field_validator("when")
+    @classmethod
+    def _when_is_a_condition(cls, text: str | None) -> str | None:
+        if text is not None:
+            try:
+                clauses(text)
+            except WhenError as error:
+                raise ValueError(str(error)) from None
+        return text
+
+    @field_validator("job")
+    @classmethod
+    def _artifacts_are_the_steps(cls, job: JobSpec) -> JobSpec:
+        if job.artifacts is not None:
+            raise ValueError("artifacts: leave it out; the step's in and out say it")
+        return job
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The steps that must end before this one, in the order of the file."""
+        named = [reference.partition(".")[0] for reference in self.inputs.values()]
+        if self.when is not None:
+            named += [name for clause in clauses(self.when) if (name := clause.step) is not None]
+        return tuple(dict.fromkeys([*named, *self.after]))
+
+
+class Trigger(Model):
+    """The start of runs: a new snapshot, a time, or drift. Exactly one is given."""
+
+    snapshot: str | None = Field(
+        default=None,
+        pattern=r"^[a-z0-9*?][a-z0-9._*?-]{0,62}$",
+        description="The corpus of snapshots, with * and ?: `web-*`.",
+    )
+    schedule: str | None = Field(
+        default=None, min_length=9, max_length=256, description="Five fields of cron: `0 3 * * *`."
+    )
+    drift: Identifier | None = Field(default=None, description="The registered model that drifts.")
+    zone: str = Field(default="UTC", max_length=64, description="Of the schedule.")
+    catch_up: Literal["last", "all", "none"] = Field(
+        default="last", description="Of times that were missed: the last one, all, or none."
+    )
+    params: Params = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _one_is_given(self) -> Self:
+        given = [one for one in (self.snapshot, self.schedule, self.drift) if one is not None]
+        if len(given) != 1:
+            raise ValueError("give exactly one of snapshot, schedule and drift")
+        return self
+
+    @property
+    def kind(self) -> Literal["snapshot", "schedule", "drift"]:
+        """The kind of its cause."""
+        if self.snapshot is not None:
+            return "snapshot"
+        return "schedule" if self.schedule is not None else "drift"
+
+
+class PipelineLimits(Model):
+    """Bounds of a pipeline and of each of its runs."""
+
+    runs_per_day: int = Field(default=100, ge=1, le=10_000)
+    queued: int = Field(default=10, ge=0, le=1000, description="Runs that wait, with `queue`.")
+    jobs: int = Field(default=10_000, ge=1, le=10_000, description="Of one run, retries too.")
+    parallel: int = Field(default=100, ge=1, le=1000, description="Jobs of one run at a time.")
+    hours: float = Field(default=24 * 7, ge=1e-4, le=24 * 365, description="Of one run.")
+    gpu_hours: float | None = Field(default=None, ge=0, le=1e9, description="Of one run.")
+
+
+class PipelineSpec(Model):
+    """A pipeline: a name, a team, steps, and what starts a run."""
+
+    version: Literal[1] = 1
+    name: Identifier
+    team: Identifier
+    description: Label = ""
+    params: Params = Field(default_factory=dict, description="With the values of a plain run.")
+    steps: dict[Identifier, Step] = Field(min_length=1, max_length=MAX_STEPS)
+    triggers: dict[Identifier, Trigger] = Field(default_factory=dict, max_length=MAX_TRIGGERS)
+    overlap: Literal["skip", "queue", "cancel"] = Field(
+        default="queue", description="When a run is due while another one runs."
+    )
+    siblings: Literal["cancel", "finish"] = Field(
+        default="cancel", description="The running steps when one has failed."
+    )
+    cooldown_minutes: float = Field(default=0.0, ge=0, le=60 * 24 * 30)
+    pause_after_failures: int = Field(
+        default=5, ge=0, le=1000, description="Triggered runs that fail in a row; 0: never."
+    )
+    limits: PipelineLimits = PipelineLimits()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _jobs_have_a_name_and_the_team(cls, data: Any) -> Any:
+        """A step's job needs neither: its name is the step's, its team the pipeline's."""
+        if not isinstance(data, dict) or not isinstance(data.get("steps"), dict):
+            return data
+        steps = {name: _with_names(step, name, data) for name, step in data["steps"].items()}
+        return {**data, "steps": steps}
+
+    @model_validator(mode="after")
+    def _the_team_is_one(self) -> Self:
+        for name, step in self.steps.items():
+            if step.job.team != self.team:
+                raise ValueError(f"steps.{name}.job.team: must be the pipeline's, {self.team}")
+        return self
+
+
+def _with_names(step: Any, name: Any, pipeline: Mapping[str, Any]) -> Any:
+    job = step.get("job") if isinstance(step, dict) else None
+    if not isinstance(job, dict):
+        return step
+    given = {"name": name, "team": pipeline.get("team")}
+    return {**step, "job": {**{key: one for key, one in given.items() if one is not None}, **job}}
+
+
+def named_in_file(field: str) -> str:
+    """A field's dotted name as the file has it: `steps.train.in.data`."""
+    return _OWN_FIELDS.sub(lambda match: f"{match[1]}.{_OWN_NAMES[match[2]]}", field)

@@ -1,0 +1,173 @@
+"""Requests of users: pipelines are configured, paused and removed; runs begin, end and continue.
+
+Each request is answered once, by an event that names it: what was asked, or why it was refused.
+"""
+
+from __future__ import annotations
+
+from gangline_pipelines.core.checks import problems
+from gangline_pipelines.core.model import Pipeline, RunState
+from gangline_pipelines.core.naming import pipeline_key, run_id
+from gangline_pipelines.core.state import PipelinePlan, request_key, spec_key
+from gangline_pipelines.core.stepping import advance, stop
+from gangline_pipelines.core.triggers import start
+from gangline_schemas.envelope import Envelope
+from gangline_schemas.events.pipeline_requests import (
+    PipelineConfigureRequested,
+    PipelinePauseRequested,
+    PipelineRemoveRequested,
+    RunCancelRequested,
+    RunRequested,
+    RunRetryRequested,
+)
+from gangline_schemas.events.pipelines import (
+    PipelineConfigured,
+    PipelinePaused,
+    PipelineRemoved,
+    PipelineRequestRefused,
+    PipelineUnpaused,
+    RunCause,
+    RunQueued,
+    RunRetried,
+)
+
+PIPELINES_OF_TEAM = 1000
+MANUAL = "manual"
+
+PipelineRequest = (
+    PipelineConfigureRequested
+    | PipelineRemoveRequested
+    | PipelinePauseRequested
+    | RunRequested
+    | RunCancelRequested
+    | RunRetryRequested
+)
+
+
+def take(plan: PipelinePlan, envelope: Envelope) -> None:
+    """Answer a request; one that was answered leads to nothing."""
+    event = envelope.data
+    if request_key(envelope.source, envelope.id) in plan.state.requests:
+        return
+    ref = {"request_id": envelope.id, "request_source": envelope.source}
+    match event:
+        case PipelineConfigureRequested():
+            reason = _configure(plan, event, ref)
+        case RunRequested():
+            reason = _run(plan, event, ref)
+        case RunCancelRequested() | RunRetryRequested():
+            reason = _of_run(plan, event, ref)
+        case PipelineRemoveRequested() | PipelinePauseRequested():
+            reason = _of_pipeline(plan, event, ref)
+        case _:
+            return
+    if reason is not None:
+        refused = PipelineRequestRefused(reason=reason, user=event.user, **ref)
+        plan.add("pipelines", refused)
+
+
+def _configure(
+    plan: PipelinePlan, event: PipelineConfigureRequested, ref: dict[str, str]
+) -> str | None:
+    spec = event.spec
+    found = problems(spec)
+    if found:
+        return "; ".join(f"{one.field}: {one.message}" for one in found[:5])
+    held = plan.state.pipelines.get(pipeline_key(spec.team, spec.name))
+    of_team = sum(one.team == spec.team for one in plan.state.pipelines.values())
+    if held is None and of_team >= PIPELINES_OF_TEAM:
+        return f"team {spec.team} has {of_team} pipelines; remove some first"
+    used = [
+        run.revision
+        for run in plan.state.runs.values()
+        if (run.team, run.pipeline) == (spec.team, spec.name)
+    ]
+    revision = max([0, *used, held.revision if held is not None else 0]) + 1
+    if held is not None:
+        same = plan.state.specs[spec_key(spec.team, spec.name, held.revision)] == spec
+        revision = held.revision if same else revision
+    plan.add(spec.name, PipelineConfigured(revision=revision, spec=spec, user=event.user, **ref))
+    return None
+
+
+def _of_pipeline(
+    plan: PipelinePlan,
+    event: PipelineRemoveRequested | PipelinePauseRequested,
+    ref: dict[str, str],
+) -> str | None:
+    held = plan.state.pipelines.get(pipeline_key(event.team, event.pipeline))
+    if held is None:
+        return _unknown(event.team, event.pipeline)
+    given = {"team": event.team, "pipeline": event.pipeline, "user": event.user, **ref}
+    if isinstance(event, PipelineRemoveRequested):
+        plan.add(event.pipeline, PipelineRemoved(**given))
+    elif event.paused:
+        plan.add(event.pipeline, PipelinePaused(reason=f"by {event.user}", **given))
+    else:
+        plan.add(event.pipeline, PipelineUnpaused(**given))
+    return None
+
+
+def _run(plan: PipelinePlan, event: RunRequested, ref: dict[str, str]) -> str | None:
+    held = plan.state.pipelines.get(pipeline_key(event.team, event.pipeline))
+    if held is None:
+        return _unknown(event.team, event.pipeline)
+    spec = plan.state.specs[spec_key(held.team, held.name, held.revision)]
+    for name in event.params:
+        if name not in spec.params:
+            known = ", ".join(spec.params) or "none"
+            return f"params.{name}: there is no such parameter; there are: {known}"
+    subject = request_key(ref["request_source"], ref["request_id"])
+    cause = RunCause(kind="manual", trigger=MANUAL, subject=subject[-256:], params=event.params)
+    name = run_id(held.team, held.name, MANUAL, subject)
+    if held.active:
+        return _must_wait(plan, held, name, cause, event.user, ref)
+    start(plan, held, name, cause, event.user, ref)
+    return None
+
+
+def _must_wait(
+    plan: PipelinePlan,
+    held: Pipeline,
+    name: str,
+    cause: RunCause,
+    user: str,
+    ref: dict[str, str],
+) -> str | None:
+    spec = plan.state.specs[spec_key(held.team, held.name, held.revision)]
+    if spec.overlap == "skip":
+        return f"{held.active} runs, and overlap is skip; cancel it first"
+    if len(held.queued) >= spec.limits.queued:
+        return f"{held.active} runs, and {len(held.queued)} runs wait already (limits.queued)"
+    given = {"run_id": name, "team": held.team, "pipeline": held.name, "cause": cause}
+    plan.add(name, RunQueued(**given, user=user, **ref))
+    if spec.overlap == "cancel" and not plan.state.runs[held.active].result:
+        stop(plan, held.active, "cancelled", f"{name} takes its place", user)
+    return None
+
+
+def _of_run(  # noqa: PLR0911 - one for each reason
+    plan: PipelinePlan, event: RunCancelRequested | RunRetryRequested, ref: dict[str, str]
+) -> str | None:
+    run = plan.state.runs.get(event.run_id)
+    if run is None or run.team != event.team:
+        return f"there is no run {event.run_id}"
+    if isinstance(event, RunCancelRequested):
+        if run.state.ended:
+            return f"run {event.run_id} has ended: {run.state}"
+        stop(plan, event.run_id, "cancelled", f"cancelled by {event.user}", event.user, ref)
+        return None
+    if run.state not in {RunState.FAILED, RunState.CANCELLED}:
+        return f"run {event.run_id} is {run.state}; only one that failed or was cancelled continues"
+    held = plan.state.pipelines.get(pipeline_key(run.team, run.pipeline))
+    if held is None:
+        return f"pipeline {run.pipeline} was removed; apply its file again first"
+    if held.active:
+        return f"{held.active} runs; wait for its end, or cancel it"
+    plan.add(event.run_id, RunRetried(run_id=event.run_id, user=event.user, **ref))
+    advance(plan, event.run_id)
+    return None
+
+
+def _unknown(team: str, pipeline: str) -> str:
+    return f"team {team} has no pipeline {pipeline}"

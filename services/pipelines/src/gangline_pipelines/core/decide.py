@@ -1,0 +1,157 @@
+"""The decisions of the pipelines service.
+
+1. requests: pipelines are configured, runs begin, end and continue (asked.py); new snapshots.
+2. quota, scheduling, faults, workers: what became of the jobs of steps (facts.py).
+3. ticks: schedules, steps that are tried again, limits of time (triggers.py, facts.py).
+4. outcomes of effects: whether the outputs of hits of the cache are in the store.
+
+After each, queued runs begin where a run has ended. Cost per input: what it changes, and for an end
+of a step the steps that it feeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+
+from gangline_bus.codec import Received
+from gangline_bus.decision import BaseDecider, Decision, EffectDone, Input, Observed, Tick
+from gangline_bus.plan import Plan
+from gangline_pipelines.core import asked, facts, invariants, triggers
+from gangline_pipelines.core.evolve import fold
+from gangline_pipelines.core.model import (
+    Checked,
+    CheckOutputs,
+    Run,
+    RunState,
+    StepState,
+    StoreAway,
+)
+from gangline_pipelines.core.state import Clock, PipelinePlan, PipelineState, spec_of, steps_of
+from gangline_pipelines.core.stepping import advance, stop
+from gangline_schemas.catalog import Topic
+from gangline_schemas.events.pipeline_requests import SnapshotAnnounced
+from gangline_schemas.events.pipelines import CheckDeferred, OutputsChecked
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 2.0, 60.0
+
+
+class PipelineDecider(BaseDecider[PipelineState, Clock]):
+    """The decider of gangline.pipelines."""
+
+    name = "pipelines"
+    log = Topic.PIPELINES
+    inputs: tuple[Topic, ...] = (
+        Topic.AUTOMATION, Topic.QUOTA, Topic.SCHEDULING, Topic.FAULTS, Topic.WORKERS,
+    )  # fmt: skip
+    fold = fold
+
+    def initial(self) -> PipelineState:
+        """No pipelines."""
+        return PipelineState()
+
+    def decide(
+        self,
+        state: PipelineState,
+        soft: Clock,
+        item: Input,
+        now: datetime,
+    ) -> Sequence[Decision]:
+        """See the module's docstring; a repeated input leads to nothing."""
+        plan: PipelinePlan = Plan(state, soft, now, fold)
+        match item:
+            case Tick():
+                _out_of_time(plan)
+                facts.tick(plan)
+                triggers.on_tick(plan)
+            case EffectDone():
+                _checked(plan, item)
+            case Received():
+                data = item.envelope.data
+                if isinstance(data, SnapshotAnnounced):
+                    triggers.on_snapshot(plan, data)
+                elif isinstance(data, asked.PipelineRequest):
+                    asked.take(plan, item.envelope)
+                else:
+                    facts.take(plan, data)
+            case _:
+                return []
+        triggers.after_ends(plan)
+        return plan.decisions
+
+    def initial_soft(self) -> Clock:
+        """No Tick came yet."""
+        return Clock()
+
+    def observe(
+        self,
+        state: PipelineState,  # noqa: ARG002 - see Decider
+        soft: Clock,
+        observed: Observed,
+        now: datetime,
+    ) -> Clock:
+        """Note the time of a Tick."""
+        return Clock(now) if isinstance(observed, Tick) else soft
+
+    def effects(self, state: PipelineState, soft: Clock) -> Mapping[str, object]:
+        """The checks of outputs that runs wait for, one of a run at a time."""
+        found: dict[str, object] = {}
+        for run_id in state.live:
+            run = state.runs[run_id]
+            if run.asked <= run.checked or _later(run, soft):
+                continue
+            number = run.checked + 1
+            digests = {
+                artifact.digest: None
+                for _, step in steps_of(state, run)
+                if step.state is StepState.CHECKING and step.check == number
+                for artifact in step.outputs.values()
+            }
+            key = f"{run_id}:{run.retries}:{number}:{run.check_tries}"
+            found[key] = CheckOutputs(run.team, tuple(digests))
+        return found
+
+    def check(self, state: PipelineState) -> list[str]:
+        """See invariants.py."""
+        return invariants.violations(state)
+
+
+def _later(run: Run, soft: Clock) -> bool:
+    """Whether the store was away, and the check waits."""
+    return run.check_at is not None and (soft.now is None or soft.now < run.check_at)
+
+
+def _checked(plan: PipelinePlan, item: EffectDone) -> None:
+    run_id, _, rest = item.key.partition(":")
+    retries, number, tries = (int(part) for part in rest.split(":"))
+    run = plan.state.runs.get(run_id)
+    if run is None or run.state.ended or run.retries != retries:
+        return
+    if number != run.checked + 1 or tries != run.check_tries or number > run.asked:
+        return
+    match item.result:
+        case Checked(missing=missing):
+            checked = OutputsChecked(run_id=run_id, check=number, missing=missing, tries=tries)
+            plan.add(run_id, checked)
+            advance(plan, run_id)
+        case StoreAway(reason=reason):
+            pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**tries)
+            deferred = CheckDeferred(
+                run_id=run_id,
+                check=number,
+                tries=tries + 1,
+                reason=reason,
+                next_at=plan.now + timedelta(seconds=pause_s),
+            )
+            plan.add(run_id, deferred)
+        case _:
+            pass
+
+
+def _out_of_time(plan: PipelinePlan) -> None:
+    for run_id in [*plan.state.live]:
+        run = plan.state.runs[run_id]
+        hours = spec_of(plan.state, run).limits.hours
+        late = plan.now - run.started_at >= timedelta(hours=hours)
+        if late and run.state is RunState.RUNNING:
+            stop(plan, run_id, "failed", f"it ran for {hours:g} hours, its limits.hours")

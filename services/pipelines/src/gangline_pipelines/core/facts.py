@@ -1,0 +1,178 @@
+"""Facts about the jobs of steps, from other services and the agents."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from gangline_pipelines.core.model import RunState, StepRun, StepState
+from gangline_pipelines.core.state import PipelinePlan, graph_of_run, spec_of, step_key
+from gangline_pipelines.core.stepping import end_step, request_job, stop
+from gangline_schemas.base import Event
+from gangline_schemas.events.faults import GangFailed
+from gangline_schemas.events.pipelines import (
+    StepCharged,
+    StepDeferred,
+    StepFailureNoted,
+    StepJobEnded,
+    StepOutputNoted,
+)
+from gangline_schemas.events.quota import JobRejected, RequestRefused
+from gangline_schemas.events.scheduling import GangReleased, JobStateChanged
+from gangline_schemas.events.workers import StepOutputWritten
+from gangline_schemas.job import JobState
+
+CAUSE_WAIT = timedelta(seconds=15)
+"""So long the cause of a failure is waited for: it comes in another log."""
+OUTPUTS_WAIT = timedelta(minutes=10)
+"""So long outputs of a job that succeeded are waited for: its agent reported them before."""
+
+
+def take(plan: PipelinePlan, event: Event) -> None:
+    """Note what an event changes for the step of a job; other events lead to nothing."""
+    match event:
+        case JobStateChanged():
+            if event.state.terminal:
+                good = event.state is JobState.SUCCEEDED
+                _ended(plan, event.job_id, succeeded=good, reason=event.reason)
+        case JobRejected():
+            _ended(plan, event.job_id, succeeded=False, reason=event.reason)
+        case RequestRefused():
+            if event.request == "step.job.requested":
+                _ended(plan, event.target, succeeded=False, reason=event.reason)
+        case StepOutputWritten():
+            _written(plan, event)
+        case GangFailed():
+            _failed(plan, event)
+        case GangReleased():
+            _charged(plan, event)
+        case _:
+            pass
+
+
+def tick(plan: PipelinePlan) -> None:
+    """Try deferred steps again, and wait no longer for what did not come."""
+    for run_id, name in [*plan.state.waiting.values()]:
+        step = plan.state.steps[step_key(run_id, name)]
+        run = plan.state.runs[run_id]
+        if step.state is StepState.DEFERRED:
+            due = step.next_at is not None and step.next_at <= plan.now
+            limits = spec_of(plan.state, run).limits
+            if due and run.state is RunState.RUNNING and run.live < limits.parallel:
+                if run.jobs >= limits.jobs:
+                    reason = f"the run has had {run.jobs} jobs, its limits.jobs"
+                    stop(plan, run_id, "failed", reason)
+                else:
+                    request_job(plan, run_id, name)
+        elif step.job_ended is not None and step.job_ended_at is not None:
+            wait = OUTPUTS_WAIT if step.job_ended else CAUSE_WAIT
+            if plan.now - step.job_ended_at >= wait:
+                _conclude(plan, run_id, name, waited=True)
+
+
+def _ended(plan: PipelinePlan, job_id: str, *, succeeded: bool, reason: str) -> None:
+    place = plan.state.jobs.get(job_id)
+    if place is None:
+        return
+    run_id, name = place
+    if plan.state.steps[step_key(run_id, name)].job_ended is not None:
+        return
+    ended = StepJobEnded(
+        run_id=run_id, step=name, job_id=job_id, succeeded=succeeded, reason=reason
+    )
+    plan.add(run_id, ended)
+    _conclude(plan, run_id, name)
+
+
+def _written(plan: PipelinePlan, event: StepOutputWritten) -> None:
+    place = plan.state.jobs.get(event.job_id)
+    if place is None:
+        return
+    run_id, name = place
+    step = plan.state.steps[step_key(run_id, name)]
+    declared = graph_of_run(plan.state, plan.state.runs[run_id]).instances[name].spec.outputs
+    if event.name not in declared or step.outputs.get(event.name) == event.artifact:
+        return
+    noted = StepOutputNoted(
+        run_id=run_id, step=name, job_id=event.job_id, name=event.name, artifact=event.artifact
+    )
+    plan.add(run_id, noted)
+    if step.job_ended:
+        _conclude(plan, run_id, name)
+
+
+def _failed(plan: PipelinePlan, event: GangFailed) -> None:
+    place = plan.state.jobs.get(event.job_id)
+    if place is None or event.action != "fail":
+        return
+    run_id, name = place
+    step = plan.state.steps[step_key(run_id, name)]
+    if step.cause is event.cause:
+        return
+    noted = StepFailureNoted(run_id=run_id, step=name, job_id=event.job_id, cause=event.cause)
+    plan.add(run_id, noted)
+    if step.job_ended is False:
+        _conclude(plan, run_id, name)
+
+
+def _charged(plan: PipelinePlan, event: GangReleased) -> None:
+    place = plan.state.jobs.get(event.job_id)
+    if place is None:
+        return
+    run_id, name = place
+    if plan.state.steps[step_key(run_id, name)].charged >= event.attempt:
+        return
+    charged = StepCharged(
+        run_id=run_id,
+        step=name,
+        job_id=event.job_id,
+        attempt=event.attempt,
+        gpu_seconds=event.gpu_seconds,
+    )
+    plan.add(run_id, charged)
+    run = plan.state.runs[run_id]
+    most = spec_of(plan.state, run).limits.gpu_hours
+    if most is not None and run.gpu_seconds > most * 3600 and run.state is RunState.RUNNING:
+        used = run.gpu_seconds / 3600
+        stop(plan, run_id, "failed", f"the run used {used:.2f} GPU-hours of its {most:g}")
+
+
+def _conclude(plan: PipelinePlan, run_id: str, name: str, *, waited: bool = False) -> None:
+    """End a step, or try it again, if all that decides it is known, or was waited for."""
+    run = plan.state.runs[run_id]
+    step = plan.state.steps[step_key(run_id, name)]
+    if step.job_ended is None or step.state is not StepState.RUNNING:
+        return
+    spec = graph_of_run(plan.state, run).instances[name].spec
+    if step.job_ended:
+        lacking = [output for output in spec.outputs if output not in step.outputs]
+        if not lacking:
+            end_step(plan, run_id, name, "succeeded")
+        elif waited:
+            why = f"its job succeeded, and its output {lacking[0]} was not reported"
+            end_step(plan, run_id, name, "failed", why)
+        return
+    if run.state is RunState.STOPPING:
+        end_step(plan, run_id, name, "cancelled" if step.stopping else "failed", step.reason)
+        return
+    retry = spec.retry
+    left = step.tries - step.spared <= retry.max
+    if left and retry.on and step.cause is None and not waited:
+        return
+    if left and (not retry.on or step.cause in retry.on):
+        deferred = StepDeferred(
+            run_id=run_id,
+            step=name,
+            tries=step.tries,
+            reason=step.reason,
+            next_at=plan.now + timedelta(minutes=retry.wait_minutes),
+        )
+        plan.add(run_id, deferred)
+        if not retry.wait_minutes and run.jobs < spec_of(plan.state, run).limits.jobs:
+            request_job(plan, run_id, name)
+        return
+    end_step(plan, run_id, name, "failed", _why(step))
+
+
+def _why(step: StepRun) -> str:
+    cause = f" ({step.cause.value.replace('_', ' ')})" if step.cause is not None else ""
+    return f"{step.reason or 'its job failed'}{cause}"

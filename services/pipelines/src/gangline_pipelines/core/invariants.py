@@ -1,0 +1,51 @@
+"""The invariants of the state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gangline_pipelines.core.model import Run, StepState
+from gangline_pipelines.core.state import PipelineState, graph_of_run, spec_of, step_key, steps_of
+
+
+def violations(state: PipelineState) -> list[str]:
+    """Sentences about what does not hold; [] when all is well. Cost: steps of runs that live."""
+    found: list[str] = []
+    for run_id in state.live:
+        found += _of_run(state, state.runs[run_id])
+    for job_id, (run_id, name) in state.jobs.items():
+        step = state.steps.get(step_key(run_id, name))
+        if step is None or step.job_id != job_id or step.state is not StepState.RUNNING:
+            found.append(f"job {job_id}: is no running job of step {name} of {run_id}")
+    for key, held in state.pipelines.items():
+        if held.active and held.active not in state.live:
+            found.append(f"pipeline {key}: its run {held.active} has ended")
+        if held.queued and not held.active:
+            found.append(f"pipeline {key}: runs wait for nothing")
+        found += [f"run {name}: is not queued" for name in held.queued if name not in state.queued]
+    return found
+
+
+def _of_run(state: PipelineState, run: Run) -> Iterator[str]:
+    if run.state.ended:
+        yield f"run {run.run_id}: lives and has ended"
+    left = live = ready = 0
+    graph = graph_of_run(state, run)
+    for name, step in steps_of(state, run):
+        left += not step.state.ended
+        ready += step.state is StepState.READY
+        running = step.state is StepState.RUNNING
+        live += running
+        if running and state.jobs.get(step.job_id) != (run.run_id, name):
+            yield f"step {name} of {run.run_id}: runs without a job"
+        if step.tries - step.spared > graph.instances[name].spec.retry.max + 1:
+            yield f"step {name} of {run.run_id}: had {step.tries} tries"
+    for what, noted, counted in (
+        ("left", run.left, left), ("live", run.live, live), ("ready", run.ready, ready),
+    ):  # fmt: skip
+        if noted != counted:
+            yield f"run {run.run_id}: {noted} steps are noted as {what}, {counted} are"
+    if not left:
+        yield f"run {run.run_id}: lives without steps"
+    if live > spec_of(state, run).limits.parallel:
+        yield f"run {run.run_id}: {live} jobs run"

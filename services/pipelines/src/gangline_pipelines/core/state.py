@@ -1,0 +1,84 @@
+"""The state of the pipelines service, and what is read from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from gangline_bus.plan import Plan
+from gangline_pipelines.core.graph import Graph, graph_of
+from gangline_pipelines.core.model import Kept, Last, Pipeline, Queued, Run, StepRun
+from gangline_pipelines.core.naming import pipeline_key
+from gangline_schemas.pipeline_file import PipelineSpec
+
+
+@dataclass(slots=True)
+class PipelineState:
+    """Values are frozen, so that a plan branches the dicts alone.
+
+    - `pipelines`: by `TEAM/NAME`. `specs`: by `TEAM/NAME@REVISION`, while anything uses them.
+    - `runs`: by id, until they are forgotten. `live`: those that have not ended. `ended`: others.
+    - `steps`: of those runs, by `RUN/STEP`. `jobs`: the step of each job that has not ended.
+    - `queued`: runs that wait. `causes`: when the cause of each run came, also of skipped ones.
+    - `times`: up to when each schedule is done, by `TEAM/NAME/TRIGGER`.
+    - `kept`: the cache, by `TEAM/KEY`, the oldest first. `last`: by `TEAM/NAME/STEP`.
+    - `waiting`: steps whose next try, or whose job's cause or outputs, are waited for.
+    - `requests`: answered ones, each with the reason why it was refused, or "".
+    """
+
+    pipelines: dict[str, Pipeline] = field(default_factory=dict)
+    specs: dict[str, PipelineSpec] = field(default_factory=dict)
+    runs: dict[str, Run] = field(default_factory=dict)
+    live: dict[str, datetime] = field(default_factory=dict)
+    ended: dict[str, datetime] = field(default_factory=dict)
+    steps: dict[str, StepRun] = field(default_factory=dict)
+    jobs: dict[str, tuple[str, str]] = field(default_factory=dict)
+    queued: dict[str, Queued] = field(default_factory=dict)
+    causes: dict[str, datetime] = field(default_factory=dict)
+    times: dict[str, datetime] = field(default_factory=dict)
+    kept: dict[str, Kept] = field(default_factory=dict)
+    last: dict[str, Last] = field(default_factory=dict)
+    waiting: dict[str, tuple[str, str]] = field(default_factory=dict)
+    requests: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Clock:
+    """The soft state: the time of the last Tick."""
+
+    now: datetime | None = None
+
+
+PipelinePlan = Plan[PipelineState, Clock]
+
+
+def request_key(source: str, request_id: str) -> str:
+    """The key of a request in the state."""
+    return f"{source} {request_id}"
+
+
+def step_key(run_id: str, step: str) -> str:
+    """The key of a step of a run in the state."""
+    return f"{run_id}/{step}"
+
+
+def spec_key(team: str, pipeline: str, revision: int) -> str:
+    """The key of a revision of a pipeline in the state."""
+    return f"{pipeline_key(team, pipeline)}@{revision}"
+
+
+def spec_of(state: PipelineState, run: Run) -> PipelineSpec:
+    """The pipeline as it was when the run began."""
+    return state.specs[spec_key(run.team, run.pipeline, run.revision)]
+
+
+def graph_of_run(state: PipelineState, run: Run) -> Graph:
+    """The graph of a run's steps."""
+    return graph_of(spec_of(state, run))
+
+
+def steps_of(state: PipelineState, run: Run) -> Iterator[tuple[str, StepRun]]:
+    """The steps of a run by name, each after what it needs."""
+    for name in graph_of_run(state, run).instances:
+        yield name, state.steps[step_key(run.run_id, name)]

@@ -1,0 +1,299 @@
+"""The steps of a run: keys, hits of the cache, jobs, and ends.
+
+A step whose needs have ended gets its key. If the cache has outputs for it, they are checked, and
+the steps that it feeds get their keys at once, on trust: so one check decides a whole run that has
+not changed. A step with `when` waits for the check, as a skip is an end. Else its job is requested.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from gangline_pipelines.core.graph import Graph, Instance
+from gangline_pipelines.core.model import Run, RunState, StepRun, StepState
+from gangline_pipelines.core.naming import cache_key, changes, job_id, key_parts, pipeline_key
+from gangline_pipelines.core.state import (
+    PipelinePlan,
+    graph_of_run,
+    spec_of,
+    step_key,
+    steps_of,
+)
+from gangline_schemas.artifacts import JobArtifacts
+from gangline_schemas.base import field_errors
+from gangline_schemas.events.pipelines import (
+    RunEnded,
+    RunStopping,
+    StepEnded,
+    StepJobRequested,
+    StepJobStopRequested,
+    StepKeyed,
+    StepResult,
+)
+from gangline_schemas.job import JobSpec
+from gangline_schemas.pipeline_when import clauses, failing
+from gangline_schemas.placeholders import UnknownPlaceholder, replaced
+
+USER = "pipeline"
+"""The user of a step's job, if a trigger started the run."""
+_BAD = {StepState.FAILED, StepState.BLOCKED, StepState.CANCELLED}
+
+
+def advance(plan: PipelinePlan, run_id: str, names: Iterable[str] | None = None) -> None:
+    """Decide all that can be decided about these steps, and what follows; None: about all."""
+    run = plan.state.runs[run_id]
+    if run.state.ended:
+        return
+    graph = graph_of_run(plan.state, run)
+    if run.state is RunState.RUNNING:
+        check = run.asked + 1
+        work = deque(graph.instances if names is None else names)
+        while work:
+            name = work.popleft()
+            if _decide(plan, run, graph, graph.instances[name], check):
+                work.extend(graph.feeds.get(name, ()))
+        _start_ready(plan, run_id)
+    _end_if_over(plan, run_id)
+
+
+def fed_by(plan: PipelinePlan, run_id: str, name: str) -> tuple[str, ...]:
+    """The steps that a step feeds."""
+    return graph_of_run(plan.state, plan.state.runs[run_id]).feeds.get(name, ())
+
+
+def end_step(
+    plan: PipelinePlan, run_id: str, name: str, result: StepResult, reason: str = ""
+) -> None:
+    """End a step, with all that follows from it."""
+    step = plan.state.steps[step_key(run_id, name)]
+    outputs = step.outputs if result == "succeeded" else {}
+    ended = StepEnded(run_id=run_id, step=name, result=result, reason=reason, outputs=outputs)
+    plan.add(run_id, ended)
+    run = plan.state.runs[run_id]
+    stops = spec_of(plan.state, run).siblings == "cancel"
+    if result == "failed" and stops and run.state is RunState.RUNNING:
+        stop(plan, run_id, "failed", f"step {name} failed: {reason}")
+        return
+    advance(plan, run_id, fed_by(plan, run_id, name))
+
+
+def stop(
+    plan: PipelinePlan,
+    run_id: str,
+    result: str,
+    reason: str,
+    user: str = "",
+    ref: Mapping[str, str] | None = None,
+) -> None:
+    """End a run early: its jobs are asked to stop, its other steps are cancelled."""
+    values = {"run_id": run_id, "result": result, "reason": reason, "user": user, **(ref or {})}
+    plan.add(run_id, RunStopping.model_validate(values))
+    for name, step in [*steps_of(plan.state, plan.state.runs[run_id])]:
+        if step.state is StepState.RUNNING:
+            if not step.stopping and step.job_ended is None:
+                asked = StepJobStopRequested(
+                    job_id=step.job_id, user=user or USER, run_id=run_id, step=name
+                )
+                plan.add(step.job_id, asked)
+        elif not step.state.ended:
+            why = "the run ends early"
+            plan.add(run_id, StepEnded(run_id=run_id, step=name, result="cancelled", reason=why))
+    _end_if_over(plan, run_id)
+
+
+def request_job(plan: PipelinePlan, run_id: str, name: str) -> None:
+    """Ask for the job of a step, whose inputs are all there."""
+    run = plan.state.runs[run_id]
+    step = plan.state.steps[step_key(run_id, name)]
+    instance = graph_of_run(plan.state, run).instances[name]
+    tries = step.tries + 1
+    requested = StepJobRequested(
+        job_id=job_id(run_id, name, tries),
+        spec=_job(plan, run, instance),
+        user=run.user or USER,
+        run_id=run_id,
+        step=name,
+        tries=tries,
+    )
+    plan.add(requested.job_id, requested)
+
+
+def _decide(  # noqa: PLR0911 - one for each state of its needs
+    plan: PipelinePlan, run: Run, graph: Graph, instance: Instance, check: int
+) -> bool:
+    """Decide about one step; whether those that it feeds may continue."""
+    state, name = plan.state, instance.name
+    step = state.steps[step_key(run.run_id, name)]
+    if step.state is not StepState.PENDING:
+        return False
+    needs = [state.steps[step_key(run.run_id, need)] for need in instance.needs]
+    if any(not (need.state.ended or need.state is StepState.CHECKING) for need in needs):
+        return False
+    states = {need.state for need in needs}
+    if states & _BAD:
+        return _end(plan, run, name, "blocked", "a step that it needs did not succeed")
+    if StepState.SKIPPED in states:
+        return _end(plan, run, name, "skipped", "a step that it needs was skipped")
+    trusting = StepState.CHECKING in states
+    if instance.spec.when is not None:
+        if trusting:
+            return False
+        problem = _when(plan, run, graph, instance)
+        if problem is not None:
+            return _end(plan, run, name, "skipped", problem)
+    return _key(plan, run, instance, step, check, trusting=trusting)
+
+
+def _key(
+    plan: PipelinePlan, run: Run, instance: Instance, step: StepRun, check: int, *, trusting: bool
+) -> bool:
+    try:
+        job = _job(plan, run, instance)
+    except (UnknownPlaceholder, ValidationError) as error:
+        if trusting:
+            return False
+        end_step(plan, run.run_id, instance.name, "failed", _job_problem(error))
+        return False
+    parts = key_parts(job, job.artifacts.inputs if job.artifacts else {})
+    key = cache_key(parts)
+    place = f"{pipeline_key(run.team, run.pipeline)}/{instance.name}"
+    last, kept = plan.state.last.get(place), plan.state.kept.get(f"{run.team}/{key}")
+    if not instance.spec.cache:
+        kept, why = None, "it has cache: false"
+    elif not instance.spec.outputs:
+        kept, why = None, "it has no outputs to keep"
+    elif step.why:
+        kept, why = None, step.why
+    elif kept is not None:
+        why = f"equal to {kept.run_id}"
+    elif last is None:
+        why = "it did not run before"
+    else:
+        changed = ", ".join(changes(last.parts, parts))
+        why = f"changed since {last.run_id}: {changed}" if changed else "its outputs are not kept"
+    if kept is None and trusting:
+        return False
+    keyed = StepKeyed(
+        run_id=run.run_id,
+        step=instance.name,
+        key=key,
+        parts=parts,
+        reason=why,
+        hit=kept.run_id if kept is not None else None,
+        outputs=kept.outputs if kept is not None else {},
+        check=check if kept is not None else 0,
+    )
+    plan.add(run.run_id, keyed)
+    return kept is not None
+
+
+def _end(plan: PipelinePlan, run: Run, name: str, result: StepResult, reason: str) -> bool:
+    plan.add(run.run_id, StepEnded(run_id=run.run_id, step=name, result=result, reason=reason))
+    return True
+
+
+def _when(plan: PipelinePlan, run: Run, graph: Graph, instance: Instance) -> str | None:
+    text = instance.spec.when or ""
+    scores: dict[str, list[float]] = {}
+    for clause in clauses(text):
+        if clause.step is None:
+            continue
+        for name in graph.of_step[clause.step]:
+            found = plan.state.steps[step_key(run.run_id, name)].outputs.get(clause.name)
+            if found is not None and found.value is not None:
+                scores.setdefault(f"{clause.step}.{clause.name}", []).append(found.value)
+    return failing(text, _params(plan, run), scores)
+
+
+def _job(plan: PipelinePlan, run: Run, instance: Instance) -> JobSpec:
+    """The job of a step with its values and artifacts.
+
+    Raises UnknownPlaceholder and ValidationError.
+    """
+    job = replaced(instance.spec.job, _values(plan, run, instance))
+    inputs = _inputs(plan, run, instance)
+    if not inputs and not instance.spec.outputs:
+        return job
+    artifacts = JobArtifacts(inputs=inputs, outputs=instance.spec.outputs)
+    return job.model_copy(update={"artifacts": artifacts})
+
+
+def _inputs(plan: PipelinePlan, run: Run, instance: Instance) -> dict[str, str]:
+    """The digests of the artifacts that it reads, by the names of inputs."""
+    found: dict[str, str] = {}
+    graph = graph_of_run(plan.state, run)
+    for name, reference in instance.spec.inputs.items():
+        owner, _, output = reference.partition(".")
+        for number, made_by in enumerate(graph.of_step[owner]):
+            artifact = plan.state.steps[step_key(run.run_id, made_by)].outputs[output]
+            many = bool(graph.instances[made_by].spec.each)
+            found[f"{name}/{number}" if many else name] = artifact.digest
+    return found
+
+
+def _params(plan: PipelinePlan, run: Run) -> dict[str, Any]:
+    return {**spec_of(plan.state, run).params, **run.cause.params}
+
+
+def _values(plan: PipelinePlan, run: Run, instance: Instance) -> dict[str, Any]:
+    cause = run.cause
+    values = {f"params.{name}": value for name, value in _params(plan, run).items()}
+    values |= {
+        "run.id": run.run_id,
+        "run.pipeline": run.pipeline,
+        "trigger.kind": cause.kind,
+        "trigger.subject": cause.subject,
+        "trigger.snapshot": cause.subject if cause.kind == "snapshot" else "",
+    }
+    if instance.index is not None:
+        values |= {"item": instance.item, "index": instance.index}
+        if isinstance(instance.item, dict):
+            values |= {f"item.{key}": value for key, value in instance.item.items()}
+    return values
+
+
+def _job_problem(error: UnknownPlaceholder | ValidationError) -> str:
+    if isinstance(error, UnknownPlaceholder):
+        return f"job.{error.field}: there is no value {error.name!r}"
+    first = field_errors(error, "job", JobSpec)[0]
+    return f"{first.field}: {first.message}"
+
+
+def _start_ready(plan: PipelinePlan, run_id: str) -> None:
+    """Request jobs of steps that are ready, as far as the limits of the run let it."""
+    run = plan.state.runs[run_id]
+    if not run.ready or run.state is not RunState.RUNNING:
+        return
+    limits = spec_of(plan.state, run).limits
+    for name, step in [*steps_of(plan.state, run)]:
+        if step.state is not StepState.READY:
+            continue
+        run = plan.state.runs[run_id]
+        if run.live >= limits.parallel or run.state is not RunState.RUNNING:
+            return
+        if run.jobs >= limits.jobs:
+            stop(plan, run_id, "failed", f"the run has had {run.jobs} jobs, its limits.jobs")
+            return
+        request_job(plan, run_id, name)
+
+
+def _end_if_over(plan: PipelinePlan, run_id: str) -> None:
+    run = plan.state.runs[run_id]
+    if run.left or run.state.ended:
+        return
+    held = plan.state.pipelines.get(pipeline_key(run.team, run.pipeline))
+    failed = [name for name, step in steps_of(plan.state, run) if step.state is StepState.FAILED]
+    result = run.result or ("failed" if failed else "succeeded")
+    reason = run.reason
+    if not reason and failed:
+        first = plan.state.steps[step_key(run_id, failed[0])]
+        reason = f"step {failed[0]} failed: {first.reason}"
+    in_row = held.failures if held is not None else 0
+    if run.cause.kind != "manual" and result != "cancelled":
+        in_row = in_row + 1 if result == "failed" else 0
+    values = {"run_id": run_id, "result": result, "reason": reason, "failed_in_row": in_row}
+    plan.add(run_id, RunEnded.model_validate(values))

@@ -1,0 +1,242 @@
+"""The start of runs: a request, a snapshot, a time, drift. Each cause counts once.
+
+A cause is an edge: the run's id is derived from the pipeline, the trigger and the subject. So the
+same news, however often and late it comes, is the same run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+from fnmatch import fnmatchcase
+from itertools import islice
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim
+
+from gangline_pipelines.core.model import Pipeline
+from gangline_pipelines.core.naming import pipeline_key, run_id
+from gangline_pipelines.core.state import PipelinePlan, spec_key
+from gangline_pipelines.core.stepping import advance, stop
+from gangline_schemas.events.pipeline_requests import SnapshotAnnounced
+from gangline_schemas.events.pipelines import (
+    PipelinePaused,
+    RunCause,
+    RunEnded,
+    RunQueued,
+    RunSkipped,
+    RunStarted,
+    TimesMissed,
+    TriggerKind,
+)
+from gangline_schemas.pipeline_file import PipelineSpec, Trigger
+
+MOST_MISSED = 1000
+"""Missed times are counted up to here; with `all`, so many lead to runs."""
+LATE = timedelta(minutes=5)
+"""With `none`, a time that passed longer ago counts as missed."""
+DAY = timedelta(days=1)
+
+
+def on_snapshot(plan: PipelinePlan, event: SnapshotAnnounced) -> None:
+    """Start the runs that wait for such a snapshot."""
+    corpus = event.snapshot.partition("@")[0]
+    for held, name, trigger in _triggers(plan, "snapshot"):
+        if held.team == event.team and fnmatchcase(corpus, trigger.snapshot or ""):
+            cause = RunCause(
+                kind="snapshot", trigger=name, subject=event.snapshot, params=trigger.params
+            )
+            fire(plan, held, cause)
+
+
+def on_drift(plan: PipelinePlan, team: str, model: str, finding: str) -> None:
+    """Start the runs that wait for drift of a model. `finding`: the same one counts once."""
+    for held, name, trigger in _triggers(plan, "drift"):
+        if held.team == team and trigger.drift == model:
+            cause = RunCause(kind="drift", trigger=name, subject=finding, params=trigger.params)
+            fire(plan, held, cause)
+
+
+def on_tick(plan: PipelinePlan) -> None:
+    """Start the runs whose time has come. A time that passed while paused starts nothing."""
+    for held, name, trigger in _triggers(plan, "schedule"):
+        done = plan.state.times.get(f"{pipeline_key(held.team, held.name)}/{name}")
+        if done is None or held.paused:
+            continue
+        for due in _due(plan, held, name, trigger, done):
+            cause = RunCause(
+                kind="schedule",
+                trigger=name,
+                subject=due.isoformat(),
+                due_at=due,
+                params=trigger.params,
+            )
+            current = plan.state.pipelines[pipeline_key(held.team, held.name)]
+            fire(plan, current, cause)
+
+
+def fire(plan: PipelinePlan, held: Pipeline, cause: RunCause, user: str = "") -> None:
+    """Start, queue or skip the run of a trigger; nothing if its cause came before."""
+    name = run_id(held.team, held.name, cause.trigger, cause.subject)
+    if name in plan.state.causes:
+        return
+    spec = plan.state.specs[spec_key(held.team, held.name, held.revision)]
+    reason = _refused(plan, held, spec)
+    given = {"run_id": name, "team": held.team, "pipeline": held.name, "cause": cause}
+    if reason is not None:
+        plan.add(name, RunSkipped(**given, user=user, reason=reason))
+        return
+    if not held.active:
+        start(plan, held, name, cause, user)
+        return
+    if spec.overlap == "cancel":
+        for other in held.queued:
+            _skip_queued(plan, other, f"{name} came after it")
+    plan.add(name, RunQueued(**given, user=user))
+    if spec.overlap == "cancel":
+        run = plan.state.runs[held.active]
+        if not run.result:
+            stop(plan, held.active, "cancelled", f"{name} takes its place")
+
+
+def start(
+    plan: PipelinePlan,
+    held: Pipeline,
+    name: str,
+    cause: RunCause,
+    user: str,
+    ref: Mapping[str, str] | None = None,
+) -> None:
+    """Begin a run."""
+    started = RunStarted(
+        run_id=name,
+        team=held.team,
+        pipeline=held.name,
+        cause=cause,
+        user=user,
+        revision=held.revision,
+        number=held.runs + 1,
+        **(ref or {}),
+    )
+    plan.add(name, started)
+    advance(plan, name)
+
+
+def after_ends(plan: PipelinePlan) -> None:
+    """Let queued runs of pipelines begin whose run has ended; pause those that keep failing."""
+    at = 0
+    while at < len(plan.decisions):
+        event = plan.decisions[at].event
+        at += 1
+        if isinstance(event, RunEnded):
+            _after_end(plan, event)
+
+
+def _after_end(plan: PipelinePlan, event: RunEnded) -> None:
+    run = plan.state.runs.get(event.run_id)
+    key = pipeline_key(run.team, run.pipeline) if run is not None else ""
+    held = plan.state.pipelines.get(key)
+    if held is None:
+        return
+    spec = plan.state.specs[spec_key(held.team, held.name, held.revision)]
+    most = spec.pause_after_failures
+    if most and event.failed_in_row >= most and not held.paused and event.result == "failed":
+        reason = f"{event.failed_in_row} triggered runs failed in a row, the last {event.run_id}"
+        plan.add(held.name, PipelinePaused(team=held.team, pipeline=held.name, reason=reason))
+    while True:
+        held = plan.state.pipelines[key]
+        if held.active or not held.queued:
+            return
+        name = held.queued[0]
+        queued = plan.state.queued[name]
+        if held.paused and queued.cause.kind != "manual":
+            _skip_queued(plan, name, f"the pipeline is paused: {held.paused}")
+        else:
+            start(plan, held, name, queued.cause, queued.user)
+
+
+def _skip_queued(plan: PipelinePlan, name: str, reason: str) -> None:
+    queued = plan.state.queued[name]
+    skipped = RunSkipped(
+        run_id=name,
+        team=queued.team,
+        pipeline=queued.pipeline,
+        cause=queued.cause,
+        user=queued.user,
+        reason=reason,
+    )
+    plan.add(name, skipped)
+
+
+def _refused(plan: PipelinePlan, held: Pipeline, spec: PipelineSpec) -> str | None:
+    """Why a triggered run does not start; None if it may."""
+    if held.paused:
+        return f"the pipeline is paused: {held.paused}"
+    recent = [at for at in held.starts if plan.now - at < DAY]
+    waiting = sum(plan.state.queued[name].cause.kind != "manual" for name in held.queued)
+    if len(recent) + waiting >= spec.limits.runs_per_day:
+        return f"{len(recent)} runs began within a day, its limits.runs_per_day"
+    cooldown = timedelta(minutes=spec.cooldown_minutes)
+    if recent and plan.now - recent[-1] < cooldown:
+        return f"the last run began within its cooldown of {spec.cooldown_minutes:g} minutes"
+    if held.active and spec.overlap == "skip":
+        return f"{held.active} runs, and overlap is skip"
+    if held.active and spec.overlap == "queue" and len(held.queued) >= spec.limits.queued:
+        return f"{len(held.queued)} runs wait, its limits.queued"
+    return None
+
+
+def _triggers(plan: PipelinePlan, kind: TriggerKind) -> Iterator[tuple[Pipeline, str, Trigger]]:
+    """The triggers of a kind, each with its pipeline as it is now."""
+    for key in [*plan.state.pipelines]:
+        first = plan.state.pipelines[key]
+        spec = plan.state.specs[spec_key(first.team, first.name, first.revision)]
+        for name, trigger in spec.triggers.items():
+            if trigger.kind == kind:
+                yield plan.state.pipelines[key], name, trigger
+
+
+def _due(
+    plan: PipelinePlan, held: Pipeline, name: str, trigger: Trigger, done: datetime
+) -> list[datetime]:
+    """The times of a schedule that start runs now; notes those that are missed."""
+    passed = [*islice(_times(trigger, done, plan.now), MOST_MISSED)]
+    if not passed:
+        return []
+    if trigger.catch_up == "all":
+        return passed
+    last = passed[-1]
+    if len(passed) == MOST_MISSED:
+        last = latest(trigger, plan.now)
+    keeps = trigger.catch_up == "last" or plan.now - last <= LATE
+    missed = [at for at in passed if at < last] if keeps else passed
+    if missed:
+        until = missed[-1] if keeps else last
+        noted = TimesMissed(
+            team=held.team, pipeline=held.name, trigger=name, until=until, count=len(missed)
+        )
+        plan.add(held.name, noted)
+    return [last] if keeps else []
+
+
+def _times(trigger: Trigger, after: datetime, until: datetime) -> Iterator[datetime]:
+    """The times of a schedule after one time and up to another, in UTC."""
+    zone = ZoneInfo(trigger.zone)
+    for at in CronSim(trigger.schedule or "", after.astimezone(zone)):
+        due = at.astimezone(after.tzinfo)
+        if due > until:
+            return
+        yield due
+
+
+def latest(trigger: Trigger, now: datetime) -> datetime:
+    """The last time of a schedule up to now."""
+    zone = ZoneInfo(trigger.zone)
+    local = now.astimezone(zone) + timedelta(seconds=1)
+    return next(CronSim(trigger.schedule or "", local, reverse=True)).astimezone(now.tzinfo)
+
+
+def next_time(trigger: Trigger, after: datetime) -> datetime:
+    """The next time of a schedule. Raises StopIteration if there is none for years."""
+    zone = ZoneInfo(trigger.zone)
+    return next(CronSim(trigger.schedule or "", after.astimezone(zone))).astimezone(after.tzinfo)
