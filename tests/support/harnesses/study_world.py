@@ -1,7 +1,8 @@
 """A study in virtual time: the real decider and sampler, with a cluster of gangs that is simulated.
 
-A gang trains in units of `unit_s`. After each unit it reports, and its checkpoint is committed. The
-events are those of the scheduler, the fault manager, the checkpoint service and the agents.
+A gang trains in units of `unit_s`. After each unit it reports, and its checkpoint is committed
+`save_s` later. The events are those of the scheduler, the fault manager, the checkpoint service and
+the agents.
 """
 
 from __future__ import annotations
@@ -83,6 +84,7 @@ class StudyWorld:
         unit_s: float = 60.0,
         tick_s: float = 60.0,
         delay_s: float = 0.01,
+        save_s: float = 0.0,
         gpus: int = 1,
         crash: float = 0.0,
         seed: int = 0,
@@ -92,6 +94,7 @@ class StudyWorld:
     ) -> None:
         self.program, self.unit_s, self.gpus = program, unit_s, gpus
         self.gangs, self.delay_s, self.tick_s = gangs, delay_s, tick_s
+        self.save_s = save_s
         self.decider = decider or StudyDecider()
         self.sampler = sampler or Sampler()
         self.state: StudyState = self.decider.initial()
@@ -247,9 +250,15 @@ class StudyWorld:
     def _report(self, gang: Gang, unit: int) -> None:
         values = dict.fromkeys(gang.spec.trial.metrics, gang.fate.values[unit - 1])  # type: ignore[union-attr]
         self.give(TrialReported(job_id=gang.job_id, attempt=gang.attempt, step=unit, values=values))
+        if self.save_s:
+            self._later(self.save_s, partial(self._commit, gang, gang.attempt, unit))
+        else:
+            self._commit(gang, gang.attempt, unit)
+
+    def _commit(self, gang: Gang, attempt: int, unit: int) -> None:
         gang.saved = unit
         made = CheckpointRef(
-            job_id=gang.job_id, attempt=gang.attempt, step=unit, world_size=1, commit_key="k"
+            job_id=gang.job_id, attempt=attempt, step=unit, world_size=1, commit_key="k"
         )
         self.give(CheckpointCommitted(job_id=gang.job_id, checkpoint=made, size_bytes=1, objects=1))
 
@@ -273,7 +282,7 @@ class StudyWorld:
         failed = GangFailed(
             job_id=gang.job_id,
             attempt=gang.attempt,
-            cause=FailureCause.USER,
+            cause=FailureCause.USER_ERROR,
             action="fail",
             message=gang.fate.failure,
             restarts_used=0,

@@ -23,6 +23,8 @@ from gangline_studies.core.values import sampler_of
 
 SETTLED = timedelta(seconds=1)
 """A trial that has just been proposed may be about to start: it is not withdrawn yet."""
+MOST_AT_ONCE = 500
+"""So many paused trials end at once; the others at the next Ticks."""
 FROM_RESULTS = frozenset({"tpe", "cmaes"})
 """Samplers whose suggestions depend on results."""
 
@@ -122,12 +124,11 @@ def _wind_down(plan: StudyPlan, study_id: str) -> None:
         ):
             prune(plan, study_id, number, PruneReason.ENDED)
     if study.paused:
-        trials = plan.state.trials
-        paused = [key for key in trials if key[0] == study_id and trials[key].phase is Phase.PAUSED]
-        for _, number in paused:
-            saved = trials[study_id, number].saved is not None
-            why = PruneReason.RUNG if saved else PruneReason.UNSAVED
-            prune(plan, study_id, number, why)
+        held = [key for key in plan.state.paused if key[0] == study_id]
+        paused = [number for key in held for _, number in plan.state.paused[key]]
+        for number in paused[:MOST_AT_ONCE]:
+            saved = plan.state.trials[study_id, number].saved is not None
+            prune(plan, study_id, number, PruneReason.RUNG if saved else PruneReason.UNSAVED)
     if not plan.state.studies[study_id].open and study.ending is not None:
         plan.add(study_id, StudyEnded(study_id=study_id, reason=study.ending))
 
@@ -156,11 +157,11 @@ def _next_promotion(state: StudyState, study_id: str, *, saved: bool) -> tuple[i
     while (study_id, 0, rung + 1) in state.rungs:
         rung += 1
     for at in range(rung, -1, -1):
-        held = state.rungs.get((study_id, 0, at), ())
-        for _, number in rungs.promotable(held, stopping.factor):
-            trial = state.trials.get((study_id, number))
-            if trial is None or trial.paused_rung != at:
-                continue
+        best = rungs.promotable(state.rungs.get((study_id, 0, at), ()), stopping.factor)
+        for ranked in state.paused.get((study_id, at), ()):
+            if not best or ranked > best[-1]:
+                break
+            trial = state.trials[study_id, ranked[1]]
             if not saved or (trial.saved is not None and not trial.live):
                 return at, trial
     return None

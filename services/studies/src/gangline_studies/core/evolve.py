@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import insort
-from dataclasses import replace
+from bisect import bisect_left
 from datetime import datetime
 from typing import Any
 
@@ -32,12 +31,14 @@ from gangline_schemas.events.studies import (
     TrialStarted,
     TrialWithdrawn,
 )
+from gangline_schemas.job import JobState
 from gangline_schemas.memory import forget_old
 from gangline_studies.core.state import (
     CURVE_POINTS,
     REQUESTS_KEPT,
     JobOf,
     Phase,
+    Ranked,
     Saved,
     Study,
     StudyState,
@@ -194,9 +195,7 @@ def _(state: StudyState, event: TrialMeasured, _at: datetime) -> None:
         ranked = (oriented(objective, value), event.number)
         for at in event.rungs:
             key = (event.study_id, trial.bracket, at)
-            held = [*state.rungs.get(key, ())]
-            insort(held, ranked)
-            state.rungs[key] = tuple(held)
+            state.rungs[key] = _inserted(state.rungs.get(key, ()), ranked)
 
 
 @fold.on(TrialExited)
@@ -218,13 +217,16 @@ def _(state: StudyState, event: TrialSaveLost, _at: datetime) -> None:
 def _(state: StudyState, event: TrialPaused, _at: datetime) -> None:
     study = state.studies[event.study_id]
     _set(state, event, phase=Phase.PAUSED, paused_rung=event.rung)
+    key = (event.study_id, event.rung)
+    state.paused[key] = _inserted(state.paused.get(key, ()), _ranked(state, event))
     _change(state, event.study_id, results=study.results + 1, paused=study.paused + 1)
 
 
 @fold.on(TrialPromoted)
 def _(state: StudyState, event: TrialPromoted, _at: datetime) -> None:
     study = state.studies[event.study_id]
-    _set(state, event, phase=Phase.RUNNING, paused_rung=None)
+    _continue(state, event)
+    _set(state, event, phase=Phase.RUNNING)
     _change(state, event.study_id, paused=study.paused - 1)
 
 
@@ -250,8 +252,8 @@ def _(state: StudyState, event: TrialCompleted, at: datetime) -> None:
         best=best,
         best_value=best_value,
     )
-    changes = {"step": event.step, "values": event.values, "paused_rung": None}
-    _end(state, event, at, phase=Phase.COMPLETED, **changes)
+    _continue(state, event)
+    _end(state, event, at, phase=Phase.COMPLETED, step=event.step, values=event.values)
 
 
 @fold.on(TrialPruned)
@@ -267,7 +269,8 @@ def _(state: StudyState, event: TrialPruned, at: datetime) -> None:
         paused=study.paused - paused,
         clones=clones,
     )
-    _end(state, event, at, phase=Phase.PRUNED, why=event.reason, paused_rung=None)
+    _continue(state, event)
+    _end(state, event, at, phase=Phase.PRUNED, why=event.reason)
 
 
 @fold.on(TrialFailed)
@@ -282,8 +285,13 @@ def _(state: StudyState, event: TrialFailed, at: datetime) -> None:
 @fold.on(TrialJobEnded)
 def _(state: StudyState, event: TrialJobEnded, at: datetime) -> None:
     study = state.studies[event.study_id]
+    trial = state.trials[event.study_id, event.number]
+    waits = not trial.phase.terminal and (
+        trial.phase is not Phase.PAUSED or event.state is JobState.SUCCEEDED
+    )
     live = tuple(number for number in study.live if number != event.number)
-    _change(state, event.study_id, live=live)
+    awaiting = (*study.awaiting, event.number) if waits else study.awaiting
+    _change(state, event.study_id, live=live, awaiting=awaiting)
     _set(
         state,
         event,
@@ -294,6 +302,31 @@ def _(state: StudyState, event: TrialJobEnded, at: datetime) -> None:
         job_ended_at=at,
     )
     _leave(state, event.study_id, event.number)
+
+
+def _continue(state: StudyState, event: Any) -> None:
+    """A trial is not paused any more, if it was."""
+    rung = state.trials[event.study_id, event.number].paused_rung
+    if rung is not None:
+        key, ranked = (event.study_id, rung), _ranked(state, event)
+        held = state.paused[key]
+        place = bisect_left(held, ranked)
+        state.paused[key] = held[:place] + held[place + 1 :]
+        if not state.paused[key]:
+            del state.paused[key]
+        _set(state, event, paused_rung=None)
+
+
+def _ranked(state: StudyState, event: Any) -> Ranked:
+    """The last value of a trial."""
+    value = state.trials[event.study_id, event.number].curve[-1][1]
+    objective = state.studies[event.study_id].spec.objective[0]
+    return oriented(objective, value or 0.0), event.number
+
+
+def _inserted(held: tuple[Ranked, ...], ranked: Ranked) -> tuple[Ranked, ...]:
+    place = bisect_left(held, ranked)
+    return held[:place] + (ranked,) + held[place:]  # noqa: RUF005 - faster
 
 
 def _end(state: StudyState, event: Any, at: datetime, **changes: Any) -> None:
@@ -308,15 +341,17 @@ def _leave(state: StudyState, study_id: str, number: int) -> None:
         return
     del state.trials[study_id, number]
     state.jobs.pop(job_id(study_id, number, trial.part), None)
-    _change(state, study_id, open=state.studies[study_id].open - 1)
+    study = state.studies[study_id]
+    awaiting = study.awaiting and tuple(each for each in study.awaiting if each != number)
+    _change(state, study_id, open=study.open - 1, awaiting=awaiting)
     if trial.phase is not Phase.WITHDRAWN:
         state.over[study_id] = (*state.over[study_id], trial)
 
 
 def _set(state: StudyState, event: Any, **changes: Any) -> None:
     key = (event.study_id, event.number)
-    state.trials[key] = replace(state.trials[key], **changes)
+    state.trials[key] = state.trials[key]._replace(**changes)
 
 
 def _change(state: StudyState, study_id: str, **changes: Any) -> None:
-    state.studies[study_id] = replace(state.studies[study_id], **changes)
+    state.studies[study_id] = state.studies[study_id]._replace(**changes)

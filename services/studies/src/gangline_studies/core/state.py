@@ -1,8 +1,8 @@
 """The state of the studies service: the fold of gangline.studies and of nothing else.
 
-Everything here is a dict of frozen values. A trial is in `trials` until it has its result and its
-job has ended; then it is in `over`, in the order of the ends. An ended study is forgotten by the
-rule of gangline_schemas.memory.
+Everything here is a dict of values that never change. A trial is in `trials` until it has its
+result and its job has ended; then it is in `over`, in the order of the ends. An ended study is
+forgotten by the rule of gangline_schemas.memory.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from gangline_bus.plan import Plan
 from gangline_schemas.events.studies import EndReason, PruneReason, TrialFailure
@@ -49,8 +49,7 @@ class Saved:
     step: int
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
+class Trial(NamedTuple):
     """A trial.
 
     - `live`: its newest job, that of `part`, has not ended; `stopping`: it was asked to stop.
@@ -82,7 +81,7 @@ class Trial:
     gpu_seconds: float = 0.0
     step: int = 0
     curve: tuple[tuple[int, float | None], ...] = ()
-    values: dict[str, float | None] = field(default_factory=dict)
+    values: dict[str, float | None] = {}  # noqa: RUF012 - never changed in place
     rung: int = 0
     paused_rung: int | None = None
     saved: Saved | None = None
@@ -90,8 +89,7 @@ class Trial:
     ended_at: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Study:
+class Study(NamedTuple):
     """A study.
 
     - `next_number`: of the next trial.
@@ -99,7 +97,7 @@ class Study:
       of the grid.
     - `results`: as many as the sampler knows.
     - `live`: the numbers of trials with a job that has not ended; `open`: so many trials are not
-      over.
+      over. `awaiting`: trials whose job has ended, and whose result is not known yet.
     - `best`: the best completed trial that breaks no constraint, by the first objective.
     - `clones`: the trials that new members of a population will continue from.
     """
@@ -121,6 +119,7 @@ class Study:
     live: tuple[int, ...] = ()
     paused: int = 0
     open: int = 0
+    awaiting: tuple[int, ...] = ()
     best: int | None = None
     best_value: float | None = None
     clones: tuple[int, ...] = ()
@@ -149,6 +148,7 @@ class StudyState:
     - `active`: the studies that have not ended.
     - `jobs`: the newest job of each trial that is not over, by its id.
     - `rungs`: by study, bracket and rung the values that reached it, sorted.
+    - `paused`: by study and rung the values of trials that are paused there, sorted.
     - `over`: the ended trials of each study.
     - `requests`: the keys of answered requests, newest last.
     """
@@ -160,6 +160,7 @@ class StudyState:
     over: dict[str, tuple[Trial, ...]] = field(default_factory=dict)
     jobs: dict[str, JobOf] = field(default_factory=dict)
     rungs: dict[tuple[str, int, int], tuple[Ranked, ...]] = field(default_factory=dict)
+    paused: dict[tuple[str, int], tuple[Ranked, ...]] = field(default_factory=dict)
     requests: dict[str, None] = field(default_factory=dict)
 
 

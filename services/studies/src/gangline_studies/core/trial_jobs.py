@@ -155,11 +155,8 @@ def _job_ended(
 
 def settle(plan: StudyPlan, study_id: str) -> None:
     """At a Tick: give the trials whose jobs ended some time ago their result."""
-    if plan.state.studies[study_id].open <= len(plan.state.studies[study_id].live):
-        return
-    for held, number in [*plan.state.trials]:
-        if held == study_id:
-            _settle(plan, held, number)
+    for number in plan.state.studies[study_id].awaiting:
+        _settle(plan, study_id, number)
 
 
 def _settle(plan: StudyPlan, study_id: str, number: int) -> None:
