@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import quote
 
 from gangline.sdk import Gangline
@@ -12,6 +13,22 @@ from support.harnesses.log_watch import PACED, job_spec
 from support.harnesses.up_process import wait_until
 
 FAILING = ["python", "-c", "import sys; print('loading data'); sys.exit('disk is full')"]
+
+STUDY: dict[str, Any] = {
+    "name": "lr-sweep", "team": "default", "objective": {"metric": "eval_loss"},
+    "space": {
+        "lr": {"type": "float", "low": 1e-4, "high": 1e-1, "log": True},
+        "opt": {"type": "choice", "values": ["sgd", "<b>adam</b>"]},
+    },
+    "sampler": "random", "limits": {"trials": 2, "parallel": 1},
+    "job": {
+        "resources": {"gpus": 1, "memory_per_gpu_gb": 1},
+        "command": [
+            "python", "-c",
+            "import gangline_worker as w; w.report({'eval_loss': ${{ lr }}}, 9); w.flush()",
+        ],
+    },
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -23,6 +40,7 @@ class Seeded:
     failed: str
     ended: str
     node: str
+    study: str = "s"
 
 
 def seed(gateway: Gangline) -> Seeded:
@@ -38,7 +56,8 @@ def seed(gateway: Gangline) -> Seeded:
     wait_until("steps", lambda: (gateway.get(running).step or 0) > 5)
     waiting = gateway.submit(job_spec("llama-large", resources={"gpus": gpus})).job_id
     wait_until("the reason", lambda: gateway.get(waiting).waiting)
-    return Seeded(running, waiting, failed, ended, nodes[0].node_id)
+    study = gateway.submit_study(STUDY).study_id
+    return Seeded(running, waiting, failed, ended, nodes[0].node_id, study)
 
 
 def stops(seeded: Seeded) -> dict[str, str]:
@@ -53,6 +72,12 @@ def stops(seeded: Seeded) -> dict[str, str]:
         "job-failed": f"/jobs/{seeded.failed}",
         "runs": "/runs",
         "compare": f"/compare?runs={quote(f'{seeded.ended},{seeded.running}')}",
+        "studies": "/studies",
+        "study": f"/studies/{seeded.study}",
+        **{
+            f"study-{tab}": f"/studies/{seeded.study}?tab={tab}"
+            for tab in ("axes", "trials", "config")
+        },
         "nodes": "/nodes",
         "node": f"/nodes/{seeded.node}",
         "teams": "/teams",

@@ -10,11 +10,15 @@ let loading = null;
 export const echarts = () =>
   loading ??= vendor("echarts.min.js").then(() => window.echarts);
 
-/** The runs on all axes: REST's `parallel`; each axis has its `title` and `texts` or a range. */
+/**
+ * The runs on all axes: REST's `parallel`; each axis has its `title` and `texts` or a range.
+ * `shared.source` is another address of such an answer, and `shared.took` hears of it.
+ */
 export async function places(shared) {
   const query = new URLSearchParams();
   for (const run of shared.runs) query.append("run", run.id);
-  const found = await get(`/v1/runs/parallel?${query}`);
+  const found = await get(shared.source ?? `/v1/runs/parallel?${query}`);
+  shared.took?.(found);
   const words = { gpu_hours: "GPU-hours", cost: "cost" };
   for (const axis of found.axes) {
     const alone = found.axes.filter((other) => other.name === axis.name).length === 1;

@@ -1,0 +1,40 @@
+"""Studies: all searches with their progress, their best value and what they cost."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.responses import Response
+
+from gangline_console.page import Page, View
+from gangline_schemas.api.studies import StudyPage
+
+STATES: dict[str, tuple[str, str]] = {
+    "running": ("run", "▶"),
+    "ending": ("warn", "◌"),
+    "ended": ("off", "■"),
+}
+"""Kind and icon of each state of a study."""
+
+
+async def _show(view: View) -> Response:
+    wanted = {name: view.query(name) for name in ("state", "team", "name")}
+    asked = {name: text or None for name, text in wanted.items()}
+    cursor = view.query("cursor")
+    page, teams = await asyncio.gather(
+        view.api.get("/v1/studies", StudyPage, {**asked, "cursor": cursor or None}),
+        view.teams(),
+    )
+    return view.render(
+        "studies/page.html",
+        studies=page.studies,
+        next_cursor=page.cursor,
+        cursor=cursor,
+        wanted=wanted,
+        filtered=any(wanted.values()),
+        teams=teams,
+        states=STATES,
+    )
+
+
+PAGE = Page("studies", "Studies", nav="/studies", icon="studies", key="d", get={"/studies": _show})
