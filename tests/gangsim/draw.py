@@ -21,6 +21,8 @@ POINTS = (
     "commit.ended",
 )
 CHAOS_S = 270.0
+CPU_JOBS, CPU_NODES = 0.2, 0.3
+"""So many jobs have no GPUs, and in so many seeds a node has none."""
 
 
 def draw(seed: int, kinds: Sequence[str] | None = None) -> Plan:
@@ -38,6 +40,10 @@ def draw(seed: int, kinds: Sequence[str] | None = None) -> Plan:
         (_fault(random, random.choice(chosen), nodes, jobs) for _ in range(random.randint(3, 11))),
         key=lambda fault: fault.at_s,
     )
+    without = Random(f"{seed}/cpus")
+    jobs = tuple(_without_gpus(without, job) for job in jobs)
+    if without.random() < CPU_NODES:
+        nodes = (*nodes, NodePlan("c0", 0, "rack-0"))
     return Plan(seed, nodes, jobs, tuple(faults), CHAOS_S)
 
 
@@ -59,6 +65,14 @@ def _job(random: Random, index: int) -> JobPlan:
         resume_from="j0" if index and random.random() < 0.15 else "",
         min_gpus=random.choice((0, 0, 1, (gpus + 1) // 2)),
     )
+
+
+def _without_gpus(random: Random, job: JobPlan) -> JobPlan:
+    """The job on CPUs alone, or as it is. One that resumes another keeps its ranks."""
+    cpus, nodes = random.choice((1.0, 3.0, 6.0)), random.choice((1, 1, 2))
+    if random.random() >= CPU_JOBS or job.job_id == "j0" or job.resume_from:
+        return job
+    return replace(job, cpus=cpus, gpus=nodes, min_gpus=0, gpus_per_worker=1)
 
 
 def _in_workers(random: Random, job: JobPlan) -> JobPlan:

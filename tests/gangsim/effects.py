@@ -163,7 +163,7 @@ class NodeEffects:
             key=key,
             node_id=self._process.node.node_id,
             incarnation=self._process.core.incarnation,
-            gpu=self._gpus[key.gang][local],
+            gpu=self._gpu(key.gang, local),
             pid=self._pids,
             say=lambda message, shard, manifest: self._say(key, message, shard, manifest),
             exited=self._exited,
@@ -174,6 +174,11 @@ class NodeEffects:
         training = self._world.training(self._allocations[key.gang])
         self._process.give(inputs.RankSpawned(key, rank.pid))
         training.join(rank)
+
+    def _gpu(self, gang: GangKey, local: int) -> int:
+        """Its GPU; of a rank without one a place of its own, below 0."""
+        gpus = self._gpus[gang]
+        return gpus[local] if gpus else -self._pids
 
     def _say(self, key: RankKey, message: FromRank, shard: bytes, manifest: bytes) -> None:
         if isinstance(message, ShardReady):

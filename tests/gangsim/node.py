@@ -138,6 +138,10 @@ class SimNode:
             self._flush_soon(1.0)
 
 
+CPUS = 8.0
+"""Of each machine."""
+
+
 class AgentProcess:
     """One incarnation of a node's agent: the core and what it acts with."""
 
@@ -157,7 +161,8 @@ class AgentProcess:
             gpus=tuple(
                 GpuInfo(index=index, model="cpu", memory_gb=8.0) for index in range(node.plan.gpus)
             ),
-            cpus=64.0,
+            cpu_only=not node.plan.gpus,
+            cpus=CPUS,
             memory_gb=256.0,
             rendezvous_ports=tuple(range(21000, 21016)),
         )

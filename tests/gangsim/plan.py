@@ -24,7 +24,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class NodePlan:
-    """A machine with so many GPUs."""
+    """A machine with so many GPUs; 0: it takes jobs without GPUs alone."""
 
     node_id: str
     gpus: int
@@ -36,6 +36,7 @@ class JobPlan:
     """A training job: `steps` of `step_s` seconds each, a checkpoint every `save_every` steps.
 
     `min_gpus` makes it elastic; 0: it is not. `full_every` above 1 makes its saves incremental.
+    `cpus` above 0: it has no GPUs, and so many CPUs on each of `gpus` nodes.
     """
 
     job_id: str
@@ -54,6 +55,7 @@ class JobPlan:
     min_gpus: int = 0
     gpus_per_worker: int = 1
     full_every: int = 1
+    cpus: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

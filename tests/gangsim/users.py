@@ -110,9 +110,15 @@ def spec_of(job: JobPlan) -> JobSpec:
     if job.resume_from:
         optional["resume_from"] = job.resume_from
     saves = {"incremental": {"full_every": job.full_every}} if job.full_every > 1 else {}
-    need = {"gpus": job.gpus} | ({"min_gpus": job.min_gpus} if job.min_gpus else {})
+    need: dict[str, float] = {"gpus": job.gpus} | (
+        {"min_gpus": job.min_gpus} if job.min_gpus else {}
+    )
+    if job.steps % 5 == 0:
+        need["cpus_per_gpu"] = 2
     if job.gpus_per_worker > 1:
         need["gpus_per_worker"] = job.gpus_per_worker
+    if job.cpus:
+        need = {"gpus": 0, "cpus": job.cpus, "memory_gb": 1, "nodes": job.gpus}
     return JobSpec.model_validate(
         {
             **optional,

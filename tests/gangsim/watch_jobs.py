@@ -23,11 +23,13 @@ from gangline_schemas.events.scheduling import (
     JobStateChanged,
     JobWaiting,
     NodeAdmitted,
+    ReleaseReason,
     ResumePointChanged,
     TeamNoted,
 )
 from gangline_schemas.job import JobState
 from gangsim.engine import Violation
+from gangsim.node import CPUS
 
 if TYPE_CHECKING:
     from gangsim.world import World
@@ -49,7 +51,7 @@ class WatchedJob:
 
 @dataclass(slots=True)
 class JobsWatch:
-    """Invariants 1, 2, 3, 5 and 6. Raises Violation."""
+    """Invariants 1, 2, 3, 5, 6 and 8. Raises Violation."""
 
     world: World
     admitted: dict[str, WatchedJob] = field(default_factory=dict)
@@ -132,6 +134,10 @@ class JobsWatch:
             raise Violation(f"{event.job_id}: attempt {event.attempt} after {job.attempt}")
         places = [(part.node_id, index) for part in event.nodes for index in part.gpus]
         need = event.spec.resources
+        if need.gpus == 0:
+            self._allocated_cpus(event)
+            self._took(job, event)
+            return
         whole = need.min_gpus or need.gpus, len(set(places)), need.gpus
         if list(whole) != sorted(whole) or len(set(places)) != event.world_size:
             raise Violation(f"{event.job_id} got {places} for {need.gpus} GPUs")
@@ -145,14 +151,36 @@ class JobsWatch:
                 holder = self.gpus[node_id, index]
                 raise Violation(f"GPU {index} of {node_id} belongs to {holder} and {event.job_id}")
             self.gpus[node_id, index] = event.job_id
-        job.gang, job.attempt = event, event.attempt
+        self._took(job, event)
         used = sum(
             other.gang.world_size
             for other in self.admitted.values()
             if other.gang is not None and other.gang.team == event.team
+            if other.gang.spec.resources.gpus
         )
         if used > self.ceilings.get(event.team, 0):
             raise Violation(f"team {event.team} holds {used} of {self.ceilings.get(event.team)}")
+
+    def _allocated_cpus(self, event: GangAllocated) -> None:
+        """8: one rank a node, and no node has more CPUs in use than it has."""
+        self.world.engine.count("cpu gang")
+        nodes = [part.node_id for part in event.nodes]
+        wanted = event.spec.resources
+        if not len({*nodes}) == event.world_size == wanted.ranks:
+            raise Violation(f"{event.job_id} got {nodes} for {wanted.ranks} nodes")
+        gangs = [job.gang for job in self.admitted.values() if job.gang is not None]
+        for node_id in nodes:
+            used = wanted.cpus or 0.0
+            for gang in gangs:
+                need = gang.spec.resources
+                for part in gang.nodes:
+                    if part.node_id == node_id:
+                        used += need.cpus or need.cpus_per_gpu * len(part.gpus)
+            if used > CPUS:
+                raise Violation(f"{event.job_id} got CPUs of {node_id} that others have: {used}")
+
+    def _took(self, job: WatchedJob, event: GangAllocated) -> None:
+        job.gang, job.attempt = event, event.attempt
         if job.restored is not None and event.resume != job.restored:
             raise Violation(f"{event.job_id} was restored to {job.restored}, not {event.resume}")
         job.restored = None
@@ -162,6 +190,8 @@ class JobsWatch:
         job = self._job(event.job_id)
         if job.gang is None or job.gang.attempt != event.attempt:
             raise Violation(f"{event.job_id}: attempt {event.attempt} was released and is not live")
+        if event.reason is ReleaseReason.PREEMPTED and job.gang.spec.resources.gpus == 0:
+            self.world.engine.count("cpu gang: preempted")
         self.released[event.job_id, event.attempt] = event.gpu_seconds
         for part in job.gang.nodes:
             for index in part.gpus:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gangline_scheduler.core import cycle
+from gangline_scheduler.core import cpu_jobs, cycle
 from gangline_scheduler.core.policy.fair_tree import due, total_of
 from gangline_scheduler.core.policy.order import in_order
 from gangline_schemas.base import Event
@@ -49,7 +49,7 @@ def _starts(then: Then, table: Checked, started: list[GangAllocated]) -> Iterato
 def _start(row: StartRow, event: GangAllocated, table: Checked) -> Iterator[str]:
     where, models = {}, dict[str, int]()
     for part in event.nodes:
-        where[part.node_id] = len(part.gpus)
+        where[part.node_id] = len(part.ranks)
         known = dict(table.state.nodes[part.node_id].gpu_models)
         for index in part.gpus:
             models[known[index]] = models.get(known[index], 0) + 1
@@ -88,7 +88,7 @@ def _waits(then: Then, table: Checked) -> Iterator[str]:
     for job_id, row in then.waits.items():
         wanted = WaitRow(code=row) if isinstance(row, str) else row
         job = table.state.jobs.get(job_id)
-        if job is None or job_id not in table.state.pending or job.waiting is None:
+        if job is None or not table.state.is_pending(job_id) or job.waiting is None:
             yield f"{job_id} does not wait"
             continue
         yield from _differs(f"{job_id} waits", wanted.code, job.waiting.code)
@@ -117,6 +117,7 @@ def _order(then: Then, table: Checked) -> Iterator[str]:
     state, now, order = table.state, table.now, table.policy.order
     if then.queue is not None:
         found = [job.job_id for job in in_order(order, lambda: state, now)]
+        found += [job.job_id for job in cpu_jobs.in_order(state)]
         yield from _differs("queue", then.queue, found)
     for job_id, value in then.value.items():
         given = order.rank(state.jobs[job_id], state, now)[1]

@@ -84,7 +84,7 @@ class _Row(BaseModel):
 
 
 class NodeRow(_Row):
-    """A node. `model` is that of all its GPUs, or so many of each."""
+    """A node. `model` is that of all its GPUs, or so many of each; with `gpus: 0` it has none."""
 
     gpus: int = Field(default=8, ge=0)
     model: str | dict[str, int] = "h100"
@@ -101,6 +101,7 @@ class TeamRow(_Row):
     """A team's limits. `models`: those it may use, and how many of each (null: no limit)."""
 
     limit: int = 64
+    cpu_limit: float | None = None
     guarantee: int = 0
     borrow: int = 0
     parent: str | None = None
@@ -112,8 +113,13 @@ class TeamRow(_Row):
 class JobRow(_Row):
     """A job's spec. `within`: the level that it requires, `near`: the one that it prefers.
 
-    `tensor`: of its `parallel`, with `shard: auto`.
+    `tensor`: of its `parallel`, with `shard: auto`. `cpus`: it has no GPUs, and these and
+    `memory_gb` on each of its `nodes`.
     """
+
+    cpus: float | None = None
+    memory_gb: float = 1.0
+    nodes: int = 1
 
     gpus: int = 1
     gpus_per_worker: int | None = None
@@ -162,7 +168,7 @@ class FailRow(_Row):
 
 
 class StartRow(_Row):
-    """Where a job started. `models`: how many GPUs of which."""
+    """Where a job started, with so many ranks. `models`: how many GPUs of which."""
 
     nodes: dict[str, int] | None = None
     level: str | None = None

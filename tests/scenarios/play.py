@@ -11,9 +11,9 @@ from gangline_bus.decision import Decision
 from gangline_scheduler.core import jobs
 from gangline_scheduler.core.allocate import allocate, demand_from
 from gangline_scheduler.core.free import FreeIndex
-from gangline_scheduler.core.model import Member, NodeAllocation
+from gangline_scheduler.core.model import NODE, Job, Member, NodeAllocation
 from gangline_scheduler.core.plan import Plan
-from gangline_scheduler.core.policy.placement import place
+from gangline_scheduler.core.policy.placement import Part, Placement, place
 from gangline_scheduler.service.config import SchedulerSettings
 from gangline_schemas.base import Event
 from gangline_schemas.events.faults import FailureCause, NodeFailed, NodeRecovered
@@ -78,7 +78,8 @@ class Table(Checked):
         """The ranks of gangs that have started, but of silent jobs."""
         return [
             event
-            for job_id in [job_id for job_id in self.state.live if job_id not in self.silent]
+            for job_id in [*self.state.live, *self.state.cpu_live]
+            if job_id not in self.silent
             if (gang := self.job(job_id).gang) is not None and Member.UNSEEN in gang.members
             for event in self.start(job_id)
         ]
@@ -103,22 +104,29 @@ class Table(Checked):
     def _run(self, job_id: str, row: RunningRow) -> None:
         """A gang just where the scenario wants it."""
         shares = row.at if isinstance(row.at, dict) else {row.at: row.gpus}
-        own = []
+        plan = Plan(self.state, self.now)
+        jobs.admit(plan, self._admitted(job_id, row))
+        job = plan.state.jobs[job_id]
+        if row.cpus is not None:
+            found = Placement(tuple(Part(node_id, ()) for node_id in shares), NODE)
+        else:
+            found = self._placed(job, shares)
+        allocate(plan, job, found)
+        self._write(plan.decisions)
+        if not row.silent:
+            self.start(job_id)
+
+    def _placed(self, job: Job, shares: dict[str, int]) -> Placement:
+        job_id, own = job.job_id, []
         for node_id, count in shares.items():
             free = self.state.free.get(node_id)
             assert free is not None, f"{job_id}: {node_id} takes no gangs"
             assert free.size >= count, f"{job_id}: {free.size} are free on {node_id}"
             own.append(free.less(NodeAllocation(free.indexes("")[count:], 0.0, 0.0)))
-        plan = Plan(self.state, self.now)
-        jobs.admit(plan, self._admitted(job_id, row))
-        job = plan.state.jobs[job_id]
-        demand = replace(demand_from(job.spec, plan.state), gpus=sum(shares.values()), fewest=None)
+        demand = replace(demand_from(job.spec, self.state), gpus=sum(shares.values()), fewest=None)
         found = place(demand, FreeIndex(own), self.state.levels)
         assert found is not None, f"{job_id}: its ranks don't fit where it shall run"
-        allocate(plan, job, found)
-        self._write(plan.decisions)
-        if not row.silent:
-            self.start(job_id)
+        return found
 
     def _write(self, decisions: list[Decision]) -> None:
         for decision in decisions:
@@ -192,6 +200,7 @@ def team_config(name: str, row: TeamRow) -> TeamConfig:
     return TeamConfig(
         team=name,
         gpu_limit=row.limit,
+        cpu_limit=row.cpu_limit,
         gpu_guarantee=row.guarantee,
         borrow_limit=row.borrow,
         parent=row.parent,
@@ -214,9 +223,10 @@ def node_info(node_id: str, row: NodeRow) -> NodeInfo:
         block=row.block,
         labels=row.labels,
         gpus=tuple(GpuInfo(index=i, model=model, memory_gb=80) for i, model in enumerate(each)),
+        cpu_only=not each,
         cpus=row.cpus,
         memory_gb=row.memory_gb,
-        rendezvous_ports=(7001, 7002, 7003),
+        rendezvous_ports=tuple(range(7001, 7033)),
         isolation=row.isolation,
     )
 
@@ -243,6 +253,8 @@ def job_spec(row: JobRow) -> JobSpec:
     if row.min_gpus is not None:
         need["min_gpus"] = row.min_gpus
         need["gpu_counts"] = row.gpu_counts
+    if row.cpus is not None:
+        need = {"gpus": 0, "cpus": row.cpus, "memory_gb": row.memory_gb, "nodes": row.nodes}
     return spec(
         row.team,
         row.gpus,

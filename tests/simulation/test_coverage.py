@@ -65,6 +65,8 @@ MUST_HAPPEN = (
     "job.rejected",
     "request.refused",
     "node.uncordoned",
+    "cpu gang",
+    "cpu gang: preempted",
 )
 
 

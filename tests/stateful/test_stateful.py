@@ -1,10 +1,10 @@
 """Random clusters under every policy: the invariants after each input, and equal replays.
 
 A story draws unequal nodes (models, racks, blocks, NVLink domains), a tree of teams, and steps:
-jobs of all kinds in groups, reports, failures, drains, changed limits, spent budgets, time. After
-each input the invariants 1, 2, 3, 6 and 7 hold (scenarios/checked.py); each step ends with a
-repeated input, which must lead to nothing, and with a replica that folded the written log to the
-same state.
+jobs of all kinds in groups, some without GPUs, reports, failures, drains, changed limits, spent
+budgets, time. After each input the invariants 1, 2, 3, 6, 7 and 8 hold (scenarios/checked.py). Each
+step ends with a repeated input, which must lead to nothing, and with a replica that folded the
+written log to the same state.
 
 The stories are the same each time. `GANGLINE_SOAK_DECISIONS` sets how many decisions are made in
 all and `GANGLINE_SOAK_SEED` which stories are played; `make soak` asks for millions of new ones. A
@@ -58,18 +58,23 @@ TEAMS = tuple(PARENTS)
 WITHIN = (None, None, None, None, "node", "rack", "nvlink", "block")
 MODELS: tuple[list[str], ...] = ([], [], [], ["h100"], ["a100", "h100"], ["b200"])
 NODE = st.tuples(
-    st.integers(1, 8), st.sampled_from(["h100", "h100", "a100", "mixed"]), st.integers(0, 11)
+    st.integers(0, 8), st.sampled_from(["h100", "h100", "a100", "mixed"]), st.integers(0, 11)
 )
 STEP = st.tuples(
     st.sampled_from(
-        """submit submit submit submit report report finish finish finish gone gone save fail
-        node_fail final cancel restore priority rejoin rejoin silent recover leave drain cordon
-        undrain team team move spent tick minutes minutes hours settle""".split()  # noqa: SIM905 - the weights stay readable
+        """submit submit submit submit prepare prepare report report finish finish finish gone gone
+        save fail node_fail final cancel restore priority rejoin rejoin silent recover leave drain
+        cordon undrain team team move spent tick minutes minutes hours settle""".split()  # noqa: SIM905 - the weights stay readable
     ),
     st.integers(0, 63),
     st.integers(0, 63),
 )
-UNLIKE = {"queue", "pending", "unreservable"}  # compared another way, or no part of what is known
+UNLIKE = {
+    "queue",
+    "cpu_queue",
+    "pending",
+    "unreservable",
+}  # compared another way, or no part of what is known
 FIELDS = [field.name for field in fields(State) if field.name not in UNLIKE]
 Nodes = list[tuple[int, str, int]]
 Steps = list[tuple[str, int, int]]
@@ -119,8 +124,11 @@ class Story(Checked):
 
     def _some(self, a: int, part: int = 3) -> Iterator[str]:
         """One of `part` of the live jobs."""
-        live = list(self.state.live)
-        return (job_id for job_id in live[a % part :: part] if job_id in self.state.live)
+        live = [*self.state.live, *self.state.cpu_live]
+        return (job_id for job_id in live[a % part :: part] if self._runs(job_id))
+
+    def _runs(self, job_id: str) -> bool:
+        return job_id in self.state.live or job_id in self.state.cpu_live
 
     def _one(self, a: int) -> str | None:
         active = sorted(self.state.jobs)
@@ -138,6 +146,21 @@ class Story(Checked):
             event = {"job_id": f"j{self.jobs}", "user": "u", "submitted_at": self.now}
             self.give(JobAdmitted.model_validate(event | {"spec": job_spec(wanted)}))
 
+    def _do_prepare(self, a: int, b: int) -> None:
+        for number in range(1 + a % 3):
+            self.jobs += 1
+            wanted = JobRow(
+                cpus=(0.5, 1, 4, 8, 20)[(a + number) % 5],
+                memory_gb=(1, 8, 600)[b % 3],
+                nodes=(1, 1, 1, 2, 3)[(b + number) % 5],
+                team=TEAMS[1 + b % 3],
+                priority=(5, 50, 90)[a % 3],
+                limit="6 h" if b % 5 == 4 else None,  # type: ignore[arg-type]
+                grace="10 s",  # type: ignore[arg-type]
+            )
+            event = {"job_id": f"j{self.jobs}", "user": "u", "submitted_at": self.now}
+            self.give(JobAdmitted.model_validate(event | {"spec": job_spec(wanted)}))
+
     def _do_report(self, a: int, _: int) -> None:
         for job_id in self._some(a, 2):
             gang = self.job(job_id).gang
@@ -150,7 +173,7 @@ class Story(Checked):
             self.exit(job_id)
 
     def _do_gone(self, _: int, __: int) -> None:
-        for job_id in list(self.state.live):
+        for job_id in [*self.state.live, *self.state.cpu_live]:
             gang = self.job(job_id).gang
             if gang is not None and gang.stop is not None:
                 self.exit(job_id, ExitReason.STOPPED)
@@ -223,6 +246,7 @@ class Story(Checked):
         data: dict[str, object] = {
             "team": name,
             "gpu_limit": limit,
+            "cpu_limit": (None, 8.0, 40.0)[a % 3],
             "gpu_guarantee": min(limit, b // 4),
             "borrow_limit": b % 9,
             "weight": 1 + b % 3,
@@ -268,7 +292,7 @@ def row(gpus: int, model: str, place: int) -> NodeRow:
         rack=f"r{place // 3}",
         block=f"b{place // 6}",
         labels={"nvlink": f"d{place // 2}"},
-        cpus=4 * gpus + place,
+        cpus=4 * gpus + place + 1,
     )
 
 

@@ -45,8 +45,8 @@ REASONED = 50
 
 def follow(plan: Plan, policy: Policy, before: int) -> None:
     """Stops and starts jobs without GPUs after the decisions since `before`."""
+    _yield(plan, [decision.event for decision in plan.decisions[before:]])
     decided = [decision.event for decision in plan.decisions[before:]]
-    _yield(plan, decided)
     if plan.state.cpu_pending and any(_may_start(event) for event in decided):
         _start(plan, policy)
         _explain_new(plan, policy, decided)
