@@ -35,6 +35,7 @@ class Topic(StrEnum):
     PARTS = "gangline.parts"
     VITALS = "gangline.vitals"
     METRICS = "gangline.metrics"
+    TRIALS = "gangline.trials"
 
     @property
     def dlq(self) -> str:

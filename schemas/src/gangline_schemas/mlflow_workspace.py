@@ -10,6 +10,7 @@ job's own run. So an id alone tells whether a run belongs to a job.
 
 from __future__ import annotations
 
+import json
 from functools import lru_cache
 
 from gangline_schemas.envelope import derived_id
@@ -24,6 +25,8 @@ JOB_HEADER = "x-gangline-job"
 """The gateway names the job of a request to the MLflow server; clients cannot."""
 STUDY_TAG, TRIAL_TAG = "gangline.study", "gangline.trial"
 """The same, of the trials of a study: its id and the trial's number."""
+TRIAL_METRICS_TAG = "gangline.trial.metrics"
+"""The names of the metrics that decide, as a JSON list."""
 PARENT_TAG = "mlflow.parentRunId"
 FAMILY_CHARS = 16
 LONGEST = 63
@@ -74,4 +77,10 @@ def study_experiment(team: str, project: str | None, study_id: str) -> str:
 def trial_tags(spec: JobSpec) -> dict[str, str]:
     """The tags of a trial's runs; none for other jobs."""
     trial = spec.trial
-    return {} if trial is None else {STUDY_TAG: trial.study_id, TRIAL_TAG: str(trial.number)}
+    if trial is None:
+        return {}
+    return {
+        STUDY_TAG: trial.study_id,
+        TRIAL_TAG: str(trial.number),
+        TRIAL_METRICS_TAG: json.dumps(trial.metrics),
+    }

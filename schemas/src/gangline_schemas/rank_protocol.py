@@ -18,10 +18,10 @@ from pydantic import Field, StringConstraints, TypeAdapter, model_validator
 from gangline_schemas.base import Model
 from gangline_schemas.events.heartbeats import RankActivity, Trouble
 from gangline_schemas.events.steps import STEPS_PER_MESSAGE, Columns
+from gangline_schemas.events.trials import TRIAL_METRICS
 from gangline_schemas.events.workers import (
     LEFT_OUT_RANGES,
     REFERRED_STEPS,
-    TRIAL_METRICS,
     ObjectDigest,
     SampleRange,
 )

@@ -36,7 +36,8 @@ from gangline_schemas.events.studies import (
     TrialSaveLost,
     TrialWithdrawn,
 )
-from gangline_schemas.events.workers import ExitReason, TrialReported, WorkerExited
+from gangline_schemas.events.trials import TrialReported
+from gangline_schemas.events.workers import ExitReason, WorkerExited
 from gangline_schemas.job import JobState
 from gangline_schemas.study_file import StudySpec
 from gangline_studies.core.asking import Ask, NoSuggestion, Suggestion

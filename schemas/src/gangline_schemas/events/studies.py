@@ -9,7 +9,7 @@ from pydantic import Field
 
 from gangline_schemas.base import Event, Timestamp
 from gangline_schemas.events.requests import JobRequest, JobStopRequest
-from gangline_schemas.events.workers import TRIAL_METRICS
+from gangline_schemas.events.trials import TRIAL_METRICS
 from gangline_schemas.job import JobState
 from gangline_schemas.limits import (
     INT64_MAX,

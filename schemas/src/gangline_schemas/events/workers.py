@@ -19,9 +19,7 @@ from gangline_schemas.limits import (
     Label,
     Labels,
     Message,
-    MetricName,
     Metrics,
-    MetricValue,
     Name,
     ObjectBytes,
     ObjectKey,
@@ -240,25 +238,6 @@ class NodeSaved(Event):
     node_id: Identifier
     ranks: tuple[Rank, ...] = Field(
         min_length=1, max_length=GPUS_PER_NODE, description="Those of the gang on this node."
-    )
-
-
-TRIAL_METRICS = 16
-"""So many objectives and constraints a study can have together."""
-
-
-class TrialReported(Event):
-    """Rank 0 of a trial's job evaluated: the metrics that its study asked for, at this step.
-
-    Only what the job's spec names under `trial.metrics`. A value that is not finite is null.
-    """
-
-    type: ClassVar[str] = "trial.reported"
-    job_id: Identifier
-    attempt: Attempt
-    step: Step
-    values: dict[MetricName, MetricValue | None] = Field(
-        min_length=1, max_length=TRIAL_METRICS, description="By metric."
     )
 
 

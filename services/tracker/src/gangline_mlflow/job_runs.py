@@ -36,6 +36,7 @@ from gangline_mlflow.latest import DatabaseAway, patiently
 from gangline_mlflow.parts import Parts
 from gangline_mlflow.plain import Point
 from gangline_mlflow.points import Points
+from gangline_mlflow.trial_points import TrialPoints
 from gangline_mlflow.workspaces import make_workspace
 from gangline_schemas.catalog import Topic
 from gangline_schemas.mlflow_workspace import mlflow_run_id, workspace_of
@@ -55,10 +56,14 @@ _TYPES = frozenset(event.type for event in TAKEN)
 class JobRuns:
     """The runs of all jobs. Call `start` first; then any thread may ask."""
 
-    def __init__(self, parts: Parts, store: Any, points: Points) -> None:
+    def __init__(
+        self, parts: Parts, store: Any, points: Points, trials: TrialPoints | None = None
+    ) -> None:
         self._bus, self._names, self._beat = parts.bus, parts.names, parts.beat
         self._store, self._points, self._prices = store, points, parts.prices
         self.table = JobTable(store.engine)
+        self._trials = trials or TrialPoints()
+        self._trials.load(self.table.trials())
         self._gpu_models = self.table.gpu_models()
         self._experiments: dict[tuple[str, str], Experiment] = {}
         self._changed = threading.Condition()
@@ -136,6 +141,7 @@ class JobRuns:
                     log.warning("record skipped", offset=record.offset, error=error.reason)
                     continue
                 take(changes, models, envelope.data, envelope.time)
+                self._trials.follow(envelope.data)
         self._make(changes)
         if not self._is_written(positions):
             usage = self._charge(changes)

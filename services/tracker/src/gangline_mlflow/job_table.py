@@ -6,6 +6,7 @@ positions are one transaction, so a process that was killed loses nothing and co
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,10 +18,12 @@ from gangline_bus.ports import TopicPartition
 from gangline_mlflow.job_changes import Changes, EndedAttempt, NewRun
 from gangline_mlflow.job_usage import Usage
 from gangline_mlflow.latest import transaction
+from gangline_mlflow.trial_points import KnownTrial
 from gangline_schemas.mlflow_workspace import (
     ATTEMPT_TAG,
     FAMILY_CHARS,
     JOB_TAG,
+    TRIAL_METRICS_TAG,
     family_of,
     mlflow_run_id,
 )
@@ -80,6 +83,13 @@ _OWN_RUNS = f"""
 SELECT runs.run_uuid, value, workspace FROM runs JOIN experiments USING (experiment_id)
 JOIN tags ON tags.run_uuid = runs.run_uuid AND tags.key = '{JOB_TAG}'
 """  # noqa: S608
+_TRIALS = f"""
+SELECT runs.run_uuid, j.value, a.value, m.value FROM tags m
+JOIN runs ON runs.run_uuid = m.run_uuid AND runs.status IN ('SCHEDULED', 'RUNNING')
+JOIN tags j ON j.run_uuid = m.run_uuid AND j.key = '{JOB_TAG}'
+JOIN tags a ON a.run_uuid = m.run_uuid AND a.key = '{ATTEMPT_TAG}'
+WHERE m.key = '{TRIAL_METRICS_TAG}'
+"""  # noqa: S608
 _END_CHILDREN = """
 UPDATE runs SET status = :status, end_time = :end
 WHERE run_uuid >= :first AND run_uuid <= :last AND run_uuid <> :run AND status = 'RUNNING'
@@ -113,6 +123,15 @@ class JobTable:
     def gpu_models(self) -> dict[str, str]:
         """The GPU models of each node."""
         return dict(self._rows("SELECT node_id, models FROM gangline_node_gpus"))
+
+    def trials(self) -> list[KnownTrial]:
+        """The trials whose jobs have not ended."""
+        found = self._rows(_TRIALS)
+        return [
+            KnownTrial(job, frozenset(json.loads(metrics)), int(attempt))
+            for run, job, attempt, metrics in found
+            if mlflow_run_id(job) == run
+        ]
 
     def usage(self, job_ids: Iterable[str]) -> dict[str, Usage]:
         """The usage of these jobs so far."""

@@ -1,7 +1,8 @@
 """Points on their way: to Kafka, into `latest_metrics`, and when a reader finds them.
 
-1. `send` sends points to gangline.metrics. Its future is done when all replicas have them; only
-   then does the client get its answer, and its points are among the newest values.
+1. `send` sends points to gangline.metrics, and those of a trial's objective to gangline.trials.
+   Its future is done when all replicas have them; only then does the client get its answer, and its
+   points are among the newest values.
 2. `follow` reads the topic in a thread: points of others, of earlier processes, and how far the own
    ones are. `flush` writes the newest value of each metric to SQL, in one transaction with the
    offsets behind them. So a process that was killed continues where SQL stands, and loses no point
@@ -29,6 +30,7 @@ from gangline_bus.ports import BusError, Record, TopicPartition
 from gangline_mlflow.latest import DatabaseAway, Latest, LatestTable, keep_newer, patiently
 from gangline_mlflow.parts import Parts
 from gangline_mlflow.plain import Point
+from gangline_mlflow.trial_points import TrialPoints
 from gangline_mlflow.values import published
 from gangline_schemas.catalog import Topic
 from gangline_schemas.envelope import Envelope
@@ -60,7 +62,10 @@ class NotSettledError(Exception):
 class Points:
     """The points of this process; may be used from any thread. Call `start` first."""
 
-    def __init__(self, parts: Parts, table: LatestTable) -> None:
+    def __init__(self, parts: Parts, table: LatestTable, trials: TrialPoints | None = None) -> None:
+        """`trials`: those whose objectives are published, too; None: none are known."""
+        self._trials = trials or TrialPoints()
+        self._trials_topic = parts.names.name(Topic.TRIALS)
         self._table, self._histories = table, parts.histories
         self._topic = parts.names.name(Topic.METRICS)
         self._writer = parts.bus.writer(prompt=True)
@@ -120,11 +125,20 @@ class Points:
     def send(self, event: MetricLogged | MetricsRemoved) -> Future[None]:
         """Send points of one run, or their removal. Raises BusError if the bus takes no more."""
         run_id = event.run_id
+        points = event if isinstance(event, MetricLogged) else None
+        trial = self._trials.reported(points) if points is not None else None
         envelope = Envelope(uuid.uuid4().hex, SOURCE, datetime.now(UTC), run_id, event)
         done: Future[None] = Future()
         done.set_running_or_notify_cancel()  # a caller that waits no longer cannot cancel it
+        waiting = 1 if trial is None else 2
 
         def delivered(error: BusError | None) -> None:
+            nonlocal waiting
+            with self._changed:
+                waiting -= 1
+                over = waiting == 0 or (error is not None and not done.done())
+            if done.done() or not over:
+                return
             if error is None:
                 self._acknowledged(envelope.id)
                 done.set_result(None)
@@ -133,10 +147,12 @@ class Points:
                 done.set_exception(error)
 
         with self._changed:
-            points = event if isinstance(event, MetricLogged) else None
             self._sent[envelope.id] = _Sent(run_id, points)
             self._open.setdefault(run_id, set()).add(envelope.id)
         try:
+            if trial is not None:
+                at = Envelope(f"{envelope.id}-t", SOURCE, envelope.time, trial.job_id, trial)
+                self._writer.send(encode(at, topic=self._trials_topic), delivered)
             self._writer.send(encode(envelope, topic=self._topic), delivered)
         except BusError:
             self._forget(run_id, envelope.id)

@@ -35,6 +35,7 @@ from gangline_mlflow.reported import ReportedMetrics
 from gangline_mlflow.run_ids import ids_of_job, ids_of_run
 from gangline_mlflow.run_list import found
 from gangline_mlflow.search import found_runs
+from gangline_mlflow.trial_points import TrialPoints
 from gangline_schemas.run_search import FoundRun, RunSearch
 
 ACCEPT_S = 30.0
@@ -230,8 +231,9 @@ def open_store(database: str, artifact_root: str | None, parts: Parts) -> Gangli
     store = GanglineStore(database, artifact_root)
     store.histories = parts.histories
     latest = LatestTable(store.engine)
-    store.points = Points(parts, latest)
-    store.jobs = JobRuns(parts, store, store.points)
+    trials = TrialPoints()
+    store.points = Points(parts, latest, trials)
+    store.jobs = JobRuns(parts, store, store.points, trials)
     store.jobs.start()  # first: points of a run that is not there are left out
     store.points.start()
     reported = ReportedMetrics(parts, latest, store.jobs.table)

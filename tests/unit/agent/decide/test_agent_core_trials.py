@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gangline_schemas.events.workers import TrialReported
+from gangline_schemas.events.trials import POINTS_BURST, TrialReported
 from gangline_schemas.job import TrialRef
 from gangline_schemas.rank_protocol import TrialPoint
 from gangline_worker.agent.decide.inputs import RankExited, RankMessage
 from gangline_worker.agent.decide.keys import RankKey
-from gangline_worker.agent.decide.trial_points import BURST
 from support.builders.agent_core import Node, published
 
 TRIAL = TrialRef(study_id="sweep", number=7, metrics=("eval_loss",))
@@ -46,9 +45,9 @@ def test_points_of_another_rank_and_of_a_job_that_is_no_trial_are_nothing(node: 
 
 def test_an_objective_of_each_step_is_thinned_and_its_last_point_is_not_lost(node: Node) -> None:
     first, _ = node.running(trial=TRIAL)
-    many = int(BURST) + 50
+    many = int(POINTS_BURST) + 50
     found = published(node.do(*(point(first, step) for step in range(many))), TrialReported)
-    assert steps(found) == list(range(int(BURST)))
+    assert steps(found) == list(range(int(POINTS_BURST)))
     node.time_s += 2
     assert steps(published(node.do(point(first, many)), TrialReported)) == [many]
     node.do(point(first, many + 1), point(first, many + 2))

@@ -33,7 +33,7 @@ class StudyDecider(BaseDecider[StudyState, None]):
     log = Topic.STUDIES
     inputs: tuple[Topic, ...] = (
         Topic.AUTOMATION, Topic.QUOTA, Topic.SCHEDULING, Topic.FAULTS, Topic.CHECKPOINTS,
-        Topic.WORKERS,
+        Topic.WORKERS, Topic.TRIALS,
     )  # fmt: skip
     fold: Fold[StudyState] = fold
 

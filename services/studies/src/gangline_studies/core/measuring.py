@@ -15,7 +15,7 @@ from gangline_schemas.events.studies import (
     TrialPaused,
     TrialPruned,
 )
-from gangline_schemas.events.workers import TrialReported
+from gangline_schemas.events.trials import TrialReported
 from gangline_schemas.study_file import Asha, Hyperband, Median, Pbt
 from gangline_studies.core.policy import median, population, rungs
 from gangline_studies.core.state import (

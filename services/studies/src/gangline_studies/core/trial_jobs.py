@@ -32,7 +32,8 @@ from gangline_schemas.events.studies import (
     TrialSaveLost,
     TrialStarted,
 )
-from gangline_schemas.events.workers import TrialReported, WorkerExited
+from gangline_schemas.events.trials import TrialReported
+from gangline_schemas.events.workers import WorkerExited
 from gangline_schemas.job import JobState
 from gangline_studies.core import measuring
 from gangline_studies.core.state import JobOf, Phase, StudyPlan, Trial, job_id
