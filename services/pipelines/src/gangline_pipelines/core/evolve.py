@@ -267,7 +267,8 @@ def _(state: PipelineState, event: StepKeyed, at: datetime) -> None:
         outputs=dict(event.outputs),
         started_at=at,
     )
-    asked, ready = max(run.asked, event.check), run.ready + (not hit)
+    asked = max(run.asked, event.check)
+    ready = run.ready if hit else (*run.ready, event.step)
     state.runs[event.run_id] = replace(run, asked=asked, ready=ready)
 
 
@@ -325,7 +326,7 @@ def _(state: PipelineState, event: StepJobRequested, at: datetime) -> None:
     state.jobs[event.job_id] = (event.run_id, event.step)
     state.waiting.pop(step_key(event.run_id, event.step), None)
     run = state.runs[event.run_id]
-    ready = run.ready - (before.state is StepState.READY)
+    ready = _without(run.ready, event.step, before)
     state.runs[event.run_id] = replace(run, live=run.live + 1, jobs=run.jobs + 1, ready=ready)
 
 
@@ -384,7 +385,7 @@ def _(state: PipelineState, event: StepEnded, at: datetime) -> None:
         next_at=None,
     )
     run = state.runs[event.run_id]
-    ready = run.ready - (before.state is StepState.READY)
+    ready = _without(run.ready, event.step, before)
     state.runs[event.run_id] = replace(run, left=run.left - 1, ready=ready)
     if event.result != "succeeded":
         return
@@ -427,6 +428,12 @@ def _step(state: PipelineState, run_id: str, name: str, /, **changes: Any) -> St
     key = step_key(run_id, name)
     state.steps[key] = changed = replace(state.steps[key], **changes)
     return changed
+
+
+def _without(ready: tuple[str, ...], name: str, step: StepRun) -> tuple[str, ...]:
+    if step.state is not StepState.READY:
+        return ready
+    return tuple(one for one in ready if one != name)
 
 
 def _rests_on_nothing(state: PipelineState, run: Run, needs: tuple[str, ...]) -> bool:

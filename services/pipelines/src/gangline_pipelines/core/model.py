@@ -120,7 +120,7 @@ class Run:
     state: RunState = RunState.RUNNING
     live: int = 0
     jobs: int = 0
-    ready: int = 0
+    ready: tuple[str, ...] = ()
     asked: int = 0
     checked: int = 0
     check_tries: int = 0

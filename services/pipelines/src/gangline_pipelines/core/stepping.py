@@ -269,9 +269,7 @@ def _start_ready(plan: PipelinePlan, run_id: str) -> None:
     if not run.ready or run.state is not RunState.RUNNING:
         return
     limits = spec_of(plan.state, run).limits
-    for name, step in [*steps_of(plan.state, run)]:
-        if step.state is not StepState.READY:
-            continue
+    for name in run.ready:
         run = plan.state.runs[run_id]
         if run.live >= limits.parallel or run.state is not RunState.RUNNING:
             return

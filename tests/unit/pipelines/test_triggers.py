@@ -1,0 +1,273 @@
+"""Triggers: each cause starts one run; schedules over outages and changes of the clock."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from gangline_schemas.events.pipeline_requests import (
+    PipelinePauseRequested,
+    PipelineRemoveRequested,
+    RunRequested,
+    SnapshotAnnounced,
+)
+from gangline_schemas.events.pipelines import (
+    PipelinePaused,
+    PipelineRequestRefused,
+    RunEnded,
+    RunQueued,
+    RunSkipped,
+    RunStarted,
+    TimesMissed,
+)
+from gangline_schemas.job import JobState
+from support.builders.pipelines import TEAM, PipelineRun, changed, pipeline
+
+NEW_TEXT = {"new-text": {"snapshot": "web-*"}}
+
+
+def one_step(**fields: Any) -> Any:
+    return pipeline({"a": {"cache": False, "out": ["x"]}}, **fields)
+
+
+def snapshot(number: int, corpus: str = "web-1", team: str = TEAM) -> SnapshotAnnounced:
+    return SnapshotAnnounced(team=team, snapshot=f"{corpus}@xxh3-{number:032x}")
+
+
+def started(world: PipelineRun) -> list[RunStarted]:
+    return [event for event in world.events(RunStarted) if isinstance(event, RunStarted)]
+
+
+def test_the_same_snapshot_starts_one_run_however_often_it_is_announced() -> None:
+    world = PipelineRun()
+    world.apply(one_step(triggers=NEW_TEXT))
+    world.feed(snapshot(1))
+    for number in range(10_000):
+        if number % 1000 == 0:
+            world.finish()
+        assert world.take(world.received(snapshot(1))) == []
+    assert len(started(world)) == 1
+    world.feed(snapshot(2))
+    world.finish()
+    assert len(started(world)) == 2
+    assert world.feed(snapshot(1)) == [], "late news is known too"
+    assert [event.cause.subject[-1] for event in started(world)] == ["1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("news", "runs"),
+    [
+        (snapshot(1), 1),
+        (snapshot(1, "web-2026.b"), 1),
+        (snapshot(1, "books"), 0),
+        (snapshot(1, team="vision"), 0),
+    ],
+)
+def test_a_trigger_takes_snapshots_of_its_corpus_and_team(
+    news: SnapshotAnnounced, runs: int
+) -> None:
+    world = PipelineRun()
+    world.apply(one_step(triggers=NEW_TEXT))
+    world.feed(news)
+    assert len(started(world)) == runs
+
+
+@pytest.mark.parametrize(
+    ("overlap", "kinds"),
+    [
+        ("queue", [RunQueued]),
+        ("skip", [RunSkipped]),
+    ],
+)
+def test_a_run_that_is_due_while_another_runs(overlap: str, kinds: list[type]) -> None:
+    world = PipelineRun()
+    world.apply(one_step(triggers=NEW_TEXT, overlap=overlap))
+    world.feed(snapshot(1))
+    assert [type(event) for event in world.feed(snapshot(2))] == kinds
+    world.finish()
+    assert len(started(world)) == (2 if overlap == "queue" else 1)
+    assert world.feed(snapshot(2)) == []
+
+
+def test_with_cancel_the_newest_run_takes_the_place_of_the_others() -> None:
+    world = PipelineRun()
+    world.apply(one_step(triggers=NEW_TEXT, overlap="cancel"))
+    world.feed(snapshot(1))
+    first = world.jobs.popitem()[0]
+    world.feed(snapshot(2))
+    world.feed(snapshot(3))
+    assert world.asked_to_stop == [first]
+    world.feed(changed(first, JobState.CANCELLED))
+    world.finish()
+    assert [event.cause.subject[-1] for event in started(world)] == ["1", "3"]
+    results = [event.result for event in world.events(RunEnded)]  # type: ignore[attr-defined]
+    assert results == ["cancelled", "succeeded"]
+
+
+def test_so_many_runs_wait_and_so_many_begin_in_a_day() -> None:
+    world = PipelineRun()
+    world.apply(one_step(triggers=NEW_TEXT, limits={"queued": 2, "runs_per_day": 4}))
+    for number in range(5):
+        world.feed(snapshot(number))
+    assert len(world.events(RunSkipped)) == 2
+    world.finish()
+    assert len(started(world)) == 3
+    for number in range(10, 13):
+        world.feed(snapshot(number))
+        world.finish()
+    assert len(started(world)) == 4
+    world.tick(86_401)
+    world.feed(snapshot(20))
+    assert len(started(world)) == 5
+
+
+def test_a_cooldown_skips_triggers_and_no_requests() -> None:
+    world = PipelineRun()
+    world.apply(one_step(triggers=NEW_TEXT, cooldown_minutes=10))
+    world.feed(snapshot(1))
+    world.finish()
+    (skipped,) = world.feed(snapshot(2))
+    assert isinstance(skipped, RunSkipped)
+    assert "cooldown" in skipped.reason
+    world.begin()
+    world.finish()
+    world.tick(601)
+    world.feed(snapshot(3))
+    assert len(started(world)) == 3
+
+
+def test_a_pipeline_that_keeps_failing_is_paused_until_a_person_resumes_it() -> None:
+    world = PipelineRun()
+    world.apply(one_step(triggers=NEW_TEXT, pause_after_failures=2))
+    for number in range(3):
+        world.feed(snapshot(number))
+        for job_id in [*world.jobs]:
+            world.fail(job_id)
+    assert len(started(world)) == 2
+    (paused,) = world.events(PipelinePaused)
+    assert "2 triggered runs failed in a row" in paused.reason  # type: ignore[attr-defined]
+    world.begin()
+    world.finish()
+    world.feed(PipelinePauseRequested(team=TEAM, pipeline="p", paused=False, user="ada"))
+    assert world.feed(snapshot(2)) == [], "a cause that was skipped counts as seen"
+    world.feed(snapshot(3))
+    assert len(started(world)) == 4
+    world.take_over()
+
+
+def test_a_removed_pipeline_starts_nothing_and_its_run_continues() -> None:
+    world = PipelineRun()
+    world.apply(one_step(triggers=NEW_TEXT))
+    world.feed(snapshot(1))
+    world.feed(snapshot(2))
+    world.feed(PipelineRemoveRequested(team=TEAM, pipeline="p", user="ada"))
+    world.finish()
+    assert len(started(world)) == 1
+    assert world.run(started(world)[0].run_id).state == "succeeded"
+    world.apply(one_step())
+    world.begin()
+    world.finish()
+    world.take_over()
+
+
+def test_a_changed_file_holds_for_the_next_run() -> None:
+    world = PipelineRun()
+    world.apply(one_step())
+    run = world.begin()
+    world.apply(pipeline({"b": {"out": ["x"]}}))
+    world.finish()
+    assert world.states(run) == {"a": "succeeded"}
+    assert [*world.states(world.begin())] == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("catch_up", "due"),
+    [("last", ["09:55"]), ("all", ["08:05", "08:15", "09:55"]), ("none", [])],
+)
+def test_times_that_passed_during_an_outage(catch_up: str, due: list[str]) -> None:
+    trigger = {"often": {"schedule": "5,15,55 * * * *", "catch_up": catch_up}}
+    world = PipelineRun()
+    world.apply(one_step(triggers=trigger, limits={"queued": 100}))
+    world.now += timedelta(hours=2, minutes=1)  # 10:01, and no Tick since 08:00
+    world.take_over()
+    world.tick()
+    world.finish()
+    times = [f"{event.cause.due_at:%H:%M}" for event in started(world)]
+    missed = [event.count for event in world.events(TimesMissed)]  # type: ignore[attr-defined]
+    if catch_up == "all":
+        assert [times[0], times[1], times[-1]] == due
+        assert (len(times), missed) == (6, [])
+    else:
+        assert times == due
+        assert missed == [6 - len(due)]
+    assert world.tick() == []
+    world.tick(4 * 60)
+    world.finish()
+    assert started(world)[-1].cause.due_at == datetime(2026, 11, 21, 10, 5, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "day", "times"),
+    [
+        ("30 2 * * *", datetime(2026, 3, 28, tzinfo=UTC), ["01:30", "01:00", "00:30"]),
+        ("30 2 * * *", datetime(2026, 10, 24, tzinfo=UTC), ["00:30", "00:30", "01:30"]),
+        ("0 12 * * *", datetime(2026, 3, 28, tzinfo=UTC), ["11:00", "10:00", "10:00"]),
+    ],
+)
+def test_a_schedule_in_a_zone_over_a_change_of_the_clock(
+    schedule: str, day: datetime, times: list[str]
+) -> None:
+    world = PipelineRun()
+    world.now = day
+    trigger = {"nightly": {"schedule": schedule, "zone": "Europe/Berlin"}}
+    world.apply(one_step(triggers=trigger))
+    for _ in range(3 * 24 * 6):
+        world.tick(600)
+        world.finish()
+    found = [f"{event.cause.due_at:%H:%M}" for event in started(world)]
+    assert found == times
+
+
+def test_a_schedule_that_is_paused_starts_nothing_afterwards() -> None:
+    world = PipelineRun()
+    world.apply(one_step(triggers={"often": {"schedule": "* * * * *"}}))
+    world.feed(PipelinePauseRequested(team=TEAM, pipeline="p", user="ada"))
+    for _ in range(5):
+        assert world.tick(60) == []
+    world.feed(PipelinePauseRequested(team=TEAM, pipeline="p", paused=False, user="ada"))
+    assert world.tick() == []
+    world.tick(60)
+    assert len(started(world)) == 1
+
+
+def test_a_request_that_comes_twice_is_one_run() -> None:
+    world = PipelineRun()
+    world.apply(one_step())
+    received = world.received(RunRequested(team=TEAM, pipeline="p", user="ada"))
+    world.take(received)
+    assert world.take(received) == []
+    world.finish()
+    assert world.take(received) == []
+    assert len(started(world)) == 1
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        (RunRequested(team=TEAM, pipeline="q"), "has no pipeline q"),
+        (RunRequested(team="vision", pipeline="p"), "team vision has no pipeline p"),
+        (RunRequested(team=TEAM, pipeline="p", params={"x": 1}), "params.x"),
+        (PipelinePauseRequested(team=TEAM, pipeline="q"), "has no pipeline q"),
+        (PipelineRemoveRequested(team="vision", pipeline="p"), "has no pipeline p"),
+    ],
+)
+def test_requests_that_cannot_be_done_are_refused_with_the_reason(
+    request_: Any, words: str
+) -> None:
+    world = PipelineRun()
+    world.apply(one_step())
+    (refused,) = world.feed(request_)
+    assert isinstance(refused, PipelineRequestRefused)
+    assert words in refused.reason
