@@ -52,11 +52,13 @@ class Fate:
     """What a trial's program does: its values after each unit (None: NaN), and how it ends.
 
     `failure`: "exit" or "memory" after the last unit. `nodes_fail`: a node fails after these units.
+    `pace`: how much longer its units are than others'.
     """
 
     values: Sequence[float | None]
     failure: str = ""
     nodes_fail: frozenset[int] = frozenset()
+    pace: float = 1.0
 
 
 @dataclass(slots=True)
@@ -221,8 +223,11 @@ class StudyWorld:
                 rendezvous=Rendezvous(address="10.0.0.1", port=1),
                 spec=gang.spec,
             )
-            self._later(self.unit_s, partial(self._unit, gang, gang.attempt))
+            self._later(self._unit_s(gang), partial(self._unit, gang, gang.attempt))
             self.give(allocated)
+
+    def _unit_s(self, gang: Gang) -> float:
+        return self.unit_s * gang.fate.pace
 
     def _stop(self, name: str) -> None:
         gang = self.jobs[name]
@@ -242,7 +247,7 @@ class StudyWorld:
             gang.failed.add(unit)
             self._node_fails(gang)
             return
-        self._later(self.unit_s, partial(self._unit, gang, attempt))
+        self._later(self._unit_s(gang), partial(self._unit, gang, attempt))
         if unit <= len(gang.fate.values):
             self._report(gang, unit)
         if unit >= len(gang.fate.values) and gang.job_id in self.running and not gang.stopping:

@@ -1,0 +1,309 @@
+"""Studies in virtual time over learning curves of 400 real runs, and the fold of 10,000 trials.
+
+The curves (data/digits_curves.npz) are 400 configurations of a small network on scikit-learn's
+digits, 81 units of training each. 16 gangs train; the decider and the samplers are the service's
+own. A study is compared at an equal end: the GPU time until its best completed trial has the mean
+final rank that 54 full random trials reach, over the GPU time of these (`*_gpu_time`).
+
+- `asha`: stop, min 3; `promote`: the same with pauses; `hyperband`: min 1; all with random points.
+- `tpe_asha`: TPE with stopping; each suggestion is the nearest configuration that is left.
+- `late_binding`: completed trials until TPE's mean best rank is that of 60 trials, with twice as
+  many trials as gangs so that one always waits, over those of an empty queue. `early_binding`: 16
+  wait, and none is withdrawn.
+- `fold_10k_s`: the fold of a study's log with 10,000 trials, decoding included.
+- `decision_10k_ms`: the longest decision of that study.
+- `ask_1k_ms`: a suggestion of TPE after 1,000 results with 16 running; `ask_10k_ms`: after 10,000.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import random
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from harness import Context, Result
+
+from gangline_bus.decision import Decision
+from gangline_schemas.study_file import StudySpec
+from gangline_schemas.study_space import Parameters
+from gangline_studies.core import advance
+from gangline_studies.core.asking import Ask, Suggestion
+from gangline_studies.core.decide import StudyDecider
+from gangline_studies.core.state import Phase, Trial
+from gangline_studies.service.sampler import Sampler
+from support.harnesses.study_world import Fate, StudyWorld
+
+DATA = Path(__file__).parent / "data" / "digits_curves.npz"
+UNITS, GANGS, FULL = 81, 16, 54
+NUMBERS = {"lr": True, "mom": False, "wd": True, "init": True}
+CHOICES = ("drop", "width", "depth", "batch", "opt", "sched", "warm")
+Line = list[tuple[float, int]]
+"""GPU time in units and the best final rank among completed trials, rising and falling."""
+
+
+class Table:
+    """The curves: `loss` (400, 81), `rank` of each configuration at the end, 1 is the best."""
+
+    def __init__(self) -> None:
+        data = np.load(DATA, allow_pickle=False)
+        self.loss = data["loss"]
+        self.configs: list[dict[str, Any]] = json.loads(str(data["cfg"]))
+        self.rank = np.argsort(np.argsort(self.loss[:, -1])) + 1
+        self.space: dict[str, Any] = {}
+        for name, log in NUMBERS.items():
+            held = [each[name] for each in self.configs]
+            bounds = {"low": min(held), "high": max(held)}
+            self.space[name] = {"type": "float", "log": log, **bounds}
+        for name in CHOICES:
+            held = sorted({each[name] for each in self.configs})
+            self.space[name] = {"type": "choice", "values": held}
+        self.points = np.array([self._point(each) for each in self.configs])
+
+    def _point(self, config: Parameters) -> list[float]:
+        found = []
+        for name, log in NUMBERS.items():
+            low, high, value = self.space[name]["low"], self.space[name]["high"], config[name]
+            if log:
+                low, high, value = np.log(low), np.log(high), np.log(value)
+            found.append((value - low) / (high - low))
+        for name in CHOICES:
+            found += [0.5 * (config[name] == each) for each in self.space[name]["values"]]
+        return found
+
+    def nearest(self, config: Parameters, used: set[int]) -> int:
+        """The configuration that is left and nearest."""
+        distance = ((self.points - np.array(self._point(config))) ** 2).sum(axis=1)
+        distance[[*used]] = np.inf
+        return int(distance.argmin())
+
+
+def run_study(
+    table: Table,
+    seed: int,
+    stopping: Any,
+    *,
+    tpe: bool,
+    budget: float | None = None,
+    trials: int = 400,
+    parallel: int = GANGS,
+    ahead: int = 1,
+    jitter: bool = False,
+) -> tuple[Line, list[int]]:
+    """A study: its line, and the final ranks of completed trials in order."""
+    order = random.Random(seed).sample(range(400), 400)
+    chosen: dict[str, int] = {}
+    used: set[int] = set()
+    source = random.Random(seed + 1)
+
+    def program(parameters: Parameters) -> Fate:
+        key = json.dumps(parameters, sort_keys=True)
+        if key not in chosen:
+            at = table.nearest(parameters, used) if tpe else int(parameters["config"])  # type: ignore[arg-type]
+            used.add(at)
+            chosen[key] = at
+        pace = source.uniform(0.7, 1.3) if jitter else 1.0
+        return Fate([float(each) for each in table.loss[chosen[key]]], pace=pace)
+
+    def given(_key: str, ask: object) -> object:
+        assert isinstance(ask, Ask)
+        point = {"config": order[ask.number % 400]}
+        return Suggestion(ask.study_id, ask.number, point, "random", ask.results)
+
+    spec = StudySpec.model_validate({
+        "name": "s", "team": "nlp", "objective": {"metric": "loss"}, "seed": seed,
+        "space": table.space if tpe else {"config": {"type": "int", "low": 0, "high": 399}},
+        "sampler": "tpe" if tpe else "random", "stopping": stopping,
+        "limits": {"trials": trials, "parallel": parallel, "ahead": ahead,
+                   "gpu_hours": None if budget is None else budget / 60},
+        "job": {"run": "x", "resources": {"gpus": 1}},
+    })  # fmt: skip
+    world = StudyWorld(
+        program, gangs=GANGS, unit_s=60, tick_s=30, checked=False, sampler=None if tpe else given
+    )
+    line: Line = []
+    ranks: list[int] = []
+
+    def look(world: StudyWorld, decisions: list[Decision]) -> None:
+        for each in decisions:
+            if each.event.type == "trial.completed":
+                trial = next(
+                    held for held in reversed(world.state.over["s"])
+                    if held.number == each.event.number  # type: ignore[attr-defined]
+                )  # fmt: skip
+                ranks.append(int(table.rank[chosen[json.dumps(trial.parameters, sort_keys=True)]]))
+                spent = advance.spent_gpu_hours(world.state, "s", world.now) * 60
+                line.append((spent, min(ranks)))
+
+    world.after.append(look)
+    world.submit("s", spec)
+    world.run()
+    return line, ranks
+
+
+def time_to(lines: Sequence[Line], goal: float) -> float:
+    """GPU time at which the mean best rank is as good as the goal; a study without one has 400."""
+    for at in sorted({when for line in lines for when, _ in line}):
+        now = [
+            line[place - 1][1] if (place := bisect_right(line, (at, 10**6))) else 400
+            for line in lines
+        ]
+        if fmean(now) <= goal:
+            return at
+    return float("inf")
+
+
+def trials_to(runs: Sequence[list[int]], goal: float) -> float:
+    """Completed trials after which the mean best rank is as good as the goal."""
+    for count in range(1, min(map(len, runs)) + 1):
+        if fmean(min(ranks[:count]) for ranks in runs) <= goal:
+            return count
+    return float("inf")
+
+
+def early_stopping(context: Context, table: Table, seeds: int) -> list[Result]:
+    """GPU time at an equal final rank against full random trials."""
+    orders = [random.Random(seed).sample(range(400), 400) for seed in range(seeds)]
+    goal = fmean(min(int(table.rank[at]) for at in order[:FULL]) for order in orders)
+    whole = FULL * UNITS
+    rungs = {"min_steps": 3, "max_steps": UNITS}
+    methods: list[tuple[str, Any, bool, float]] = [
+        ("asha", {"kind": "asha", **rungs}, False, 0.6),
+        ("promote", {"kind": "asha", "mode": "promote", **rungs}, False, 0.6),
+        ("hyperband", {"kind": "hyperband", "min_steps": 1, "max_steps": UNITS}, False, 0.8),
+        ("tpe_asha", {"kind": "asha", **rungs}, True, 0.5),
+    ]
+    found = []
+    for name, stopping, tpe, share in methods:
+        lines = [
+            run_study(table, seed, stopping, tpe=tpe, budget=share * whole)[0]
+            for seed in range(seeds)
+        ]
+        found.append(context.result(f"{name}_gpu_time", time_to(lines, goal) / whole, "of random"))
+    return found
+
+
+def binding(context: Context, table: Table, seeds: int) -> list[Result]:
+    """Trials to the same best with trials that wait, over an empty queue."""
+    none = {"kind": "none"}
+
+    def runs(**limits: Any) -> list[list[int]]:
+        return [
+            run_study(table, seed, none, tpe=True, trials=110, jitter=True, **limits)[1]
+            for seed in range(seeds)
+        ]
+
+    empty = runs()
+    goal = fmean(min(ranks[:60]) for ranks in empty)
+    base = trials_to(empty, goal)
+    late = trials_to(runs(parallel=2 * GANGS), goal)
+    kept, advance.FROM_RESULTS = advance.FROM_RESULTS, frozenset()  # type: ignore[misc]
+    early = trials_to(runs(parallel=2 * GANGS, ahead=GANGS), goal)
+    advance.FROM_RESULTS = kept  # type: ignore[misc]
+    return [
+        context.result("late_binding", late / base, "trials"),
+        context.result("early_binding", early / base, "trials"),
+    ]
+
+
+class Timed(StudyDecider):
+    """Notes how long each decision takes."""
+
+    def __init__(self) -> None:
+        self.took: list[float] = []
+
+    def decide(self, *args: Any) -> Any:
+        began = time.perf_counter()
+        found = super().decide(*args)
+        self.took.append(time.perf_counter() - began)
+        return found
+
+
+def large(context: Context, trials: int) -> list[Result]:
+    """A study of many trials: its fold, and its decisions."""
+    source = random.Random(1)
+    names = [f"x{at}" for at in range(10)]
+
+    def given(_key: str, ask: object) -> object:
+        assert isinstance(ask, Ask)
+        point: Parameters = {name: source.uniform(0, 1) for name in names}
+        return Suggestion(ask.study_id, ask.number, point, "random", ask.results)
+
+    def program(parameters: Parameters) -> Fate:
+        base = sum(float(value or 0) for value in parameters.values())
+        return Fate([base + 1 / unit for unit in range(1, 28)])
+
+    spec = StudySpec.model_validate({
+        "name": "s", "team": "nlp", "objective": {"metric": "loss"},
+        "space": {name: {"type": "float", "low": 0, "high": 1} for name in names},
+        "stopping": {"kind": "asha", "min_steps": 1}, "sampler": "random",
+        "limits": {"trials": trials, "parallel": GANGS},
+        "job": {"run": "x", "resources": {"gpus": 1}},
+    })  # fmt: skip
+    decider = Timed()
+    world = StudyWorld(program, gangs=GANGS, sampler=given, checked=False, decider=decider)
+    gc.collect()
+    gc.freeze()
+    gc.disable()  # the loop settles the collector too
+    world.submit("s", spec)
+    world.run()
+    raw = [(type(each.event), each.event.encode(), at) for each, at in world.log]
+    began = time.perf_counter()
+    state = decider.initial()
+    for kind, content, at in raw:
+        state = decider.evolve(state, Decision("s", kind.decode(content)), at)
+    took = time.perf_counter() - began
+    gc.enable()
+    assert len(state.over["s"]) == trials
+    return [
+        context.result("fold_10k_s", took, "s"),
+        context.result("fold_10k_events", len(raw), "events"),
+        context.result("decision_10k_ms", max(decider.took) * 1000, "ms"),
+    ]
+
+
+def asking(results: int) -> float:
+    """The time of a suggestion of TPE, in ms, with everything folded before."""
+    names = [f"x{at}" for at in range(10)]
+    spec = StudySpec.model_validate({
+        "name": "s", "team": "nlp", "objective": {"metric": "loss"}, "sampler": "tpe",
+        "space": {name: {"type": "float", "low": 0, "high": 1} for name in names},
+        "job": {"run": "x", "resources": {"gpus": 1}},
+    })  # fmt: skip
+    source, now = random.Random(2), datetime.now(UTC)
+
+    def trial(number: int, phase: Phase) -> Trial:
+        point: Parameters = {name: source.uniform(0, 1) for name in names}
+        values: dict[str, float | None] = {"loss": source.random()}
+        return Trial(number, point, "tpe", 0, now, phase=phase, values=values)
+
+    over = tuple(trial(number, Phase.COMPLETED) for number in range(results))
+    live = tuple(trial(results + each, Phase.RUNNING) for each in range(GANGS))
+    sampler = Sampler()
+    ask: Callable[[int], Ask] = lambda number: Ask("s", spec, 1, number, results, over, live, 0)  # noqa: E731
+    sampler("", ask(results + GANGS))
+    began = time.perf_counter()
+    for number in range(5):
+        sampler("", ask(results + GANGS + number))
+    return (time.perf_counter() - began) / 5 * 1000
+
+
+def run(context: Context) -> list[Result]:
+    """All of it; with --quick fewer seeds and trials."""
+    table = Table()
+    seeds = 6 if context.quick else 60
+    trials = 1000 if context.quick else 10_000
+    return [
+        *early_stopping(context, table, seeds),
+        *binding(context, table, max(seeds // 2, 4)),
+        *large(context, trials),
+        context.result("ask_1k_ms", asking(1000), "ms"),
+        context.result("ask_10k_ms", asking(trials), "ms"),
+    ]
