@@ -33,8 +33,7 @@ from gangline_schemas.events.scheduling import (
     Rendezvous,
 )
 from gangline_schemas.events.studies import TrialJobRequested, TrialJobStopRequested
-from gangline_schemas.events.trials import TrialReported
-from gangline_schemas.events.workers import ExitReason, WorkerExited
+from gangline_schemas.events.workers import ExitReason, TrialReported, WorkerExited
 from gangline_schemas.job import JobSpec, JobState
 from gangline_schemas.study_file import StudySpec
 from gangline_schemas.study_space import Parameters

@@ -20,7 +20,7 @@ from gangline_mlflow.trial_points import KnownTrial, TrialPoints
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.metrics import MetricLogged
 from gangline_schemas.events.scheduling import JobQueued, JobStateChanged
-from gangline_schemas.events.trials import POINTS_BURST, TrialReported
+from gangline_schemas.events.trials import POINTS_BURST, TrialLogged
 from gangline_schemas.job import JobSpec, JobState
 from gangline_schemas.mlflow_workspace import family_of, mlflow_run_id
 from support.builders.agent_core import allocation
@@ -61,7 +61,7 @@ def begun(clock: Clock | None = None) -> TrialPoints:
 
 def test_a_point_of_any_run_of_the_job_is_the_trial_s() -> None:
     found = begun().reported(logged(900, eval_loss=0.5, other=1.0, p99=None))
-    assert found == TrialReported(
+    assert found == TrialLogged(
         job_id=JOB, attempt=2, step=900, values={"eval_loss": 0.5, "p99": None}
     )
     assert begun().reported(logged(900, mlflow_run_id(JOB), eval_loss=0.5)) is not None
@@ -116,6 +116,6 @@ def test_the_answer_waits_for_both_records(tmp_path: Path) -> None:
     reader = bus.reader("test")
     reader.assign(dict.fromkeys(names.places(bus, Topic.TRIALS), 0))
     [record] = reader.poll(10, 1.0)
-    assert receive(record).envelope.data == TrialReported(
+    assert receive(record).envelope.data == TrialLogged(
         job_id=JOB, attempt=2, step=5, values={"eval_loss": 0.25}
     )

@@ -1,4 +1,4 @@
-"""gangline.trials: evaluation points of trials, by which studies decide."""
+"""gangline.trials: evaluations of trials that their programs logged to MLflow."""
 
 from __future__ import annotations
 
@@ -15,17 +15,21 @@ POINTS_BURST, POINTS_PER_S = 100.0, 1.0
 """So many points of a trial are published at once, and then a second: no program may flood it."""
 
 
-class TrialReported(Event):
-    """A trial's job was evaluated: the metrics that its study asked for, at this step.
+class TrialEvaluated(Event):
+    """The base of all evaluations of a trial: the metrics that its study asked for, at this step.
 
-    Its rank 0 reported them, or its program logged them to MLflow. Only those that the job's spec
-    names under `trial.metrics`. A value that is not finite is null.
+    Only those that the job's spec names under `trial.metrics`. A value that is not finite is null.
     """
 
-    type: ClassVar[str] = "trial.reported"
     job_id: Identifier
     attempt: Attempt
     step: Step
     values: dict[MetricName, MetricValue | None] = Field(
         min_length=1, max_length=TRIAL_METRICS, description="By metric."
     )
+
+
+class TrialLogged(TrialEvaluated):
+    """A program of a trial's job logged the metrics to MLflow."""
+
+    type: ClassVar[str] = "trial.logged"

@@ -9,6 +9,7 @@ from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from gangline_schemas.artifacts import Artifact, OutputName
 from gangline_schemas.base import Event, Identifier, Model, Timestamp
+from gangline_schemas.events.trials import TrialEvaluated
 from gangline_schemas.isolation import Isolation
 from gangline_schemas.limits import (
     GPUS_PER_NODE,
@@ -250,6 +251,12 @@ class StepOutputWritten(Event):
     node_id: Identifier
     name: OutputName
     artifact: Artifact
+
+
+class TrialReported(TrialEvaluated):
+    """Rank 0 of a trial's job evaluated. Its exit comes after its last report."""
+
+    type: ClassVar[str] = "trial.reported"
 
 
 class CheckpointShardWritten(Event):

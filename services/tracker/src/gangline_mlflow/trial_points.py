@@ -1,4 +1,4 @@
-"""The objectives of trials, as programs log them to MLflow: each becomes a `trial.reported`.
+"""The objectives of trials, as programs log them to MLflow: each becomes a `trial.logged`.
 
 Only points of runs of a trial's job count; the id of a run names its job. Of a call, the newest
 step counts. A program that logs its objective all the time gets POINTS_BURST points, then
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from gangline_schemas.base import Event
 from gangline_schemas.events.metrics import MetricLogged
 from gangline_schemas.events.scheduling import GangAllocated, JobQueued, JobStateChanged
-from gangline_schemas.events.trials import POINTS_BURST, POINTS_PER_S, TrialReported
+from gangline_schemas.events.trials import POINTS_BURST, POINTS_PER_S, TrialLogged
 from gangline_schemas.limits import INT53_MAX, METRIC_MAX
 from gangline_schemas.mlflow_workspace import FAMILY_CHARS, family_of
 
@@ -69,7 +69,7 @@ class TrialPoints:
             with self._lock:
                 self._held.pop(family_of(event.job_id), None)
 
-    def reported(self, logged: MetricLogged) -> TrialReported | None:
+    def reported(self, logged: MetricLogged) -> TrialLogged | None:
         """The event of points that are logged; None: they decide nothing, or come too fast."""
         with self._lock:
             held = self._held.get(logged.run_id[:FAMILY_CHARS])
@@ -84,7 +84,7 @@ class TrialPoints:
             if not found or not self._may(held):
                 return None
         step = max(found)
-        return TrialReported(
+        return TrialLogged(
             job_id=trial.job_id, attempt=trial.attempt, step=step, values=found[step]
         )
 

@@ -15,7 +15,7 @@ from gangline_schemas.events.studies import (
     TrialPaused,
     TrialPruned,
 )
-from gangline_schemas.events.trials import TrialReported
+from gangline_schemas.events.trials import TrialEvaluated
 from gangline_schemas.study_file import Asha, Hyperband, Median, Pbt
 from gangline_studies.core.policy import median, population, rungs
 from gangline_studies.core.state import (
@@ -36,7 +36,7 @@ NEED_MEMBERS = 4
 """Fewer members of a population are not compared."""
 
 
-def take(plan: StudyPlan, job: JobOf, trial: Trial, event: TrialReported) -> None:
+def take(plan: StudyPlan, job: JobOf, trial: Trial, event: TrialEvaluated) -> None:
     """Measure a trial that runs, and decide what becomes of it."""
     if trial.phase not in {Phase.WAITING, Phase.RUNNING} or event.attempt < trial.attempt:
         return

@@ -32,7 +32,7 @@ from gangline_schemas.events.studies import (
     TrialSaveLost,
     TrialStarted,
 )
-from gangline_schemas.events.trials import TrialReported
+from gangline_schemas.events.trials import TrialEvaluated
 from gangline_schemas.events.workers import WorkerExited
 from gangline_schemas.job import JobState
 from gangline_studies.core import measuring
@@ -67,7 +67,7 @@ def _job_of(event: Event) -> str | None:
             | CheckpointCorrupted()
             | CheckpointDeleted()
             | WorkerExited()
-            | TrialReported()
+            | TrialEvaluated()
         ):
             return event.job_id
         case _:
@@ -109,7 +109,7 @@ def _take(  # noqa: C901, PLR0912 - a dispatch by type
             if attempt > trial.exited:
                 plan.add(job.study_id, TrialExited(**_of(job), attempt=attempt))
                 _settle(plan, job.study_id, job.number)
-        case TrialReported():
+        case TrialEvaluated():
             measuring.take(plan, job, trial, event)
         case _:
             pass
@@ -168,7 +168,8 @@ def _settle(plan: StudyPlan, study_id: str, number: int) -> None:
     late = trial.job_ended_at is None or plan.now - trial.job_ended_at >= SETTLE
     job = JobOf(study_id, number, trial.part)
     if trial.job_state is JobState.SUCCEEDED:
-        if late or trial.exited >= trial.attempt:
+        # Of reports, the exit is the last. Evaluations by MLflow come in a stream of their own.
+        if late or (trial.exited >= trial.attempt and trial.values):
             _complete(plan, job, trial)
     elif trial.phase is Phase.PAUSED:
         return

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gangline_schemas.events.trials import POINTS_BURST, POINTS_PER_S, TrialReported
+from gangline_schemas.events.trials import POINTS_BURST, POINTS_PER_S
+from gangline_schemas.events.workers import TrialReported
 from gangline_schemas.job import TrialRef
 from gangline_schemas.rank_protocol import TrialPoint
 
