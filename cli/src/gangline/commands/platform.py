@@ -35,7 +35,9 @@ def up(
     data_dir: DataDir = None,
     *,
     nodes: Annotated[int | None, typer.Option(min=0, help="Node agents to start [2].")] = None,
-    slots: Annotated[int | None, typer.Option(min=1, help="CPU slots per node [2].")] = None,
+    slots: Annotated[
+        int | None, typer.Option(min=0, help="CPU slots per node; 0: for jobs without GPUs [2].")
+    ] = None,
     gpus: Annotated[
         bool, typer.Option("--gpus", help="Start one node with this machine's GPUs instead.")
     ] = False,
@@ -61,7 +63,7 @@ def up(
     settings = PlatformSettings(
         data_dir=data_dir or default_data_dir(),
         nodes=1 if gpus else 2 if nodes is None else nodes,
-        slots=None if gpus else slots or 2,
+        slots=None if gpus else 2 if slots is None else slots,
         teams_file=teams or _default_teams(data_dir or default_data_dir()),
         alerts_file=alerts or _default_alerts(data_dir or default_data_dir()),
         kafka=kafka,

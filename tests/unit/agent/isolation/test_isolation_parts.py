@@ -17,7 +17,7 @@ from gangline_worker.agent.decide.keys import GangKey, RankKey
 from gangline_worker.agent.host.connections import uid_of
 from gangline_worker.agent.isolation.cold_start import Launch, start_cold
 from gangline_worker.agent.isolation.files import Owner, acting_as, give, opened_as
-from gangline_worker.agent.isolation.groups import Groups
+from gangline_worker.agent.isolation.groups import GangLimits, Groups
 from gangline_worker.agent.isolation.isolator import Bounds, IsolationMissing, Isolator, Owners
 from gangline_worker.agent.isolation.sandbox import Confinement
 
@@ -99,18 +99,29 @@ def base(tmp_path: Path) -> Path:
 def test_a_gang_has_a_control_group_with_its_limits(base: Path) -> None:
     groups = Groups(base)
     assert (base / "gangline-agent" / "cgroup.procs").read_text() == "0"
-    assert (base / "cgroup.subtree_control").read_text() == "+memory +pids"
-    file = groups.make(GANG, 1 << 30, 500)
+    assert (base / "cgroup.subtree_control").read_text() == "+memory +pids +cpu"
+    file = groups.make(GANG, GangLimits(1 << 30), 500)
     folder = base / "gang-job-1"
     assert file == folder / "cgroup.procs"
     assert (folder / "memory.max").read_text() == str(1 << 30)
     assert (folder / "pids.max").read_text() == "500"
+    assert not (folder / "cpu.max").exists(), "a gang with GPUs may use what is there"
     groups.remove(GANG)
     assert (folder / "cgroup.kill").read_text() == "1"
     for made in folder.iterdir():  # which the system does
         made.unlink()
     groups.remove(GangKey("other", 1))
     assert not folder.exists(), "what was busy goes later"
+
+
+@pytest.mark.parametrize(("offered", "limit"), [("cpu memory pids", "250000 100000"), ("", None)])
+def test_a_gang_without_gpus_has_the_cpus_that_it_asked_for(
+    base: Path, offered: str, limit: str | None
+) -> None:
+    (base / "cgroup.controllers").write_text(offered or "memory pids")
+    Groups(base).make(GANG, GangLimits(1 << 30, cpus=2.5), 500)
+    file = base / "gang-job-1" / "cpu.max"
+    assert (file.read_text() if file.exists() else None) == limit
 
 
 def test_a_process_gives_up_what_it_is_told_to(tmp_path: Path) -> None:

@@ -139,6 +139,12 @@ def test_slots_stand_in_for_gpus():
     assert node.rendezvous_ports == (20_001,)
 
 
+def test_a_node_without_slots_takes_jobs_without_gpus_alone() -> None:
+    labels = Labels("n", "i", "127.0.0.1", "r", "b")
+    node = take_inventory(labels, slots=0, ports=(20_001,), cpus=96, memory_gb=256)
+    assert (node.gpus, node.cpu_only, node.cpus, node.memory_gb) == ((), True, 96, 256)
+
+
 def test_two_agents_of_a_machine_never_offer_the_same_port() -> None:
     blocks = [PortBlock.take("node-0", "127.0.0.1") for _ in range(3)]
     ports = [port for block in blocks for port in block.ports]

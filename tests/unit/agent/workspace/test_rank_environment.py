@@ -11,6 +11,7 @@ import pytest
 from gangline_schemas.events.workers import SampleRange
 from gangline_schemas.failure_policy import OnNan, TrainingPolicy
 from gangline_schemas.job import JobSpec
+from gangline_schemas.resources import Resources
 from gangline_worker.agent.workspace.environment import network_variables, rank_environment
 from gangline_worker.data.left_out import LEFT_OUT_ENV, left_out_of_job
 from gangline_worker.reporting import TRAINING_ENV
@@ -29,6 +30,22 @@ def test_the_interval_is_the_specs_unless_another_was_advised(
         allocation, allocation.nodes[0], 0, paths, gpus="", token="t", secrets={}
     )
     assert float(found["GANGLINE_CHECKPOINT_INTERVAL_S"]) == expected_s
+
+
+def test_a_rank_without_a_gpu_sees_none_and_has_its_cpus(tmp_path: Path) -> None:
+    gang = allocated()
+    parts = tuple(
+        gang.nodes[0].model_copy(update={"node_id": f"n{rank}", "gpus": (), "first_rank": rank})
+        for rank in range(2)
+    )
+    need = Resources.model_validate({"gpus": 0, "cpus": 6.5, "memory_gb": 1, "nodes": 2})
+    spec = gang.spec.model_copy(update={"resources": need})
+    gang = gang.model_copy(update={"nodes": parts, "spec": spec, "world_size": 2})
+    paths = gang_paths(tmp_path)
+    found = rank_environment(gang, parts[1], 0, paths, gpus="", token="t", secrets={})
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
+    assert [found[name] for name in names] == ["1", "2", "0", "1", "1"]
+    assert (found["CUDA_VISIBLE_DEVICES"], found["OMP_NUM_THREADS"]) == ("", "6")
 
 
 def test_caches_outlive_the_attempt_unless_the_job_wants_others(tmp_path: Path) -> None:

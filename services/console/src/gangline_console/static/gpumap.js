@@ -142,7 +142,7 @@ export class GpuMap {
       });
       const state = health(node);
       if (state !== "good") {
-        const end = node.gpus.length * step - GAP;
+        const end = Math.max(node.gpus.length, 1) * step - GAP;
         marks.push(state === "off" ? `M0 ${y + this.side / 2}H${end}` : `M0 ${y + this.side}L${end} ${y}`);
       }
     });

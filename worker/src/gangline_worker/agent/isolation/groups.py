@@ -1,6 +1,7 @@
 """Control groups (version 2): what all processes of a gang on this node may take together.
 
-The agent must own its group, as a systemd unit with `Delegate=memory pids` does. It moves into a
+The agent must own its group, as a systemd unit with `Delegate=cpu memory pids` does. Without `cpu`
+jobs without GPUs may use more CPUs than they asked for. It moves into a
 group below, since a group that shares out its controllers holds no processes itself, and makes one
 beside that for each gang.
 """
@@ -42,8 +43,7 @@ class Groups:
         own = base / AGENTS_OWN
         own.mkdir(exist_ok=True)
         (own / "cgroup.procs").write_text("0", "ascii")
-        (base / "cgroup.subtree_control").write_text("+memory +pids", "ascii")
-        self._limits_cpus = "cpu" in offered and self._share_out_cpus()
+        self._limits_cpus = self._share_out(cpus="cpu" in offered)
 
     def make(self, gang: GangKey, limits: GangLimits, processes: int) -> Path:
         """The file by which a process joins the gang's group. Raises OSError."""
@@ -58,11 +58,14 @@ class Groups:
         (folder / "pids.max").write_text(str(processes), "ascii")
         return folder / "cgroup.procs"
 
-    def _share_out_cpus(self) -> bool:
-        """Whether the CPUs of groups below can be limited."""
-        with contextlib.suppress(OSError):
-            (self._base / "cgroup.subtree_control").write_text("+cpu", "ascii")
-            return True
+    def _share_out(self, *, cpus: bool) -> bool:
+        """Let groups below have limits; whether also of CPUs, which is not always possible."""
+        shared = self._base / "cgroup.subtree_control"
+        if cpus:
+            with contextlib.suppress(OSError):
+                shared.write_text("+memory +pids +cpu", "ascii")
+                return True
+        shared.write_text("+memory +pids", "ascii")
         return False
 
     def remove(self, gang: GangKey) -> None:
@@ -107,5 +110,7 @@ def delegated_group() -> Path:
         if os.getxattr(base, "trusted.delegate") == b"1":
             return base
     if base.parent.joinpath("cgroup.procs").exists() or not given.exists():
-        raise OSError("its control group was not delegated to it (systemd: Delegate=memory pids)")
+        raise OSError(
+            "its control group was not delegated to it (systemd: Delegate=cpu memory pids)"
+        )
     return base

@@ -28,7 +28,7 @@ function show(job) {
   put("loss", number(job.loss));
   put("tokens", number(job.tokens_per_s));
   put("mfu", percent(job.mfu, 1));
-  put("gpus", `${job.gpus_allocated} of ${job.gpus}`);
+  if (typeof job.cpus !== "number") put("gpus", `${job.gpus_allocated} of ${job.gpus}`);
   put("use", number(job.gpu_utilization, 3));
   put("elapsed", duration(job.elapsed_s));
   put("gpu_time", gpuTime(job.gpu_seconds));

@@ -29,12 +29,16 @@ class Column:
     number: bool = False
 
 
+def _asks(job: JobSummary) -> str:
+    return str(job.gpus) if job.cpus is None else f"{job.cpus:g} CPU"
+
+
 COLUMNS: Mapping[str, Column] = {
     "team": Column("Team", lambda job, _: job.team),
     "project": Column("Project", lambda job, _: job.project or formats.NONE),
     "user": Column("User", lambda job, _: job.user),
     "priority": Column("Priority", lambda job, _: str(job.priority), number=True),
-    "gpus": Column("GPUs", lambda job, _: str(job.gpus), number=True),
+    "gpus": Column("GPUs", lambda job, _: _asks(job), number=True),
     "step": Column("Step", lambda job, _: formats.number(job.step)),
     "loss": Column("Loss", lambda job, _: formats.number(job.loss), number=True),
     "tokens": Column("Tokens/s", lambda job, _: formats.number(job.tokens_per_s), number=True),

@@ -26,7 +26,7 @@ function fill(row, job) {
     requestAnimationFrame(() => row.classList.add("changed"));
   }
   put(row, "why", why(job), why(job));
-  put(row, "gpus", String(job.gpus));
+  put(row, "gpus", typeof job.cpus === "number" ? `${number(job.cpus)} CPU` : String(job.gpus));
   put(row, "priority", String(job.priority));
   put(row, "attempt", String(job.attempt));
   put(row, "tokens", number(job.tokens_per_s));
