@@ -31,6 +31,18 @@ STUDY: dict[str, Any] = {
 }  # fmt: skip
 
 
+PIPELINE: dict[str, Any] = {
+    "name": "nightly", "team": "default", "description": "From <b>new</b> text to a report",
+    "steps": {
+        "prepare": {"job": {"run": "true", "resources": {"gpus": 1}}},
+        "train": {
+            "job": {"run": "true", "resources": {"gpus": 1}}, "after": ["prepare"], "each": [1, 2],
+        },
+    },
+    "triggers": {"new-text": {"snapshot": "web-*"}, "nightly": {"schedule": "0 3 * * *"}},
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Seeded:
     """Jobs of every kind, and a node."""
@@ -41,6 +53,7 @@ class Seeded:
     ended: str
     node: str
     study: str = "s"
+    pipeline_run: str = "r"
 
 
 def seed(gateway: Gangline) -> Seeded:
@@ -57,7 +70,9 @@ def seed(gateway: Gangline) -> Seeded:
     waiting = gateway.submit(job_spec("llama-large", resources={"gpus": gpus})).job_id
     wait_until("the reason", lambda: gateway.get(waiting).waiting)
     study = gateway.submit_study(STUDY).study_id
-    return Seeded(running, waiting, failed, ended, nodes[0].node_id, study)
+    gateway.apply_pipeline(PIPELINE)
+    pipeline_run = gateway.run_pipeline("nightly").run_id
+    return Seeded(running, waiting, failed, ended, nodes[0].node_id, study, pipeline_run)
 
 
 def stops(seeded: Seeded) -> dict[str, str]:
@@ -78,6 +93,9 @@ def stops(seeded: Seeded) -> dict[str, str]:
             f"study-{tab}": f"/studies/{seeded.study}?tab={tab}"
             for tab in ("axes", "trials", "config")
         },
+        "pipelines": "/pipelines",
+        "pipeline": "/pipelines/nightly?team=default",
+        "pipeline-run": f"/pipelines/runs/{seeded.pipeline_run}?step=prepare",
         "nodes": "/nodes",
         "node": f"/nodes/{seeded.node}",
         "teams": "/teams",
