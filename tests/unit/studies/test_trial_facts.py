@@ -36,6 +36,7 @@ from gangline_schemas.events.studies import (
     TrialSaveLost,
     TrialWithdrawn,
 )
+from gangline_schemas.events.trials import TrialLogged
 from gangline_schemas.events.workers import ExitReason, TrialReported, WorkerExited
 from gangline_schemas.job import JobState
 from gangline_schemas.study_file import StudySpec
@@ -164,13 +165,20 @@ def test_a_result_is_complete_once_rank_0_has_ended() -> None:
     assert run.state.studies["s"].best == 0
 
 
-def test_a_result_does_not_wait_for_ever() -> None:
-    run = begun()
+def test_a_result_that_mlflow_got_waits_a_moment_and_keeps_its_place() -> None:
+    run = begun(limits={"trials": 4, "parallel": 1})
     allocated(run)
-    reported(run, 10, 0.5)
+    logged = TrialLogged(job_id="s-t0", attempt=1, step=10, values={"loss": 0.5})
+    run.feed(logged)
+    exited(run)
     ended(run, JobState.SUCCEEDED)
-    run.tick(11)
-    assert only(run, TrialCompleted).step == 10
+    run.tick(1)
+    assert not run.events(TrialCompleted)
+    assert run.effects() == {}  # the next suggestion shall know the result
+    run.feed(logged.model_copy(update={"step": 20, "values": {"loss": 0.4}}))
+    run.tick(1)
+    assert only(run, TrialCompleted).values == {"loss": 0.4}
+    assert run.effects()
 
 
 def test_a_program_that_reports_nothing_has_no_result() -> None:
@@ -178,9 +186,9 @@ def test_a_program_that_reports_nothing_has_no_result() -> None:
     allocated(run)
     exited(run)
     ended(run, JobState.SUCCEEDED)
-    run.tick(5)
-    assert run.events(TrialFailed) == []  # what it logged to MLflow may come yet
-    run.tick(6)
+    run.tick(1)
+    assert run.events(TrialFailed) == []  # its logs to MLflow may still arrive
+    run.tick(1)
     found = only(run, TrialFailed)
     assert found.reason is TrialFailure.NO_RESULT
     assert "did not report loss" in found.message

@@ -201,6 +201,7 @@ class TrialMeasured(_OfTrialJob):
     rungs: tuple[Few, ...] = Field(
         default=(), max_length=64, description="That it reached here: this is its value there."
     )
+    logged: bool = Field(default=False, description="To MLflow, not reported by rank 0.")
 
 
 class TrialSaved(_OfTrialJob):

@@ -58,10 +58,16 @@ def spent_gpu_hours(state: StudyState, study_id: str, now: datetime) -> float:
 
 
 def room(state: StudyState, study_id: str) -> bool:
-    """Whether a further job of the study may wait for GPUs."""
+    """Whether a further job of the study may wait for GPUs.
+
+    A trial whose result is about to come keeps its place, so that the next one knows it.
+    """
     study = state.studies[study_id]
     limits = study.spec.limits
-    return len(study.live) < limits.parallel and len(waiting(state, study_id)) < limits.ahead
+    return (
+        len(study.live) + len(study.awaiting) < limits.parallel
+        and len(waiting(state, study_id)) < limits.ahead
+    )
 
 
 def waiting(state: StudyState, study_id: str) -> list[Trial]:

@@ -190,7 +190,8 @@ def _(state: StudyState, event: TrialMeasured, _at: datetime) -> None:
     if len(curve) > CURVE_POINTS:
         curve = (*curve[:-1:2], curve[-1])
     rung = event.rungs[-1] + 1 if event.rungs else trial.rung
-    _set(state, event, step=event.step, curve=curve, values=event.values, rung=rung)
+    logged = trial.logged or event.logged
+    _set(state, event, step=event.step, curve=curve, values=event.values, rung=rung, logged=logged)
     if value is not None:
         ranked = (oriented(objective, value), event.number)
         for at in event.rungs:

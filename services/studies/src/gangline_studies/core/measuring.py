@@ -15,7 +15,7 @@ from gangline_schemas.events.studies import (
     TrialPaused,
     TrialPruned,
 )
-from gangline_schemas.events.trials import TrialEvaluated
+from gangline_schemas.events.trials import TrialEvaluated, TrialLogged
 from gangline_schemas.study_file import Asha, Hyperband, Median, Pbt
 from gangline_studies.core.policy import median, population, rungs
 from gangline_studies.core.state import (
@@ -55,6 +55,7 @@ def take(plan: StudyPlan, job: JobOf, trial: Trial, event: TrialEvaluated) -> No
         step=event.step,
         values=values,
         rungs=reached,
+        logged=isinstance(event, TrialLogged),
     )
     plan.add(job.study_id, measured)
     if not are_finite(study.spec, values):

@@ -54,6 +54,7 @@ class Trial(NamedTuple):
 
     - `live`: its newest job, that of `part`, has not ended; `stopping`: it was asked to stop.
     - `attempt`: the newest with GPUs, 0 before the first; `exited`: the one whose rank 0 ended.
+    - `logged`: some of its evaluations came by MLflow.
     - `gpus`, `since`: of the gang that has GPUs now.
     - `curve`: steps and values of the first objective; None: it was not finite.
     - `values`: its last report, or its result once it has ended.
@@ -73,6 +74,7 @@ class Trial(NamedTuple):
     stopping: bool = False
     attempt: int = 0
     exited: int = 0
+    logged: bool = False
     job_state: JobState | Literal["rejected"] | None = None
     job_ended_at: datetime | None = None
     message: str = ""

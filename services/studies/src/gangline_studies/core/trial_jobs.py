@@ -1,8 +1,8 @@
 """The jobs of trials: when they start, what they cost, and which of their ends are results.
 
 A job restarts by itself after a failure of a node, a hang or a preemption. So only its final state
-counts here. The verdict of the fault manager and the last report of rank 0 come in other topics
-than that state, in no common order. The trial waits for them, at most `SETTLE` after its job ended.
+counts here. The verdict of the fault manager and the last evaluation come in other topics than that
+state, in no common order. So a trial may have its result a moment after its job ended.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ from gangline_studies.core import measuring
 from gangline_studies.core.state import JobOf, Phase, StudyPlan, Trial, job_id
 from gangline_studies.core.values import result_of
 
-SETTLE = timedelta(seconds=10)
+LAST_REPORT = timedelta(seconds=2)
+"""So long after its job succeeded a trial waits for evaluations that were published before."""
+VERDICT = timedelta(seconds=10)
+"""So long after its job failed it waits for the fault manager's verdict, at most."""
 
 
 def take(plan: StudyPlan, event: Event, at: datetime) -> str | None:
@@ -165,17 +168,18 @@ def _settle(plan: StudyPlan, study_id: str, number: int) -> None:
     trial = plan.state.trials.get((study_id, number))
     if trial is None or trial.live or trial.phase.terminal or trial.job_state is None:
         return
-    late = trial.job_ended_at is None or plan.now - trial.job_ended_at >= SETTLE
+    waited = plan.now - (trial.job_ended_at or plan.now)
     job = JobOf(study_id, number, trial.part)
     if trial.job_state is JobState.SUCCEEDED:
         # Of reports, the exit is the last. Evaluations by MLflow come in a stream of their own.
-        if late or (trial.exited >= trial.attempt and trial.values):
+        known = trial.exited >= trial.attempt and trial.values and not trial.logged
+        if known or waited >= LAST_REPORT:
             _complete(plan, job, trial)
     elif trial.phase is Phase.PAUSED:
         return
     elif trial.job_state is JobState.CANCELLED:
         _fail(plan, job, TrialFailure.CANCELLED, trial.message)
-    elif late:
+    elif waited >= VERDICT:
         _fail(plan, job, TrialFailure.FAILED, trial.message)
 
 
