@@ -44,12 +44,13 @@ def pytest_runtest_teardown(item: pytest.Function) -> Generator[None]:
 
 
 def make_idle(client: Client) -> None:
-    """Admit gangs to drained nodes, cancel all jobs that have not ended, and wait for their ends.
+    """Admit gangs to drained nodes, stop studies, cancel all jobs, and wait for their ends.
 
-    One request for the nodes and one for the jobs where there is nothing to do.
+    One request for the nodes, the studies and the jobs each, where there is nothing to do.
     """
     with connect(client.url, client.token) as gateway:
         wait_until("nodes that take gangs", lambda: _undrained(gateway))
+        wait_until("the ends of all studies", lambda: _stopped(gateway))
         wait_until("the ends of all jobs", lambda: _cancelled(gateway))
 
 
@@ -58,6 +59,14 @@ def _undrained(gateway: Gangline) -> bool:
     for node_id in drained:
         gateway.drain(node_id, drain=False)
     return not drained
+
+
+def _stopped(gateway: Gangline) -> bool:
+    left = [study.study_id for study in gateway.studies(states=["running", "ending"])]
+    for study_id in left:
+        with contextlib.suppress(CliError):  # it has just ended
+            gateway.stop_study(study_id)
+    return not left
 
 
 def _cancelled(gateway: Gangline) -> bool:

@@ -23,6 +23,8 @@ from gangline_studies.core.values import sampler_of
 
 SETTLED = timedelta(seconds=1)
 """A trial that has just been proposed may be about to start: it is not withdrawn yet."""
+COMMITTED = timedelta(seconds=30)
+"""So long after a job's end its last checkpoint is committed, if there is one."""
 MOST_AT_ONCE = 500
 """So many paused trials end at once; the others at the next Ticks."""
 FROM_RESULTS = frozenset({"tpe", "cmaes"})
@@ -43,6 +45,7 @@ def advance(plan: StudyPlan, study_id: str) -> None:
         _wind_down(plan, study_id)
         return
     _promote(plan, study_id)
+    _drop_unsaved(plan, study_id)
     _withdraw(plan, study_id)
 
 
@@ -168,9 +171,42 @@ def _next_promotion(state: StudyState, study_id: str, *, saved: bool) -> tuple[i
             if not best or ranked > best[-1]:
                 break
             trial = state.trials[study_id, ranked[1]]
-            if not saved or (trial.saved is not None and not trial.live):
+            if not saved or _can_continue(trial):
                 return at, trial
+    return _last_of_all(state, study_id, saved=saved)
+
+
+def _can_continue(trial: Trial) -> bool:
+    return trial.saved is not None and not trial.live
+
+
+def _last_of_all(state: StudyState, study_id: str, *, saved: bool) -> tuple[int, Trial] | None:
+    """The best paused trial of the highest rung, if the study would end without any result.
+
+    With few trials, none is among the best 1/factor of a rung, rounded down.
+    """
+    study = state.studies[study_id]
+    if study.completed or study.live or study.open > study.paused or may_propose(state, study_id):
+        return None
+    held = {rung: found for (of, rung), found in state.paused.items() if of == study_id and found}
+    for rung in sorted(held, reverse=True):
+        for _value, number in held[rung]:
+            trial = state.trials[study_id, number]
+            if not saved or _can_continue(trial):
+                return rung, trial
     return None
+
+
+def _drop_unsaved(plan: StudyPlan, study_id: str) -> None:
+    """A trial that should continue, and has no checkpoint long after its job ended, never will."""
+    study = plan.state.studies[study_id]
+    found = _next_promotion(plan.state, study_id, saved=False) if study.paused else None
+    if found is None:
+        return
+    trial = found[1]
+    ended_at = None if trial.live or trial.saved is not None else trial.job_ended_at
+    if ended_at is not None and plan.now - ended_at >= COMMITTED:
+        prune(plan, study_id, trial.number, PruneReason.UNSAVED)
 
 
 def _withdraw(plan: StudyPlan, study_id: str) -> None:
