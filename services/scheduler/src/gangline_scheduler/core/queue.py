@@ -45,7 +45,7 @@ class CpuGroup(NamedTuple):
 
 
 def cpu_slot(job: Job) -> Slot:
-    """The place of a job without GPUs (policy/cpu_order.py)."""
+    """The place of a job without GPUs (cpu_jobs.py)."""
     need = job.spec.resources
     group = CpuGroup(
         job.restarting,
