@@ -16,6 +16,7 @@ from gangline_schemas.limits import (
     Amount,
     Attempt,
     Few,
+    GangSize,
     Message,
     MetricName,
     MetricValue,
@@ -24,7 +25,6 @@ from gangline_schemas.limits import (
     RequestCeSource,
     Step,
     User,
-    WorldSize,
 )
 from gangline_schemas.study_file import MAX_TRIALS, StudyId, StudySpec
 from gangline_schemas.study_space import Parameters
@@ -180,7 +180,7 @@ class TrialStarted(_OfTrialJob):
 
     type: ClassVar[str] = "trial.started"
     attempt: Attempt
-    gpus: WorldSize
+    gpus: GangSize
     allocated_at: Timestamp
 
 

@@ -251,15 +251,21 @@ def explain(
     evidence: dict[str, object] = {"attempt": one.attempt, "restarts": one.restarts}
     if not one.ended and found.gang is None and team is not None:
         waits_since = found.scheduled.waiting_since if found.scheduled else one.submitted_at
-        evidence |= {
-            "gpus_wanted": one.gpus,
-            "team_gpus_used": live.used_gpus[one.team],
-            "team_gpu_limit": team.gpu_limit,
-            "team_borrow_limit": team.borrow_limit,
-            "cluster_gpus_ready": live.gpus_ready,
-            "cluster_gpus_free": max(0, live.gpus_ready - live.used_gpus.total()),
-            "waited_s": round(max(0.0, (now - waits_since).total_seconds()), 1),
-        }
+        waited_s = round(max(0.0, (now - waits_since).total_seconds()), 1)
+        cpus = gang_cpus(one.spec)
+        evidence |= (
+            {"cpus_wanted": cpus, "waited_s": waited_s}
+            if cpus is not None
+            else {
+                "gpus_wanted": one.gpus,
+                "team_gpus_used": live.used_gpus[one.team],
+                "team_gpu_limit": team.gpu_limit,
+                "team_borrow_limit": team.borrow_limit,
+                "cluster_gpus_ready": live.gpus_ready,
+                "cluster_gpus_free": max(0, live.gpus_ready - live.used_gpus.total()),
+                "waited_s": waited_s,
+            }
+        )
     if found.failure is not None:
         evidence["last_failure"] = found.failure.message
         evidence["first_failed_rank"] = found.failure.first_rank

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -77,7 +78,7 @@ def usage_watch(settings: AgentSettings, data: Path, node: NodeInfo) -> UsageWat
     """Not started; None where system metrics are off."""
     if not settings.system_metrics_s:
         return None
-    has = Capacity(node.node_id, node.cpus)
+    has = Capacity(node.node_id, float(len(os.sched_getaffinity(0))))  # it may offer others
     return UsageWatch(data, has, gpus_of(node), settings.system_metrics_s)
 
 

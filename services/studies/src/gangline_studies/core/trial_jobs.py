@@ -127,9 +127,8 @@ def _started(plan: StudyPlan, job: JobOf, trial: Trial, event: GangAllocated, at
         return
     if trial.since is not None:  # its release was not seen: it ended when this one began
         _charge(plan, job, trial, trial.gpus * (at - trial.since).total_seconds())
-    started = TrialStarted(
-        **_of(job), attempt=event.attempt, gpus=event.world_size, allocated_at=at
-    )
+    gpus = sum(len(node.gpus) for node in event.nodes)
+    started = TrialStarted(**_of(job), attempt=event.attempt, gpus=gpus, allocated_at=at)
     plan.add(job.study_id, started)
 
 
