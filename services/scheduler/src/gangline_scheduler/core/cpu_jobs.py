@@ -12,7 +12,7 @@ while there are none; else O(nodes) a pass, and for each kind of job that is tri
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from datetime import datetime
 
 from gangline_scheduler.core import jobs
@@ -21,9 +21,10 @@ from gangline_scheduler.core.model import Job, Node
 from gangline_scheduler.core.plan import Plan
 from gangline_scheduler.core.policy.config import Policy
 from gangline_scheduler.core.policy.cpu_placement import CpuNodes, closest_level, teams_apart
-from gangline_scheduler.core.policy.cpu_reasons import reason
+from gangline_scheduler.core.policy.cpu_reasons import CpuReason, reason
 from gangline_scheduler.core.policy.cpu_room import Room, over_limit, taken, unused
 from gangline_scheduler.core.policy.placement import Part, Placement
+from gangline_scheduler.core.queue import cpu_slot
 from gangline_scheduler.core.state import State
 from gangline_schemas.base import Event
 from gangline_schemas.events.scheduling import (
@@ -37,7 +38,6 @@ from gangline_schemas.events.scheduling import (
     TeamCpuBudgetNoted,
     TeamNoted,
 )
-from gangline_schemas.job import JobState
 
 REASONED = 50
 """So many of those that wait get a reason on a tick."""
@@ -47,7 +47,7 @@ def follow(plan: Plan, policy: Policy, before: int) -> None:
     """Stops and starts jobs without GPUs after the decisions since `before`."""
     _yield(plan, [decision.event for decision in plan.decisions[before:]])
     decided = [decision.event for decision in plan.decisions[before:]]
-    if plan.state.cpu_pending and any(_may_start(event) for event in decided):
+    if plan.state.cpu_pending and any(_may_start(plan.state, event) for event in decided):
         _start(plan, policy)
         _explain_new(plan, policy, decided)
 
@@ -59,8 +59,7 @@ def tick(plan: Plan, policy: Policy, before: int) -> None:
         return
     nodes = _start(plan, policy)
     if policy.give_reasons:
-        for job_id in [*plan.state.cpu_pending][:REASONED]:
-            _explain(plan, nodes, plan.state.jobs[job_id])
+        _explain(plan, nodes, [*plan.state.cpu_pending][:REASONED])
 
 
 def is_cpu_job(before: State, plan: Plan, job_id: str) -> bool:
@@ -75,17 +74,13 @@ def in_order(state: State) -> list[Job]:
     return sorted(waiting, key=lambda job: _place(state, job))
 
 
-def _may_start(event: Event) -> bool:
-    if isinstance(event, JobStateChanged):
-        return event.state is JobState.PENDING
+def _may_start(state: State, event: Event) -> bool:
+    """Whether one joined their queue, or changed its place there, or room may have come."""
+    if isinstance(event, JobStateChanged | JobReprioritized):
+        return event.job_id in state.cpu_pending
     return isinstance(
         event,
-        GangReleased
-        | NodeAdmitted
-        | NodeUncordoned
-        | TeamNoted
-        | TeamCpuBudgetNoted
-        | JobReprioritized,
+        GangReleased | NodeAdmitted | NodeUncordoned | TeamNoted | TeamCpuBudgetNoted,
     )
 
 
@@ -159,15 +154,19 @@ def _explain_new(plan: Plan, policy: Policy, decided: Sequence[Event]) -> None:
         for event in decided
         if isinstance(event, JobStateChanged) and event.job_id in plan.state.cpu_pending
     ]
-    nodes = CpuNodes(plan.state) if names else None
-    for name in dict.fromkeys(names):
-        job = plan.state.jobs[name]
-        if nodes is not None and job.waiting is None:
-            _explain(plan, nodes, job)
+    new = [name for name in dict.fromkeys(names) if plan.state.jobs[name].waiting is None]
+    if new:
+        _explain(plan, CpuNodes(plan.state), new)
 
 
-def _explain(plan: Plan, nodes: CpuNodes, job: Job) -> None:
-    found = reason(plan.state, nodes, job)
-    if job.waiting is not None and job.waiting.code == found.code:
-        return
-    plan.add(job.job_id, JobWaiting(job_id=job.job_id, code=found.code, message=found.message))
+def _explain(plan: Plan, nodes: CpuNodes, job_ids: Sequence[str]) -> None:
+    """Write the reasons that changed; jobs of one kind have the same."""
+    known: dict[Hashable, CpuReason] = {}
+    for job_id in job_ids:
+        job = plan.state.jobs[job_id]
+        group = cpu_slot(job).group
+        if group not in known:
+            known[group] = reason(plan.state, nodes, job)
+        found = known[group]
+        if job.waiting is None or job.waiting.code != found.code:
+            plan.add(job_id, JobWaiting(job_id=job_id, code=found.code, message=found.message))

@@ -23,7 +23,10 @@ class CpuNodes:
         kept = kept_for(state)
         nodes = (node for node in state.nodes.values() if node.schedulable)
         self._whole = {node.info.node_id: (node, beside_gpus(node, kept)) for node in nodes}
-        self._left = {name: whole.less(taken(node)) for name, (node, whole) in self._whole.items()}
+        self._left = {
+            name: whole.less(taken(node)) if node.cpu_allocations else whole
+            for name, (node, whole) in self._whole.items()
+        }
         self._places = {name: _places(node) for name, (node, _) in self._whole.items()}
         self._closed: set[str] = set()
 
@@ -79,8 +82,8 @@ class CpuNodes:
 
     def _accepts(self, node: Node, job: Job, *, now: bool) -> bool:
         """Whether its labels, its past failures and its isolation let the job run there."""
-        labels = node.info.labels
-        if any(labels.get(name) != value for name, value in job.spec.node_labels.items()):
+        wanted = job.spec.node_labels
+        if wanted and any(node.info.labels.get(name) != wanted[name] for name in wanted):
             return False
         for item in job.avoid:
             if item.required and (item.node_id, item.admission) == (
@@ -88,7 +91,9 @@ class CpuNodes:
                 node.admission,
             ):
                 return False
-        return not now or all(team == job.team for team in teams_apart(self._state, node))
+        if not now or self._state.mix_from is None:
+            return True
+        return all(team == job.team for team in teams_apart(self._state, node))
 
 
 def _places(node: Node) -> int:

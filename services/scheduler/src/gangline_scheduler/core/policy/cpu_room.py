@@ -11,7 +11,7 @@ Cost: one node's allocations for its room; O(groups of pending jobs + running ga
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from gangline_scheduler.core.model import Job, Node, NodeAllocation
@@ -84,22 +84,21 @@ def kept_for(state: State) -> Room:
 
 def beside_gpus(node: Node, kept: Room) -> Room:
     """The part of a node for jobs without GPUs, with what they have now."""
-    busy = sum(len(allocation.gpus) for _, allocation in node.allocations)
-    return unused(node).less(kept, len(node.info.gpus) - busy)
+    free = len(node.info.gpus) - sum(len(part.gpus) for _, part in node.allocations)
+    return unused(node).less(kept, free)
 
 
 def unused(node: Node) -> Room:
     """The part of a node that gangs with GPUs leave."""
     whole = of_cpus(node.info.cpus, node.info.memory_gb)
-    return whole.less(total(allocation for _, allocation in node.allocations))
+    return whole.less(_total(node.allocations)) if node.allocations else whole
 
 
 def taken(node: Node) -> Room:
     """The part of a node that jobs without GPUs have."""
-    return total(allocation for _, allocation in node.cpu_allocations)
+    return _total(node.cpu_allocations)
 
 
-def total(allocations: Iterable[NodeAllocation]) -> Room:
-    """The sum of these."""
-    rooms = [of_cpus(allocation.cpus, allocation.memory_gb) for allocation in allocations]
-    return Room(sum(room.cpus for room in rooms), sum(room.memory for room in rooms))
+def _total(allocations: Sequence[tuple[str, NodeAllocation]]) -> Room:
+    cpus = sum(round(part.cpus * 1000) for _, part in allocations)
+    return Room(cpus, sum(round(part.memory_gb * 1000) for _, part in allocations))
