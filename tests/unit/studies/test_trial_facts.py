@@ -418,3 +418,23 @@ def test_trials_without_a_checkpoint_end_the_study_some_day() -> None:
         run.tick(11)
     assert {each.reason for each in run.events(TrialPruned)} == {PruneReason.UNSAVED}
     assert only(run, StudyEnded).reason is EndReason.TRIALS
+
+
+def test_a_promotion_that_the_scheduler_cannot_begin_yet_is_made_again() -> None:
+    stopping = {"kind": "asha", "mode": "promote", "min_steps": 1, "factor": 2}
+    run = begun(stopping=stopping, limits={"trials": 2, "parallel": 1})
+    allocated(run)
+    reported(run, 1, 0.5)
+    made = CheckpointRef(job_id="s-t0", attempt=1, step=1, world_size=2, commit_key="k")
+    run.feed(CheckpointCommitted(job_id="s-t0", checkpoint=made, size_bytes=1, objects=1))
+    ended(run, JobState.CANCELLED)
+    answer(run)
+    allocated(run, "s-t1")
+    reported(run, 1, 0.9, "s-t1")
+    ended(run, JobState.CANCELLED, "s-t1")
+    assert run.events(TrialJobRequested)[-1].job_id == "s-t0-2"  # type: ignore[attr-defined]
+    ended(run, JobState.FAILED, "s-t0-2", "run s-t0 has no committed checkpoint")
+    assert not run.events(TrialFailed)
+    assert run.events(TrialJobRequested)[-1].job_id == "s-t0-3"  # type: ignore[attr-defined]
+    allocated(run, "s-t0-3")
+    assert run.state.trials["s", 0].phase is Phase.RUNNING

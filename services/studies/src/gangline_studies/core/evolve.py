@@ -217,10 +217,13 @@ def _(state: StudyState, event: TrialSaveLost, _at: datetime) -> None:
 @fold.on(TrialPaused)
 def _(state: StudyState, event: TrialPaused, _at: datetime) -> None:
     study = state.studies[event.study_id]
+    awaiting = tuple(number for number in study.awaiting if number != event.number)
     _set(state, event, phase=Phase.PAUSED, paused_rung=event.rung)
     key = (event.study_id, event.rung)
     state.paused[key] = _inserted(state.paused.get(key, ()), _ranked(state, event))
-    _change(state, event.study_id, results=study.results + 1, paused=study.paused + 1)
+    _change(
+        state, event.study_id, results=study.results + 1, paused=study.paused + 1, awaiting=awaiting
+    )
 
 
 @fold.on(TrialPromoted)

@@ -28,6 +28,7 @@ from gangline_schemas.events.studies import (
     TrialFailure,
     TrialJobEnded,
     TrialJobRequested,
+    TrialPaused,
     TrialSaved,
     TrialSaveLost,
     TrialStarted,
@@ -41,6 +42,8 @@ from gangline_studies.core.values import result_of
 
 LAST_REPORT = timedelta(seconds=2)
 """So long after its job succeeded a trial waits for evaluations that were published before."""
+MOST_TRIES = 100
+"""A trial that has had so many jobs is not promoted again where one could not begin."""
 VERDICT = timedelta(seconds=10)
 """So long after its job failed it waits for the fault manager's verdict, at most."""
 
@@ -178,8 +181,18 @@ def _settle(plan: StudyPlan, study_id: str, number: int) -> None:
         return
     elif trial.job_state is JobState.CANCELLED:
         _fail(plan, job, TrialFailure.CANCELLED, trial.message)
+    elif trial.part > 1 and not trial.attempt and trial.part < MOST_TRIES:
+        _pause_again(plan, job, trial)
     elif waited >= VERDICT:
         _fail(plan, job, TrialFailure.FAILED, trial.message)
+
+
+def _pause_again(plan: StudyPlan, job: JobOf, trial: Trial) -> None:
+    """Its job ended before it had GPUs: the scheduler did not know the checkpoint yet."""
+    paused = TrialPaused(
+        study_id=job.study_id, number=job.number, step=trial.step, rung=trial.rung - 1
+    )
+    plan.add(job.study_id, paused)
 
 
 def _complete(plan: StudyPlan, job: JobOf, trial: Trial) -> None:
