@@ -51,7 +51,7 @@ class WatchedJob:
 
 @dataclass(slots=True)
 class JobsWatch:
-    """Invariants 1, 2, 3, 5, 6 and 8. Raises Violation."""
+    """Invariants 1, 2, 3, 5, 6 and 16. Raises Violation."""
 
     world: World
     admitted: dict[str, WatchedJob] = field(default_factory=dict)
@@ -162,7 +162,7 @@ class JobsWatch:
             raise Violation(f"team {event.team} holds {used} of {self.ceilings.get(event.team)}")
 
     def _allocated_cpus(self, event: GangAllocated) -> None:
-        """8: one rank a node, and no node has more CPUs in use than it has."""
+        """16: one rank a node, and no node has more CPUs in use than it has."""
         self.world.engine.count("cpu gang")
         nodes = [part.node_id for part in event.nodes]
         wanted = event.spec.resources

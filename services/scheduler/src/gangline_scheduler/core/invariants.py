@@ -148,7 +148,7 @@ def states_agree(state: State) -> list[str]:
 
 
 def cpus_are_not_shared(state: State) -> list[str]:
-    """8. Gangs never have more CPUs or memory of a node than it has: of nodes with CPU jobs."""
+    """16. Gangs never have more CPUs or memory of a node than it has: of nodes with CPU jobs."""
     names = {
         part.node_id
         for job_id in state.cpu_live
