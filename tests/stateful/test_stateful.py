@@ -2,7 +2,7 @@
 
 A story draws unequal nodes (models, racks, blocks, NVLink domains), a tree of teams, and steps:
 jobs of all kinds in groups, some without GPUs, reports, failures, drains, changed limits, spent
-budgets, time. After each input the invariants 1, 2, 3, 6, 7 and 16 hold (scenarios/checked.py). Each
+budgets, time. After each input invariants 1, 2, 3, 6, 7 and 16 hold (scenarios/checked.py). Each
 step ends with a repeated input, which must lead to nothing, and with a replica that folded the
 written log to the same state.
 
