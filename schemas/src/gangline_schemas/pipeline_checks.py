@@ -34,6 +34,8 @@ def _references(spec: PipelineSpec) -> Iterator[tuple[str, str]]:
         for given, reference in step.inputs.items():
             owner, _, output = reference.partition(".")
             yield from _reference(spec, f"{place}.in.{given}", owner, output)
+        if step.resume is not None:
+            yield from _resumed(spec, f"{place}.resume", step.resume)
         for other in step.after:
             if other not in spec.steps:
                 yield f"{place}.after", f"there is no step {other}{_near(other, spec.steps)}"
@@ -50,6 +52,14 @@ def _reference(
     elif output not in step.outputs:
         known = ", ".join(step.outputs) or "none"
         yield place, f"step {owner} has no output {output}; its outputs are: {known}"
+
+
+def _resumed(spec: PipelineSpec, place: str, owner: str) -> Iterator[tuple[str, str]]:
+    step = spec.steps.get(owner)
+    if step is None:
+        yield place, f"there is no step {owner}{_near(owner, spec.steps)}"
+    elif step.each:
+        yield place, f"step {owner} has several jobs; name one that has no each"
 
 
 def _condition(spec: PipelineSpec, place: str, step: Step) -> Iterator[tuple[str, str]]:

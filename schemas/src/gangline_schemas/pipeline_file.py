@@ -73,6 +73,9 @@ class Step(Model):
     outputs: Annotated[dict[OutputName, OutputKind], BeforeValidator(_outputs)] = Field(
         default_factory=dict, max_length=64, validation_alias=AliasChoices("out", "outputs")
     )
+    resume: Identifier | None = Field(
+        default=None, description="Start from the newest checkpoint of this step's job."
+    )
     after: tuple[Identifier, ...] = Field(
         default=(), max_length=MAX_STEPS, description="Steps that must end first."
     )
@@ -93,6 +96,12 @@ class Step(Model):
                 raise ValueError(str(error)) from None
         return text
 
+    @model_validator(mode="after")
+    def _one_place_to_resume_from(self) -> Self:
+        if self.resume is not None and self.job.resume_from is not None:
+            raise ValueError("give resume (a step) or job.resume_from (a run), not both")
+        return self
+
     @field_validator("job")
     @classmethod
     def _artifacts_are_the_steps(cls, job: JobSpec) -> JobSpec:
@@ -104,6 +113,7 @@ class Step(Model):
     def needs(self) -> tuple[str, ...]:
         """The steps that must end before this one, in the order of the file."""
         named = [reference.partition(".")[0] for reference in self.inputs.values()]
+        named += [self.resume] if self.resume is not None else []
         if self.when is not None:
             named += [name for clause in clauses(self.when) if (name := clause.step) is not None]
         return tuple(dict.fromkeys([*named, *self.after]))

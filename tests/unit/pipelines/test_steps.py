@@ -15,7 +15,7 @@ from gangline_schemas.events.pipelines import (
     StepJobRequested,
 )
 from gangline_schemas.events.quota import JobRejected
-from gangline_schemas.events.scheduling import GangReleased
+from gangline_schemas.events.scheduling import GangReleased, ResumePointChanged
 from gangline_schemas.events.workers import StepOutputWritten
 from gangline_schemas.job import JobState
 from support.builders.pipelines import (
@@ -323,3 +323,44 @@ def test_reports_of_other_jobs_lead_to_nothing() -> None:
     )  # fmt: skip
     assert world.feed(strange) == []
     assert world.feed(changed("other", JobState.FAILED)) == []
+
+
+def saved(job_id: str, step: int) -> ResumePointChanged:
+    ref = {"job_id": job_id, "attempt": 1, "step": step, "world_size": 1, "commit_key": "k"}
+    return ResumePointChanged.model_validate({"job_id": job_id, "checkpoint": ref})
+
+
+def test_a_step_may_start_from_the_checkpoint_of_another_also_if_that_was_cached() -> None:
+    world = PipelineRun()
+    steps = {"train": {"out": {"loss": "score"}}, "export": {"resume": "train", "out": ["model"]}}
+    world.apply(pipeline(steps))
+    run = world.begin()
+    (train,) = world.jobs
+    world.feed(saved(train, 100))
+    assert world.feed(saved(train, 100)) == []
+    world.succeed()
+    assert world.states(run) == {"train": "running", "export": "pending"}
+    world.feed(saved(train, 200))
+    world.tick(6)
+    assert world.step(run, "train").saved_step == 200
+    (export,) = world.jobs.values()
+    assert export.spec.resume_from == train
+    world.succeed()
+    assert world.run(run).state == "succeeded"
+    again = world.begin()
+    world.finish()
+    assert set(world.states(again).values()) == {"cached"}
+    assert world.step(again, "train").job_id == train
+    world.take_over()
+
+
+def test_a_step_that_left_no_checkpoint_fails_if_another_starts_from_it() -> None:
+    world = PipelineRun()
+    world.apply(pipeline({"train": {"out": ["x"]}, "export": {"resume": "train"}}))
+    run = world.begin()
+    world.succeed()
+    world.tick(60)
+    assert world.states(run)["train"] == "running"
+    world.tick(600)
+    assert world.states(run)["train"] == "failed"
+    assert "no committed checkpoint" in world.run(run).reason

@@ -17,6 +17,7 @@ from gangline_schemas.limits import (
     Message,
     RequestCeId,
     RequestCeSource,
+    Step,
     User,
 )
 from gangline_schemas.pipeline_file import MAX_INSTANCES, MAX_RETRIES, Params, PipelineSpec
@@ -166,6 +167,7 @@ class StepKeyed(Event):
     parts: KeyParts
     reason: Message = Field(description="Why it is a hit, or runs: the parts that changed.")
     hit: Identifier | None = Field(default=None, description="The run that made the outputs.")
+    hit_job: Identifier | None = Field(default=None, description="The job that made them.")
     outputs: Outputs = Field(default_factory=dict, description="Of a hit; to be checked.")
     check: Few = Field(default=0, description="Of a hit: the check that decides it.")
 
@@ -220,6 +222,16 @@ class StepOutputNoted(Event):
     job_id: Identifier
     name: OutputName
     artifact: Artifact
+
+
+class StepSaveNoted(Event):
+    """A step's job has a committed checkpoint; a later step starts from its newest one."""
+
+    type: ClassVar[str] = "pipeline.step.save.noted"
+    run_id: Identifier
+    step: Identifier
+    job_id: Identifier
+    saved_step: Step
 
 
 class StepFailureNoted(Event):

@@ -53,6 +53,7 @@ from gangline_schemas.events.pipelines import (
     StepJobStopRequested,
     StepKeyed,
     StepOutputNoted,
+    StepSaveNoted,
     TimesMissed,
 )
 from gangline_schemas.memory import forget_old
@@ -263,6 +264,7 @@ def _(state: PipelineState, event: StepKeyed, at: datetime) -> None:
         parts=event.parts,
         why=event.reason,
         hit=event.hit or "",
+        job_id=event.hit_job or "",
         check=event.check,
         outputs=dict(event.outputs),
         started_at=at,
@@ -320,6 +322,7 @@ def _(state: PipelineState, event: StepJobRequested, at: datetime) -> None:
         job_ended_at=None,
         next_at=None,
         charged=0,
+        saved_step=None,
         stopping=False,
         started_at=at,
     )
@@ -340,6 +343,11 @@ def _(state: PipelineState, event: StepOutputNoted, _at: datetime) -> None:
     step = state.steps[step_key(event.run_id, event.step)]
     outputs = {**step.outputs, event.name: event.artifact}
     _step(state, event.run_id, event.step, outputs=outputs)
+
+
+@fold.on(StepSaveNoted)
+def _(state: PipelineState, event: StepSaveNoted, _at: datetime) -> None:
+    _step(state, event.run_id, event.step, saved_step=event.saved_step)
 
 
 @fold.on(StepFailureNoted)
@@ -393,7 +401,7 @@ def _(state: PipelineState, event: StepEnded, at: datetime) -> None:
     if instance.spec.cache and event.outputs:
         key = f"{run.team}/{step.key}"
         state.kept.pop(key, None)
-        state.kept[key] = Kept(dict(event.outputs), run.run_id, at)
+        state.kept[key] = Kept(dict(event.outputs), run.run_id, step.job_id, at)
         _keep_newest(state.kept, MOST_KEPT)
     _note_last(state, run, event.step, step)
 

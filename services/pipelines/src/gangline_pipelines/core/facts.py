@@ -15,14 +15,17 @@ from gangline_schemas.events.pipelines import (
     StepFailureNoted,
     StepJobEnded,
     StepOutputNoted,
+    StepSaveNoted,
 )
 from gangline_schemas.events.quota import JobRejected, RequestRefused
-from gangline_schemas.events.scheduling import GangReleased, JobStateChanged
+from gangline_schemas.events.scheduling import GangReleased, JobStateChanged, ResumePointChanged
 from gangline_schemas.events.workers import StepOutputWritten
 from gangline_schemas.job import JobState
 
 CAUSE_WAIT = timedelta(seconds=15)
 """So long the cause of a failure is waited for: it comes in another log."""
+SAVE_WAIT = timedelta(seconds=5)
+"""So long a step that another one starts from waits for its last checkpoint to be committed."""
 OUTPUTS_WAIT = timedelta(minutes=10)
 """So long outputs of a job that succeeded are waited for: its agent reported them before."""
 
@@ -41,6 +44,8 @@ def take(plan: PipelinePlan, event: Event) -> None:
                 _ended(plan, event.target, succeeded=False, reason=event.reason)
         case StepOutputWritten():
             _written(plan, event)
+        case ResumePointChanged():
+            _saved(plan, event)
         case GangFailed():
             _failed(plan, event)
         case GangReleased():
@@ -64,8 +69,9 @@ def tick(plan: PipelinePlan) -> None:
                 else:
                     request_job(plan, run_id, name)
         elif step.job_ended is not None and step.job_ended_at is not None:
+            waited = plan.now - step.job_ended_at
             wait = OUTPUTS_WAIT if step.job_ended else CAUSE_WAIT
-            if plan.now - step.job_ended_at >= wait:
+            if waited >= wait or (step.saved_step is not None and waited >= SAVE_WAIT):
                 _conclude(plan, run_id, name, waited=True)
 
 
@@ -98,6 +104,27 @@ def _written(plan: PipelinePlan, event: StepOutputWritten) -> None:
     plan.add(run_id, noted)
     if step.job_ended:
         _conclude(plan, run_id, name)
+
+
+def _saved(plan: PipelinePlan, event: ResumePointChanged) -> None:
+    """Note the newest checkpoint of a job from which another step starts."""
+    place = plan.state.jobs.get(event.job_id)
+    if place is None or event.checkpoint is None:
+        return
+    run_id, name = place
+    step = plan.state.steps[step_key(run_id, name)]
+    if step.saved_step == event.checkpoint.step or not _resumed(plan, run_id, name):
+        return
+    noted = StepSaveNoted(
+        run_id=run_id, step=name, job_id=event.job_id, saved_step=event.checkpoint.step
+    )
+    plan.add(run_id, noted)
+
+
+def _resumed(plan: PipelinePlan, run_id: str, name: str) -> bool:
+    """Whether another step starts from its checkpoint."""
+    graph = graph_of_run(plan.state, plan.state.runs[run_id])
+    return any(graph.instances[one].spec.resume == name for one in graph.feeds.get(name, ()))
 
 
 def _failed(plan: PipelinePlan, event: GangFailed) -> None:
@@ -145,9 +172,12 @@ def _conclude(plan: PipelinePlan, run_id: str, name: str, *, waited: bool = Fals
     spec = graph_of_run(plan.state, run).instances[name].spec
     if step.job_ended:
         lacking = [output for output in spec.outputs if output not in step.outputs]
-        if not lacking:
+        saves = _resumed(plan, run_id, name)
+        if not lacking and saves and step.saved_step is None and waited:
+            end_step(plan, run_id, name, "failed", "its job left no committed checkpoint")
+        elif not lacking and (not saves or waited):
             end_step(plan, run_id, name, "succeeded")
-        elif waited:
+        elif lacking and waited and _gave_up(plan, step):
             why = f"its job succeeded, and its output {lacking[0]} was not reported"
             end_step(plan, run_id, name, "failed", why)
         return
@@ -171,6 +201,11 @@ def _conclude(plan: PipelinePlan, run_id: str, name: str, *, waited: bool = Fals
             request_job(plan, run_id, name)
         return
     end_step(plan, run_id, name, "failed", _why(step))
+
+
+def _gave_up(plan: PipelinePlan, step: StepRun) -> bool:
+    """Whether an output that was not reported is waited for no longer."""
+    return step.job_ended_at is not None and plan.now - step.job_ended_at >= OUTPUTS_WAIT
 
 
 def _why(step: StepRun) -> str:

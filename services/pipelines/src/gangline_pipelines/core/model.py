@@ -137,6 +137,8 @@ class StepRun:
     """A step of a run, or one item of its fan-out.
 
     - `tries`: jobs so far; `spared`: those before the run was retried.
+    - `job_id`: its last job; of a hit, the one that made its outputs. `saved_step`: of its newest
+      committed checkpoint, if another step starts from it.
     - `hit`: the run that made its outputs, "" if its own job did. `check`: the check they wait for.
     - `job_ended`: whether its job ended well; None while it has not.
     """
@@ -149,6 +151,7 @@ class StepRun:
     check: int = 0
     outputs: dict[str, Artifact] = field(default_factory=dict)
     job_id: str = ""
+    saved_step: int | None = None
     tries: int = 0
     spared: int = 0
     cause: FailureCause | None = None
@@ -169,6 +172,7 @@ class Kept:
 
     outputs: dict[str, Artifact]
     run_id: str
+    job_id: str
     at: datetime
 
 

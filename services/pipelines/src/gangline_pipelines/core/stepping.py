@@ -184,6 +184,7 @@ def _key(
         parts=parts,
         reason=why,
         hit=kept.run_id if kept is not None else None,
+        hit_job=kept.job_id if kept is not None else None,
         outputs=kept.outputs if kept is not None else {},
         check=check if kept is not None else 0,
     )
@@ -215,6 +216,9 @@ def _job(plan: PipelinePlan, run: Run, instance: Instance) -> JobSpec:
     Raises UnknownPlaceholder and ValidationError.
     """
     job = replaced(instance.spec.job, _values(plan, run, instance))
+    if instance.spec.resume is not None:
+        maker = plan.state.steps[step_key(run.run_id, instance.spec.resume)].job_id
+        job = job.model_copy(update={"resume_from": maker})
     inputs = _inputs(plan, run, instance)
     if not inputs and not instance.spec.outputs:
         return job

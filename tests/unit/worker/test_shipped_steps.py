@@ -1,0 +1,146 @@
+"""The shipped steps of pipelines, one after the other: export, evaluate, compare; bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from gangline_worker.checkpoint.commit import commit_local
+from gangline_worker.checkpoint.saver import AsyncSaver, SaverIdentity
+from gangline_worker.steps import compare, evaluate, export, prepare, register
+from gangline_worker.steps.weights import load_model
+from gangline_worker.training.config import TrainConfig
+from gangline_worker.training.model import Transformer
+
+SMALL = {"dim": 16, "layers": 1, "heads": 2, "seq_len": 16}
+CPU = torch.device("cpu")
+
+
+def saved(folder: Path, seed: int) -> Path:
+    """A committed checkpoint of a small model."""
+    model = Transformer(TrainConfig.model_validate(SMALL))
+    model.reset_buffers()
+    model.reset_weights(seed)
+    tensors = {f"model.{name}": tensor for name, tensor in model.named_parameters()}
+    saver = AsyncSaver(SaverIdentity(folder, "job-1", 1, 0, 1), lambda _: None)
+    saver.begin(20, tensors, {}, {})
+    saver.wait()
+    found = folder / "attempt-0001" / "step-0000000020"
+    assert commit_local(found, 1)
+    return found
+
+
+@pytest.fixture
+def step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a step, with `in` and `out`."""
+    for name in ("in", "out"):
+        (tmp_path / name).mkdir()
+        monkeypatch.setenv(f"GANGLINE_{name.upper()}", str(tmp_path / name))
+    monkeypatch.setenv("GANGLINE_HYPERPARAMETERS", json.dumps(SMALL))
+    return tmp_path
+
+
+def outputs(step: Path, *names: str) -> None:
+    for name in names:
+        (step / "out" / name).mkdir()
+
+
+def test_a_checkpoint_becomes_weights_that_are_measured_evaluated_and_compared(
+    step: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for who, seed in (("model", 1), ("baseline", 2)):
+        monkeypatch.setenv("GANGLINE_RESUME_FROM", str(saved(step / who, seed)))
+        outputs(step, "model", "serving")
+        assert export.main([]) == 0
+        serving = json.loads((step / "out" / "serving" / "serving.json").read_text())
+        assert serving["difference"] == 0.0
+        assert serving["loads"]
+        assert [one["batch"] for one in serving["latencies"]] == [1, 8]
+        assert float((step / "out" / "difference").read_text()) == 0.0
+        (step / "out" / "model").rename(step / "in" / who)
+        (step / "out" / "serving").rename(step / f"serving-{who}")
+    weights = load_model(step / "in" / "model", CPU).state_dict()
+    assert not torch.equal(
+        weights["output.weight"],
+        load_model(step / "in" / "baseline", CPU).state_dict()["output.weight"],
+    )
+
+    (step / "text").mkdir()
+    (step / "text" / "a.py").write_text("print('hello')\n" * 400)
+    outputs(step, "scores")
+    arguments = ["--suite", f"prints={step / 'text'}", "--items", "40", "--batch-size", "16"]
+    assert evaluate.main(arguments) == 0
+    first = (step / "out" / "scores" / "candidate" / "prints.json").read_bytes()
+    assert len(json.loads(first)["items"]) == 40
+    assert evaluate.main(arguments) == 0
+    assert (step / "out" / "scores" / "candidate" / "prints.json").read_bytes() == first
+    assert 0 <= float((step / "out" / "accuracy").read_text()) <= 1
+
+    (step / "out" / "scores").rename(step / "in" / "scores")
+    outputs(step, "report")
+    assert compare.main([]) == 0
+    report = json.loads((step / "out" / "report" / "report.json").read_text())
+    one = report["suites"]["prints"]
+    assert one["low"] <= one["difference"] <= one["high"]
+    assert one["difference"] == pytest.approx(one["candidate"] - one["baseline"])
+    assert "<td>prints</td>" in (step / "out" / "report" / "report.html").read_text()
+    assert "prints: " in capsys.readouterr().out
+
+
+def test_torch_export_gives_a_graph_that_agrees(
+    step: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GANGLINE_RESUME_FROM", str(saved(step / "saved", 1)))
+    outputs(step, "model", "serving")
+    assert export.main(["--format", "torch-export"]) == 0
+    serving = json.loads((step / "out" / "serving" / "serving.json").read_text())
+    assert (step / "out" / "model" / "model.pt2").is_file()
+    assert serving["difference"] < 1e-4
+
+
+def test_a_difference_that_all_items_share_is_found_and_noise_is_not() -> None:
+    items = {str(number): (number % 7) / 7 for number in range(200)}
+    better = compare.compared({name: score + 0.01 for name, score in items.items()}, items)
+    assert better["low"] > 0
+    noisy = {name: items[name] + (0.2 if int(name) % 2 else -0.2) for name in items}
+    same = compare.compared(noisy, items)
+    assert same["low"] < 0 < same["high"]
+    with pytest.raises(Exception, match="at least 20"):
+        compare.compared({"1": 1.0}, items)
+
+
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        (lambda: export.main([]), "resume: STEP"),
+        (lambda: evaluate.main([]), "no input model"),
+        (lambda: evaluate.main(["--suite", "x"]), "no input model"),
+        (lambda: compare.main([]), "no input scores"),
+        (lambda: register.main(["name"]), "no input model"),
+        (lambda: register.main(["name", "--tag", "x"]), "NAME=VALUE"),
+        (lambda: prepare.main(["in:text"]), "declare the output"),
+    ],
+)
+def test_what_is_missing_is_named(
+    step: Path, capsys: pytest.CaptureFixture[str], run: object, words: str
+) -> None:
+    assert step.is_dir()
+    assert run() == 2  # type: ignore[operator]
+    assert words in capsys.readouterr().err
+
+
+def test_prepared_text_has_equal_bytes_for_equal_text(step: Path) -> None:
+    (step / "in" / "text").mkdir()
+    found = []
+    for _ in range(2):
+        (step / "in" / "text" / "a.txt").write_text("some words\n" * 50)
+        outputs(step, "snapshot")
+        assert prepare.main(["in:text"]) == 0
+        made = step / "out" / "snapshot"
+        found.append({path.name: path.read_bytes() for path in made.iterdir()})
+        made.rename(step / f"kept-{len(found)}")
+    assert found[0] == found[1]
+    assert "manifest.json" in found[0]
