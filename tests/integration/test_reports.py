@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from gangline_bus.codec import encode
+from gangline_gateway.reports.facts import Period
 from gangline_gateway.reports.period import WEEK, week_of
 from gangline_gateway.reports.source import Reports
 from gangline_gateway.reports.utilization import utilization
@@ -102,6 +103,25 @@ class Story:
         )  # fmt: skip
         self.say(hours, event, job)
 
+    def without_gpus(self, hours: float, job: str, team: str) -> None:
+        """2.5 CPUs on each of two nodes for four hours."""
+        need = Resources(gpus=0, cpus=2.5, memory_gb=1, nodes=2)
+        spec = JobSpec(name=job, team=team, run="true", resources=need)
+        self.say(hours, JobQueued(job_id=job, spec=spec, user="a", submitted_at=at(hours)), job)
+        places = tuple(
+            NodeAssignment(
+                node_id=f"cpu-{rank}", incarnation="i", address="::1", gpus=(), first_rank=rank
+            )
+            for rank in range(2)
+        )
+        event = GangAllocated(
+            job_id=job, attempt=1, team=team, world_size=2, nodes=places, spec=spec,
+            rendezvous=Rendezvous(address="::1", port=1),
+        )  # fmt: skip
+        self.say(hours, event, job)
+        self.moved(hours + 4, job, 1, JobState.SUCCEEDED)
+        self.released(hours + 4, job, 1, since=hours)
+
     def moved(self, hours: float, job: str, attempt: int, state: JobState) -> None:
         before = JobState.INITIALIZING if state is JobState.RUNNING else JobState.RUNNING
         event = JobStateChanged(job_id=job, attempt=attempt, previous=before, state=state)
@@ -186,6 +206,8 @@ def tell(story: Story) -> None:
     story.released(170, "goes-on", 1, since=166)
     refused = JobRejected(job_id="refused", reason="96/64 GPUs", team="nlp", submitted_at=at(3))
     story.say(3, refused, "refused")
+
+    story.without_gpus(-1000, "prepares", "nlp")
 
     story.steps("fails", "nlp", 2, (0.2, 0.4, 0.6))
     story.steps("yields", "vision", 3, (0.1, 0.1))
@@ -292,6 +314,14 @@ def test_a_team_sees_the_clusters_totals_and_its_own_rows(reports: Reports) -> N
     assert "yields" in text
     assert "nlp" not in text
     assert "fails" not in text
+
+
+def test_a_job_without_gpus_has_cpu_hours_and_no_gpu_hours(reports: Reports) -> None:
+    found = utilization(reports.facts(Period(at(-1002), at(-990))), None)
+    assert (found.cluster.cpu_hours_allocated, found.cluster.gpu_hours_allocated) == (20, 0)
+    assert [(team.team, team.cpu_hours_allocated, team.cost) for team in found.teams] == [
+        ("nlp", 20, None)
+    ]
 
 
 def test_before_anything_happened(reports: Reports) -> None:
