@@ -285,6 +285,9 @@ def test_explain_and_what_if_answer_for_them() -> None:
     later = what_if(cluster.state, cpu_spec(12), cluster.now, Policy())
     never = what_if(cluster.state, cpu_spec(64), cluster.now, Policy())
     assert (later.starts, never.starts, later.gpus) == ("later", "never", 0)
+    gang = spec("nlp", 4, resources={"gpus": 4, "cpus_per_gpu": 4})
+    (victim,) = what_if(cluster.state, gang, cluster.now, Policy()).preempts
+    assert (victim.job_id, victim.gpus, victim.deadline) == ("b", 0, cluster.now)
     cluster.start("a")
     cluster.exit("a")
     now = what_if(cluster.state, cpu_spec(4), cluster.now, Policy())

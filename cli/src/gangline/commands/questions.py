@@ -221,7 +221,8 @@ def plan(answer: WhatIf, now: datetime) -> list[tuple[str, str]]:
         rows = [("starts", f"not as things stand: {answer.message}")]
     if answer.preempts:
         names = [
-            f"{victim.job_id or 'a job of another team'} ({count(victim.gpus, 'GPU')})"
+            f"{victim.job_id or 'a job of another team'} "
+            f"({count(victim.gpus, 'GPU') if victim.gpus else 'no GPUs, at once'})"
             for victim in answer.preempts
         ]
         cost, value = answer.cost_gpu_seconds / 3600, answer.value_gpu_seconds / 3600

@@ -1,16 +1,31 @@
-"""Explain for jobs without GPUs: why one waits, and its place in their queue."""
+"""Answers about jobs without GPUs: why one waits, and which would stop for a gang with GPUs."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
 
 from gangline_scheduler.core.cpu_jobs import in_order
 from gangline_scheduler.core.model import Job
 from gangline_scheduler.core.policy.cpu_placement import CpuNodes
 from gangline_scheduler.core.policy.cpu_reasons import reason
 from gangline_scheduler.core.state import State
-from gangline_schemas.api.questions import AheadJob, GpuNumbers, JobExplained, Outlook
+from gangline_schemas.api.questions import AheadJob, GpuNumbers, JobExplained, Outlook, Victim
+from gangline_schemas.base import Event
+from gangline_schemas.events.scheduling import GangReleased
 
 AHEAD_SHOWN = 5
 NO_ESTIMATE = "the start of jobs without GPUs is not estimated"
+
+
+def yielding(before: State, events: Sequence[Event], now: datetime) -> tuple[Victim, ...]:
+    """The jobs without GPUs that stop at once for a gang with GPUs that starts."""
+    stopped = [
+        before.jobs[event.job_id]
+        for event in events
+        if isinstance(event, GangReleased) and event.job_id in before.cpu_live
+    ]
+    return tuple(Victim(job_id=job.job_id, team=job.team, gpus=0, deadline=now) for job in stopped)
 
 
 def explain(state: State, job: Job) -> JobExplained:

@@ -137,6 +137,7 @@ def _would(
     for event in own:
         if isinstance(event, GangAllocated):
             gpus = sum(len(part.gpus) for part in event.nodes)
+            victims += cpu_questions.yielding(before, events, now)
             return WhatIfAnswer(
                 starts="now", gpus=gpus, start=now, level=event.level,
                 nodes=tuple(
