@@ -38,7 +38,7 @@ from gangline_schemas.job import JobSpec, JobState
 from gangline_schemas.study_file import StudySpec
 from gangline_schemas.study_space import Parameters
 from gangline_studies.core.decide import StudyDecider
-from gangline_studies.core.snapshot import fingerprint
+from gangline_studies.core.snapshot import codec, fingerprint
 from gangline_studies.core.state import StudyState
 from gangline_studies.service.sampler import Sampler
 
@@ -170,6 +170,8 @@ class StudyWorld:
         for decision, at in self.log:
             state = self.decider.evolve(state, decision, at)
         assert fingerprint(state) == fingerprint(self.state)
+        kept = codec()
+        assert kept.load(kept.dump(kept.copy(state))) == state
         self.state = state
         self.asked.clear()
 

@@ -34,6 +34,7 @@ SERVICE = "studies"
 """The user of requests that the service makes."""
 NEED_MEMBERS = 4
 """Fewer members of a population are not compared."""
+MOST_RUNGS = 2**31
 
 
 def take(plan: StudyPlan, job: JobOf, trial: Trial, event: TrialEvaluated) -> None:
@@ -92,7 +93,7 @@ def _rungs(  # noqa: PLR0911 - a dispatch by kind
         case Median() as stopping:
             return (), not _below_median(state, study, job, trial, stopping, step, value)
         case Pbt() as stopping:
-            rung = step // stopping.interval_steps - 1
+            rung = min(step // stopping.interval_steps, MOST_RUNGS) - 1
             if rung < trial.rung:
                 return (), True
             others = [*held(rung), (ranked, job.number)]
