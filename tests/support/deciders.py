@@ -18,6 +18,8 @@ from gangline_pipelines.core import snapshot as pipelines
 from gangline_pipelines.core.decide import PipelineDecider
 from gangline_quota.core import snapshot as quota
 from gangline_quota.core.decide import Quota
+from gangline_registry.core import snapshot as registry
+from gangline_registry.core.decide import RegistryDecider
 from gangline_scheduler.core import snapshot as scheduler
 from gangline_scheduler.core.decide import Scheduler
 from gangline_studies.core import snapshot as studies
@@ -41,6 +43,7 @@ DECIDERS: dict[str, Known] = {
     "fault-manager": Known(FaultDecider, faults.codec, faults.fingerprint),
     "checkpoint-service": Known(CheckpointDecider, checkpoints.codec, checkpoints.fingerprint),
     "alerts": Known(AlertDecider, alerts.codec, alerts.fingerprint),
+    "registry": Known(RegistryDecider, registry.codec, registry.fingerprint),
     "studies": Known(StudyDecider, studies.codec, studies.fingerprint),
     "pipelines": Known(PipelineDecider, pipelines.codec, pipelines.fingerprint),
 }

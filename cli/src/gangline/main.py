@@ -29,8 +29,10 @@ from gangline.commands import (
     incidents,
     jobs,
     logs,
+    models,
     pipelines,
     platform,
+    profiles,
     questions,
     replay,
     report,
@@ -59,6 +61,10 @@ searches = typer.Typer(no_args_is_help=True, help="Searches for the best paramet
 piped = typer.Typer(
     no_args_is_help=True, help="Pipelines: steps that are jobs, and what starts them."
 )
+registered = typer.Typer(
+    invoke_without_command=True, help="Registered models: gates, promotions, rollbacks, drift."
+)
+gates = typer.Typer(no_args_is_help=True, help="Gates, which protect aliases.")
 reports = typer.Typer(no_args_is_help=True, help="Use of the GPUs over a period.")
 
 
@@ -152,6 +158,7 @@ snapshots.command("prepare")(data.prepare)
 snapshots.command("index")(data.index)
 snapshots.command("verify")(data.verify)
 snapshots.command("show")(data.show)
+snapshots.command("profile")(asks_platform(profiles.profile))
 snapshots.command("approve")(asks_platform(approvals.approve))
 snapshots.command("approvals")(asks_platform(approvals.approvals))
 snapshots.command("announce")(asks_platform(pipelines.announce))
@@ -173,6 +180,23 @@ _PIPELINE: dict[str, Callable[..., None]] = {
 for _name, _body in _PIPELINE.items():
     piped.command(_name)(asks_platform(_body))
 app.add_typer(piped, name="pipeline", rich_help_panel="Runs")
+registered.callback()(asks_platform(models.models))
+registered.command("show")(asks_platform(models.show))
+registered.command("register")(asks_platform(models.register))
+registered.command("report")(asks_platform(models.report))
+registered.command("serving")(asks_platform(models.serving))
+registered.command("approve")(asks_platform(models.approve))
+registered.command("check")(asks_platform(models.check))
+registered.command("promote")(asks_platform(models.promote))
+registered.command("rollback")(asks_platform(models.rollback))
+registered.command("history")(asks_platform(models.history))
+registered.command("drift")(asks_platform(models.drift))
+registered.command("lineage")(asks_platform(models.lineage))
+gates.command("apply")(asks_platform(models.gate_apply))
+gates.command("show")(asks_platform(models.gate_show))
+gates.command("remove")(asks_platform(models.gate_remove))
+registered.add_typer(gates, name="gate")
+app.add_typer(registered, name="models", rich_help_panel="Runs")
 reports.command("utilization")(asks_platform(report.utilization))
 reports.command("weekly")(asks_platform(report.weekly))
 app.add_typer(reports, name="report", rich_help_panel="Cluster")

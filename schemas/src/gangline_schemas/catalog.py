@@ -27,6 +27,7 @@ class Topic(StrEnum):
     ALERTS = "gangline.alerts"
     STUDIES = "gangline.studies"
     PIPELINES = "gangline.pipelines"
+    REGISTRY = "gangline.registry"
     WORKERS = "gangline.workers"
     HEARTBEATS = "gangline.heartbeats"
     STEPS = "gangline.steps"

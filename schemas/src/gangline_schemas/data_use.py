@@ -20,9 +20,17 @@ from pydantic import StringConstraints
 
 from gangline_schemas.job import JobSpec
 
-_NAMED_BY_CONTENT = r"^[a-z0-9][a-z0-9._-]{0,62}@(xxh3-[0-9a-f]{32}|sha256-[0-9a-f]{64})$"
+_NAME = "[a-z0-9][a-z0-9._-]{0,62}"
+_NAMED_BY_CONTENT = rf"^{_NAME}@(xxh3-[0-9a-f]{{32}}|sha256-[0-9a-f]{{64}})$"
 SnapshotName = Annotated[str, StringConstraints(pattern=_NAMED_BY_CONTENT)]
+DatasetName = Annotated[str, StringConstraints(pattern=rf"^{_NAME}$")]
+"""The name that the snapshots of one data set share: the part before the @."""
 _MOST_PURPOSES = 5
+
+
+def dataset_of(snapshot: str) -> str:
+    """The data set of a snapshot."""
+    return snapshot.partition("@")[0]
 
 
 class ApprovalRule(StrEnum):

@@ -2,7 +2,7 @@
 
 ```
 kafka, s3 (or the user's own) -> topics -> quota, scheduler, fault-manager, checkpoint-service,
-alerts, tracker, mlflow, console -> gateway -> node agents
+alerts, registry, tracker, mlflow, console -> gateway -> node agents
 ```
 Everything binds 127.0.0.1. State is kept in one data directory; ports stay the same over restarts.
 """
@@ -41,6 +41,7 @@ SERVICES: Mapping[str, str] = {
     "alerts": "gangline_alerts",
     "studies": "gangline_studies",
     "pipelines": "gangline_pipelines",
+    "registry": "gangline_registry",
     "tracker": "gangline_tracker",
     "gateway": "gangline_gateway",
 }

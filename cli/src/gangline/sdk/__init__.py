@@ -12,6 +12,7 @@ from gangline.connection import find_gateway
 from gangline.sdk.alerts import Alerts
 from gangline.sdk.cluster import Cluster
 from gangline.sdk.health import Health
+from gangline.sdk.models import Models
 from gangline.sdk.pipelines import Pipelines
 from gangline.sdk.results import Results
 from gangline.sdk.runs import Runs
@@ -37,5 +38,5 @@ def connect(
     return Gangline(find_gateway(url, token, folder, notice=notice))
 
 
-class Gangline(Studies, Results, Runs, Uploads, Alerts, Cluster, Health, Pipelines):
+class Gangline(Studies, Results, Runs, Uploads, Alerts, Cluster, Health, Pipelines, Models):
     """A client of one gateway. Use it as a context manager, or call `close`."""

@@ -29,6 +29,7 @@ from gangline_gateway.routes.incidents import incidents
 from gangline_gateway.routes.jobs import jobs
 from gangline_gateway.routes.live import live
 from gangline_gateway.routes.logs import logs
+from gangline_gateway.routes.models import models
 from gangline_gateway.routes.pipelines import pipelines
 from gangline_gateway.routes.points import points
 from gangline_gateway.routes.ranks import ranks
@@ -47,6 +48,7 @@ _TAGS = [
     {"name": "Studies", "description": "Searches for the best parameters, and their trials."},
     {"name": "Logs and events", "description": "Lines of the ranks, and the platform's decisions."},
     {"name": "Alerts", "description": "Alerts, silences, and notifications with deliveries."},
+    {"name": "Models", "description": "Registered models, gates, protected aliases, drift."},
     {"name": "Health", "description": "The platform's processes, and records they refused."},
     {"name": "Search", "description": "Jobs, runs, nodes, teams and documentation by words."},
     {"name": "Cluster", "description": "Teams, nodes, the queue."},
@@ -75,7 +77,7 @@ def routes(context: AppContext) -> FastAPI:
     for router in (
         jobs, checkpoints, ranks, bundles, logs, live, runs, comparisons, points, incidents, alerts,
         health, cluster, approvals, reports, searches, topics, changes, history, who, studies,
-        pipelines,
+        pipelines, models,
     ):  # fmt: skip
         app.include_router(router)
 

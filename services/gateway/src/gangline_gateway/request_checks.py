@@ -52,6 +52,7 @@ log = structlog.get_logger(__name__)
 JSON_LIMIT_BYTES = 1 << 20
 BUNDLE_LIMIT_BYTES = 64 << 20
 MLFLOW_LIMIT_BYTES = 32 << 20
+SCORES_LIMIT_BYTES = 16 << 20
 FILE_LIMIT_BYTES = 64 << 30
 FORM_LIMIT_BYTES = 16 << 10
 HEADERS_LIMIT_BYTES = 32 << 10
@@ -195,6 +196,8 @@ class RequestChecks:
     def _limit(self, path: str) -> int:
         if takes_files(path):
             return FILE_LIMIT_BYTES
+        if path.startswith("/v1/models/") and path.endswith("/evaluations"):
+            return SCORES_LIMIT_BYTES
         return self.limits.get(path, MLFLOW_LIMIT_BYTES if is_mlflow(path) else JSON_LIMIT_BYTES)
 
     async def _share(

@@ -35,6 +35,7 @@ from gangline_gateway import (
     alerts_state,
     pipelines_state,
     quota_state,
+    registry_state,
     scheduling,
     studies_state,
 )
@@ -48,6 +49,7 @@ from gangline_gateway.progress_watch import ProgressWatch
 from gangline_gateway.ring import MAX_RECORDS, Ring
 from gangline_gateway.view_snapshot import Marks, ViewSnapshots
 from gangline_pipelines.core.state import PipelineState
+from gangline_registry.core.state import RegistryState
 from gangline_schemas.catalog import Topic, catalog
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.parts import PartVitals
@@ -101,14 +103,17 @@ class Tail:
         self._alerts = alerts_state.followed(snapshots)
         self._studies = studies_state.followed(snapshots)
         self._pipelines = pipelines_state.followed(snapshots)
+        self._registry = registry_state.followed(snapshots)
         self._followed: tuple[Followed[Any], ...] = (
             self._scheduling, self._quota, self._alerts, self._studies, self._pipelines,
+            self._registry,
         )  # fmt: skip
         self._folded = {names.name(each.log) for each in self._followed}
         self._view = OnDemand(self._lock, self._copied)
         self._alerts_view = OnDemand(self._lock, self._alerts.copies)
         self._studies_view = OnDemand(self._lock, self._studies.copies)
         self._pipelines_view = OnDemand(self._lock, self._pipelines.copies)
+        self._registry_view = OnDemand(self._lock, self._registry.copies)
         self._rings: dict[TopicPartition, Ring] = {}
         self._pulses: dict[asyncio.AbstractEventLoop, asyncio.Future[None]] = {}
         self._heartbeats = names.name(Topic.HEARTBEATS)
@@ -172,6 +177,10 @@ class Tail:
     def pipelines(self) -> Copies[PipelineState]:
         """The state of the pipelines service, with all records folded up to now."""
         return self._pipelines_view.now()
+
+    def registry(self) -> Copies[RegistryState]:
+        """The state of the registry, with all records folded up to now."""
+        return self._registry_view.now()
 
     async def until(
         self, question: Callable[[LiveView], ValueT | None], timeout_s: float
@@ -274,6 +283,7 @@ class Tail:
             self._alerts_view.changed()
             self._studies_view.changed()
             self._pipelines_view.changed()
+            self._registry_view.changed()
 
     def _copied(self) -> LiveView:
         return LiveView(self._live, self._scheduling.copies(), self._quota.copies())
@@ -314,6 +324,7 @@ class Tail:
                 self._alerts_view.changed()
                 self._studies_view.changed()
                 self._pipelines_view.changed()
+                self._registry_view.changed()
         with self._lock:
             for place, position in positions.items():
                 self._rings[place].reached(position)

@@ -12,6 +12,7 @@ from gangline_mlflow.parts import current
 
 PREFIX = "gangline+"
 _stores: dict[str, Any] = {}
+_registries: dict[str, Any] = {}
 _lock = threading.Lock()
 
 
@@ -31,9 +32,10 @@ def tracking_store(store_uri: str, artifact_uri: str | None) -> Any:
 
 
 def registry_store(store_uri: str) -> Any:
-    """MLflow's own model registry, in the same database."""
-    from mlflow.store.model_registry.sqlalchemy_workspace_store import (
-        WorkspaceAwareSqlAlchemyStore,
-    )
+    """The model registry of this process, in the same database."""
+    from gangline_mlflow.protected_registry import ProtectedRegistry
 
-    return WorkspaceAwareSqlAlchemyStore(store_uri.removeprefix(PREFIX))
+    with _lock:
+        if store_uri not in _registries:
+            _registries[store_uri] = ProtectedRegistry(store_uri.removeprefix(PREFIX))
+        return _registries[store_uri]

@@ -44,6 +44,7 @@ def create_app(settings: Settings) -> Any:
     from gangline_mlflow.collecting import Collector
     from gangline_mlflow.guard import Guard
     from gangline_mlflow.lane import FastLane
+    from gangline_mlflow.registry_lane import RegistryLane
     from gangline_mlflow.run_lane import RunLane
     from gangline_mlflow.wsgi import BoundedResponder
 
@@ -56,9 +57,10 @@ def create_app(settings: Settings) -> Any:
             store.engine, settings.mlflow_artifact_bytes, settings.limits(), artifacts.bytes_of
         )
     )
-    _get_model_registry_store()
+    registry = _get_model_registry_store()
     lanes = ArtifactLane(FastLane(fastapi_app.app, store), artifacts)
-    return RunLane(Guard(Collector(lanes, store), store.jobs), store)
+    guarded = RunLane(Guard(Collector(lanes, store), store.jobs), store)
+    return RegistryLane(guarded, registry)
 
 
 def _repository(settings: Settings) -> Any:

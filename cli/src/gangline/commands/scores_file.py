@@ -1,0 +1,68 @@
+"""Reads the scores of an evaluation from a file: JSON, JSON lines or CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from gangline.errors import CliError, ExitCode
+
+
+def read_scores(path: Path) -> dict[str, float]:
+    """Scores by item. Raises CliError that names file and line."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise CliError(f"cannot read {path}: {error.strerror}", code=ExitCode.USAGE) from None
+    except UnicodeDecodeError:
+        raise CliError(f"{path} is not text in UTF-8", code=ExitCode.USAGE) from None
+    if path.suffix == ".csv":
+        reader = csv.DictReader(io.StringIO(text))
+        return _scores(path, ((number + 2, row) for number, row in enumerate(reader)))
+    if path.suffix == ".json":
+        return _object(path, text)
+    return _scores(path, _lines(path, text))
+
+
+def _object(path: Path, text: str) -> dict[str, float]:
+    found = _parsed(path, 1, text)
+    if not isinstance(found, dict):
+        raise CliError(f"{path}: must be an object of items and scores", code=ExitCode.USAGE)
+    rows = ((1, {"id": name, "score": value}) for name, value in found.items())
+    return _scores(path, rows)
+
+
+def _lines(path: Path, text: str) -> Iterable[tuple[int, Any]]:
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip():
+            yield number, _parsed(path, number, line)
+
+
+def _parsed(path: Path, number: int, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise CliError(f"{path}:{number}: is not JSON: {error}", code=ExitCode.USAGE) from None
+
+
+def _scores(path: Path, rows: Iterable[tuple[int, Any]]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for number, row in rows:
+        where = f"{path}:{number}"
+        if not isinstance(row, Mapping) or row.get("id") is None or row.get("score") is None:
+            raise CliError(f"{where}: give an id and a score", code=ExitCode.USAGE)
+        name = str(row["id"])
+        try:
+            value = float(row["score"])
+        except (TypeError, ValueError):
+            raise CliError(f"{where}: score: is not a number", code=ExitCode.USAGE) from None
+        if name in found:
+            raise CliError(f"{where}: id {name} comes twice", code=ExitCode.USAGE)
+        found[name] = value
+    if not found:
+        raise CliError(f"{path}: holds no scores", code=ExitCode.USAGE)
+    return found

@@ -1,0 +1,81 @@
+"""Where a version comes from: its run with failures, code, image, seed and data, in one answer."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from gangline_gateway import registry_state
+from gangline_gateway.app_context import AppContext, visible_teams
+from gangline_gateway.history_access import Queries
+from gangline_gateway.incidents import IncidentFilter
+from gangline_registry.core.model import Registered
+from gangline_registry.core.state import RegistryState
+from gangline_schemas.api.incidents import Incident
+from gangline_schemas.api.models import Lineage, SnapshotLineage
+from gangline_schemas.api.runs import Run
+from gangline_service.tokens import Principal
+
+INCIDENTS = 50
+
+
+def lineage_of(
+    app: AppContext, caller: Principal, state: RegistryState, one: Registered, alias: str
+) -> Lineage:
+    """The lineage of the version that an alias points to. Raises a 503 problem."""
+    name = (one.team, one.model)
+    move = next(
+        (each for each in registry_state.moves(state, name, alias)
+         if each.to_version == one.version), None,
+    )  # fmt: skip
+    judged = state.judged.get(move.promotion) if move is not None and move.promotion else None
+    run, incidents, spec = _run(app, caller, one)
+    return Lineage(
+        team=one.team,
+        model=one.model,
+        alias=alias,
+        version=one.version,
+        move=move,
+        promotion=None if judged is None else registry_state.promotion(judged),
+        checkpoint=one.checkpoint,
+        run=run,
+        incidents=incidents,
+        code_ref=spec.get("code_ref"),
+        code_bundle=spec.get("code_bundle"),
+        code_diff=spec.get("code_diff_digest"),
+        image=spec.get("image"),
+        command=list(spec.get("command") or ()),
+        hyperparameters=dict(spec.get("hyperparameters") or {}),
+        seed=spec.get("seed"),
+        snapshot=_snapshot(state, one),
+    )
+
+
+def _run(
+    app: AppContext, caller: Principal, one: Registered
+) -> tuple[Run | None, list[Incident], dict[str, Any]]:
+    if one.checkpoint is None:
+        return None, [], {}
+    job_id, teams = one.checkpoint.job_id, visible_teams(caller)
+
+    def read(queries: Queries) -> tuple[Run | None, list[Incident], dict[str, Any]]:
+        found = queries.history.run(job_id, teams)
+        if found is None:
+            return None, [], {}
+        wanted = IncidentFilter(teams=teams, job_id=job_id)
+        incidents, _ = queries.incidents.page(wanted, limit=INCIDENTS, cursor=None)
+        return found.run, incidents, json.loads(found.spec or "{}")
+
+    return app.history.query(read)
+
+
+def _snapshot(state: RegistryState, one: Registered) -> SnapshotLineage | None:
+    if one.snapshot is None:
+        return None
+    profiled = state.profiles.get(f"{one.team}/{one.snapshot}")
+    return SnapshotLineage(
+        snapshot=one.snapshot,
+        profile=None if profiled is None else profiled.profile.digest,
+        rows=None if profiled is None else profiled.profile.rows,
+        made_at=None if profiled is None else profiled.profile.made_at,
+    )

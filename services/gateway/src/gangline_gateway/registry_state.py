@@ -1,0 +1,274 @@
+"""Follows the log of the registry: models, versions, promotions and moves for answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import datetime
+
+from gangline_bus.snapshot import SnapshotStore
+from gangline_gateway.followed import Copies, Followed, only_state
+from gangline_registry.core.comparing import missing
+from gangline_registry.core.decide import RegistryDecider
+from gangline_registry.core.model import GatedModel, Profiled, Registered, alias_key, version_key
+from gangline_registry.core.model import Move as MoveFacts
+from gangline_registry.core.model import Promotion as PromotionFacts
+from gangline_registry.core.policy.judge import approvers, judge
+from gangline_registry.core.promoting import baseline_of
+from gangline_registry.core.snapshot import codec
+from gangline_registry.core.state import RegistryState
+from gangline_schemas.api import models as api
+from gangline_schemas.catalog import Topic
+from gangline_schemas.data_use import dataset_of
+from gangline_schemas.models import Verdict
+
+SHOWN = 50
+"""Versions, promotions and moves of one model."""
+Name = tuple[str, str]
+"""Team and model."""
+
+
+def followed(store: SnapshotStore | None = None) -> Followed[RegistryState]:
+    """The follower of gangline.registry. A copy costs the entries of the state."""
+    return Followed(RegistryDecider(), codec(), _copy, store)
+
+
+def registry_of(copies: Copies[RegistryState]) -> RegistryState:
+    """The state of its one partition. Raises NoStateError."""
+    return only_state(copies, Topic.REGISTRY)
+
+
+def _copy(state: RegistryState) -> RegistryState:
+    """A copy of what answers read; the other maps are shared and must not be read."""
+    return replace(
+        state,
+        models=dict(state.models),
+        versions=dict(state.versions),
+        aliases=dict(state.aliases),
+        promotions=dict(state.promotions),
+        judged=dict(state.judged),
+        moves=dict(state.moves),
+        profiles=dict(state.profiles),
+        data=dict(state.data),
+        aged=dict(state.aged),
+        requests=dict(state.requests),
+    )
+
+
+def names(state: RegistryState, sees: Callable[[str], bool]) -> list[Name]:
+    """All models with a gate or a version, by team and name."""
+    found = {(one.gate.team, one.gate.model) for one in state.models.values()}
+    found |= {(one.team, one.model) for one in state.versions.values()}
+    return sorted(name for name in found if sees(name[0]))
+
+
+def rows(state: RegistryState, sees: Callable[[str], bool]) -> Iterator[api.ModelRow]:
+    """The models as lists show them."""
+    counts: dict[Name, list[int]] = {}
+    for one in state.versions.values():
+        counts.setdefault((one.team, one.model), []).append(one.version)
+    for name in names(state, sees):
+        yield api.ModelRow(**_row(state, name, counts.get(name, [])))
+
+
+def _row(state: RegistryState, name: Name, versions: list[int]) -> dict[str, object]:
+    team, model = name
+    gated = state.models.get(f"{team}/{model}")
+    waiting = [one for one in state.promotions.values() if (one.team, one.model) == name]
+    return {
+        "team": team,
+        "model": model,
+        "aliases": [] if gated is None else [*_aliases(state, gated)],
+        "has_gate": gated is not None,
+        "versions": len(versions),
+        "newest_version": max(versions, default=None),
+        "waiting": len(waiting),
+    }
+
+
+def _aliases(state: RegistryState, gated: GatedModel) -> Iterator[api.Alias]:
+    team, model = gated.gate.team, gated.gate.model
+    for alias in gated.gate.aliases:
+        key = alias_key(team, model, alias)
+        pointer = state.aliases[key]
+        prefix = f"{key}/"
+        moved = [
+            judged.found
+            for name, judged in state.data.items()
+            if name.startswith(prefix) and judged.version == pointer.version
+        ]
+        yield api.Alias(
+            alias=alias,
+            version=pointer.version,
+            since=pointer.since,
+            rollback_to=pointer.before[-1] if pointer.before else None,
+            drift=sum(moved),
+            aged=bool(pointer.version) and state.aged.get(key) == pointer.version,
+        )
+
+
+def detail(state: RegistryState, name: Name) -> api.ModelDetail:
+    """A model with everything about it."""
+    team, model = name
+    gated = state.models.get(f"{team}/{model}")
+    own = sorted(
+        (one for one in state.versions.values() if (one.team, one.model) == name),
+        key=lambda one: -one.version,
+    )
+    return api.ModelDetail(
+        **_row(state, name, [one.version for one in own]),
+        gate=None if gated is None else gated.gate,
+        gate_user="" if gated is None else gated.user,
+        gate_since=None if gated is None else gated.since,
+        version_list=[version(state, one) for one in own[:SHOWN]],
+        promotions=[*promotions(state, name)][:SHOWN],
+        moves=[*moves(state, name)][:SHOWN],
+        catalogue_behind=state.projected != state.changes,
+    )
+
+
+def version(state: RegistryState, one: Registered) -> api.VersionRow:
+    """A version with its evidence."""
+    gated = state.models.get(f"{one.team}/{one.model}")
+    aliases = () if gated is None else gated.gate.aliases
+    counted = () if gated is None else approvers(gated.gate, one)
+    return api.VersionRow(
+        version=one.version,
+        checkpoint=one.checkpoint,
+        snapshot=one.snapshot,
+        description=one.description,
+        user=one.user,
+        registered_at=one.at,
+        aliases=[
+            alias
+            for alias in aliases
+            if state.aliases[alias_key(one.team, one.model, alias)].version == one.version
+        ],
+        evaluations=dict(one.evaluations),
+        serving=one.serving,
+        approvals=[
+            api.ApprovalRow(
+                user=each.user, comment=each.comment, at=each.at, counts=each.user in counted
+            )
+            for each in one.approvals
+        ],
+        lost=version_key(one.team, one.model, one.version) in state.missing,
+    )
+
+
+def promotions(state: RegistryState, name: Name) -> Iterator[api.Promotion]:
+    """A model's promotions that are remembered, the newest first."""
+    both = {**state.judged, **state.promotions}
+    for number in sorted(both, reverse=True):
+        if (both[number].team, both[number].model) == name:
+            yield promotion(both[number])
+
+
+def promotion(one: PromotionFacts) -> api.Promotion:
+    """A promotion as answers show it."""
+    moved = one.verdict is Verdict.PASS or (
+        one.override is not None and one.verdict not in {None, Verdict.VOID}
+    )
+    return api.Promotion(
+        promotion=one.number,
+        version=one.version,
+        alias=one.alias,
+        expected=one.expected,
+        baseline=one.baseline,
+        user=one.user,
+        override=one.override,
+        verdict=one.verdict,
+        findings=list(one.findings),
+        moved=moved,
+        begun_at=one.begun_at,
+        judged_at=one.judged_at,
+    )
+
+
+def moves(state: RegistryState, name: Name, alias: str | None = None) -> Iterator[api.Move]:
+    """A model's moves that are remembered, the newest first."""
+    for number in reversed(state.moves):
+        one = state.moves[number]
+        if (one.team, one.model) == name and alias in {None, one.alias}:
+            yield move(one)
+
+
+def move(one: MoveFacts) -> api.Move:
+    """A move as answers show it."""
+    return api.Move(
+        number=one.number,
+        alias=one.alias,
+        from_version=one.from_version,
+        to_version=one.to_version,
+        kind=one.kind,
+        by=one.by,
+        reason=one.reason,
+        promotion=one.evidence,
+        at=one.at,
+    )
+
+
+def check(state: RegistryState, candidate: Registered, gated: GatedModel, alias: str) -> api.Check:
+    """The verdict on a version now, by the registry's own code."""
+    gate = gated.gate
+    pointer = state.aliases[alias_key(gate.team, gate.model, alias)]
+    number = baseline_of(gate, pointer)
+    baseline = state.versions.get(version_key(gate.team, gate.model, number))
+    judged = judge(gate, candidate, baseline)
+    return api.Check(
+        version=candidate.version,
+        alias=alias,
+        baseline=number,
+        verdict=judged.verdict,
+        findings=list(judged.findings),
+        comparing=len(missing(gate, candidate, baseline)),
+    )
+
+
+def drift(state: RegistryState, gated: GatedModel, alias: str, now: datetime) -> api.Drift:
+    """The data of an alias's version."""
+    gate = gated.gate
+    key = alias_key(gate.team, gate.model, alias)
+    pointer = state.aliases[key]
+    champion = state.versions.get(version_key(gate.team, gate.model, pointer.version))
+    snapshot = None if champion is None else champion.snapshot
+    profiled = state.profiles.get(f"{gate.team}/{snapshot}")
+    made_at = None if profiled is None else profiled.profile.made_at
+    rules = gate.training_data
+    checks = [
+        api.DataCheck(
+            dataset=dataset_of(one.snapshot),
+            snapshot=one.snapshot,
+            baseline=one.baseline,
+            at=one.at,
+            found=one.found,
+            columns=list(one.columns),
+            unknown=one.unknown,
+        )
+        for name, one in state.data.items()
+        if name.startswith(f"{key}/") and one.version == pointer.version
+    ]
+    return api.Drift(
+        alias=alias,
+        version=pointer.version,
+        snapshot=snapshot,
+        profiled=profiled is not None,
+        made_at=made_at,
+        age_days=None if made_at is None else (now - made_at).total_seconds() / 86_400,
+        limit_days=None if rules is None else rules.max_age_days,
+        aged=bool(pointer.version) and state.aged.get(key) == pointer.version,
+        checks=checks,
+    )
+
+
+def profile(one: Profiled) -> api.ProfileRow:
+    """A snapshot with its profile as answers show it."""
+    return api.ProfileRow(
+        team=one.team,
+        snapshot=one.snapshot,
+        digest=one.profile.digest,
+        rows=one.profile.rows,
+        columns=one.profile.columns,
+        made_at=one.profile.made_at,
+        serving=one.profile.serving,
+    )

@@ -1,0 +1,71 @@
+"""Which comparisons of scores are wanted: those of newer versions with the present baselines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gangline_registry.core.model import (
+    Compare,
+    Registered,
+    alias_key,
+    comparison_key,
+    version_key,
+)
+from gangline_registry.core.policy.judge import fits
+from gangline_registry.core.state import RegistryState
+from gangline_schemas.gate_file import Gate
+
+CANDIDATES = 20
+"""So many of a model's newest versions are compared without being asked for."""
+
+
+def missing(gate: Gate, candidate: Registered, baseline: Registered | None) -> list[Compare]:
+    """The comparisons that the gate needs and that are not there, while both have evaluations."""
+    if baseline is None or baseline.version == candidate.version:
+        return []
+    found = []
+    for suite, rule in gate.suites.items():
+        own, other = candidate.evaluations.get(suite), baseline.evaluations.get(suite)
+        if rule.rule is None or own is None or other is None:
+            continue
+        known = candidate.comparisons.get(comparison_key(suite, other.digest))
+        if known is not None and fits(gate, rule, known, own.digest, other.digest):
+            continue
+        found.append(
+            Compare(
+                candidate.team, candidate.model, candidate.version, baseline.version, suite,
+                own, other, gate.confidence_of(rule), gate.seed, gate.resamples,
+            )
+        )  # fmt: skip
+    return found
+
+
+def effect_key(one: Compare) -> str:
+    """The key of a comparison; each try adds its number."""
+    key = version_key(one.team, one.model, one.version)
+    rest = (one.candidate.digest[:16], one.baseline.digest[:16], one.confidence, one.seed,
+            one.resamples)  # fmt: skip
+    return f"compare:{key}:{one.suite}:{':'.join(map(str, rest))}"
+
+
+def of_model(state: RegistryState, team: str, model: str) -> Iterator[Compare]:
+    """The comparisons that a model's state asks for."""
+    gated = state.models.get(f"{team}/{model}")
+    if gated is None:
+        return
+    prefix = f"{team}/{model}/"
+    own = [one for key, one in state.versions.items() if key.startswith(prefix)]
+    newest = sorted(own, key=lambda one: -one.version)[:CANDIDATES]
+    asked = {
+        one.version for one in state.promotions.values() if (one.team, one.model) == (team, model)
+    }
+    for alias in gated.gate.aliases:
+        pointer = state.aliases[alias_key(team, model, alias)]
+        number = pointer.version if gated.gate.baseline == "current" else gated.gate.baseline
+        baseline = state.versions.get(prefix + str(number))
+        if baseline is None:
+            continue
+        wanted = {one.version: one for one in newest if one.version > number}
+        wanted |= {one.version: one for one in own if one.version in asked}
+        for candidate in wanted.values():
+            yield from missing(gated.gate, candidate, baseline)

@@ -1,0 +1,190 @@
+"""The effects that the state asks for, and what follows from their results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+
+from gangline_bus.decision import EffectDone
+from gangline_registry.core import comparing, promoting, watching
+from gangline_registry.core.model import (
+    Compare,
+    Compared,
+    CompareProfiles,
+    Failed,
+    Made,
+    MakeVersion,
+    ProfilesCompared,
+    Project,
+    Projected,
+    Protected,
+    Watch,
+)
+from gangline_registry.core.state import RegistryPlan, RegistryState, needed_versions
+from gangline_schemas.events.registry import (
+    COLUMNS_SHOWN,
+    AliasesProjected,
+    AliasRepaired,
+    DriftAbsent,
+    DriftFound,
+    DriftUnknown,
+    EvaluationCompared,
+    RegistryDeferred,
+    VersionRefused,
+    VersionRegistered,
+)
+from gangline_schemas.models import SuiteComparison
+
+LOOK_AGAIN = timedelta(seconds=30)
+"""MLflow's table is looked at so often, in case that it was changed."""
+_FIRST_RETRY_S, _LONGEST_RETRY_S = 1.0, 15.0
+Comparison = Compare | CompareProfiles
+
+
+def note(state: RegistryState, soft: Watch, model: str | None) -> None:
+    """Note the comparisons that a model asks for now; None: all models."""
+    if model is None:
+        soft.wanted = {}
+    for name in [*state.models] if model is None else [model]:
+        team, _, own = name.partition("/")
+        found: dict[str, Comparison] = {
+            comparing.effect_key(one): one for one in comparing.of_model(state, team, own)
+        }
+        found |= {watching.effect_key(one): one for one in watching.of_model(state, team, own)}
+        soft.wanted.pop(name, None)
+        if found:
+            soft.wanted[name] = found
+
+
+def wanted(state: RegistryState, soft: Watch) -> Mapping[str, object]:
+    """The work that is due, by key. Each try has its own key."""
+    if soft.now is None:
+        return {}
+    found: dict[str, object] = {}
+    for key, effect in _all(state, soft):
+        failed = state.deferred.get(key)
+        if failed is None:
+            found[f"{key}#0"] = effect
+        elif failed.next_at <= soft.now:
+            found[f"{key}#{failed.tries}"] = effect
+    if state.changes == state.projected and any(one.version for one in state.aliases.values()):
+        found[f"look:{soft.round}#0"] = Project(state.changes, protected(state))
+    return found
+
+
+def _all(state: RegistryState, soft: Watch) -> Iterator[tuple[str, object]]:
+    for number, registration in state.registrations.items():
+        yield f"version:{number}", MakeVersion(registration)
+    if state.changes != state.projected:
+        yield f"project:{state.changes}", Project(state.changes, protected(state))
+    for comparisons in soft.wanted.values():
+        yield from comparisons.items()
+
+
+def protected(state: RegistryState) -> tuple[Protected, ...]:
+    """All protected aliases as MLflow's table should have them."""
+    found = []
+    for key, pointer in state.aliases.items():
+        team, model, alias = key.split("/")
+        keep = tuple(sorted(needed_versions(state, team, model)))
+        found.append(Protected(team, model, alias, pointer.version, keep))
+    return tuple(found)
+
+
+def done(plan: RegistryPlan, item: EffectDone) -> None:
+    """Decide upon a result; of what is not wanted any more there is nothing to decide."""
+    key, _, tries = item.key.rpartition("#")
+    failed = plan.state.deferred.get(key)
+    if key.startswith("look:"):
+        if isinstance(item.result, Projected):
+            _projected(plan, item.result, changes=None)
+        return
+    if str(0 if failed is None else failed.tries) != tries:
+        return
+    effect = dict(_all(plan.state, plan.soft)).get(key)
+    if effect is None:
+        return
+    if isinstance(item.result, Failed) and not item.result.final:
+        _defer(plan, key, int(tries), item.result)
+        return
+    _done(plan, item, effect)
+
+
+def _done(plan: RegistryPlan, item: EffectDone, effect: object) -> None:
+    match effect, item.result:
+        case MakeVersion(), Made() | Failed():
+            _made(plan, effect, item.result)
+        case Compare(), Compared(comparison):
+            _compared(plan, effect, comparison)
+        case Compare(), Failed(reason):
+            problem_of = SuiteComparison(
+                suite=effect.suite,
+                candidate=effect.candidate.digest,
+                baseline=effect.baseline.digest,
+                problem=reason,
+            )
+            _compared(plan, effect, problem_of)
+        case CompareProfiles(), ProfilesCompared() | Failed():
+            _compared_profiles(plan, effect, item.result)
+        case Project(changes=changes), Projected():
+            _projected(plan, item.result, changes)
+        case _:
+            raise TypeError(f"{item.key}: {type(item.result).__name__} is not an outcome of it")
+
+
+def _defer(plan: RegistryPlan, key: str, tries: int, problem: Failed) -> None:
+    wait_s = min(_LONGEST_RETRY_S, _FIRST_RETRY_S * 2.0 ** min(tries, 10))
+    next_at = plan.now + timedelta(seconds=wait_s)
+    deferred = RegistryDeferred(effect=key, tries=tries + 1, reason=problem.reason, next_at=next_at)
+    plan.add("registry", deferred)
+
+
+def _made(plan: RegistryPlan, effect: MakeVersion, result: Made | Failed) -> None:
+    one = effect.registration
+    names = {"team": one.team, "model": one.model, "registration": one.number}
+    if isinstance(result, Made):
+        plan.add(one.model, VersionRegistered(**names, version=result.version))
+    else:
+        plan.add(one.model, VersionRefused(**names, reason=result.reason))
+
+
+def _compared(plan: RegistryPlan, effect: Compare, comparison: SuiteComparison) -> None:
+    compared = EvaluationCompared(
+        team=effect.team, model=effect.model, version=effect.version,
+        baseline=effect.baseline_version, comparison=comparison,
+    )  # fmt: skip
+    plan.add(effect.model, compared)
+    promoting.settle(plan, effect.team, effect.model)
+
+
+def _compared_profiles(
+    plan: RegistryPlan, effect: CompareProfiles, result: ProfilesCompared | Failed
+) -> None:
+    names = {
+        "team": effect.team, "model": effect.model, "alias": effect.alias,
+        "version": effect.version, "baseline": effect.baseline.snapshot,
+        "snapshot": effect.snapshot.snapshot,
+    }  # fmt: skip
+    if isinstance(result, Failed):
+        plan.add(effect.model, DriftUnknown(**names, reason=result.reason))
+    elif result.columns:
+        shown, count = result.columns[:COLUMNS_SHOWN], len(result.columns)
+        plan.add(effect.model, DriftFound(**names, columns=shown, found=count))
+    else:
+        plan.add(effect.model, DriftAbsent(**names))
+
+
+def _projected(plan: RegistryPlan, result: Projected, changes: int | None) -> None:
+    """`changes`: of the first projection after a change; None: the table was looked at again."""
+    if changes is None:
+        for team, model, alias, found in result.repaired:
+            pointer = plan.state.aliases.get(f"{team}/{model}/{alias}")
+            if pointer is not None:
+                repaired = AliasRepaired(
+                    team=team, model=model, alias=alias, found=found, version=pointer.version
+                )
+                plan.add(model, repaired)
+        if plan.state.changes != plan.state.projected or result.missing == plan.state.missing:
+            return
+        changes = plan.state.changes
+    plan.add("registry", AliasesProjected(changes=changes, missing=result.missing[:100]))

@@ -1,0 +1,21 @@
+"""The versions that requests are about, and refusals."""
+
+from __future__ import annotations
+
+from gangline_registry.core.model import Registered, version_key
+from gangline_registry.core.state import RegistryPlan
+
+
+class Refusal(Exception):
+    """A request is refused; the message says why and the way out."""
+
+
+def version_of(plan: RegistryPlan, team: str, model: str, version: int) -> Registered:
+    """A version that is known. Raises Refusal."""
+    found = plan.state.versions.get(version_key(team, model, version))
+    if found is None:
+        raise Refusal(
+            f"version {version} of {model} is not registered here; "
+            f"`gangline models register {model} --job JOB` registers a checkpoint"
+        )
+    return found

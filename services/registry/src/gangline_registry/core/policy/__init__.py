@@ -1,0 +1,1 @@
+"""Pure rules of the registry: statistics, verdicts, watching of data."""

@@ -1,0 +1,83 @@
+"""The data of champions: which snapshots are compared, and which data are too old."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+from gangline_registry.core.model import CompareProfiles, Profiled, Registered, alias_key
+from gangline_registry.core.state import RegistryPlan, RegistryState, data_key
+from gangline_schemas.data_use import dataset_of
+from gangline_schemas.events.registry import DataAged
+from gangline_schemas.gate_file import DataRules
+
+
+def of_model(state: RegistryState, team: str, model: str) -> Iterator[CompareProfiles]:
+    """The comparisons of profiles that a model's state asks for: the newest of each data set."""
+    gated = state.models.get(f"{team}/{model}")
+    rules = None if gated is None else gated.gate.training_data
+    if gated is None or rules is None or rules.drift is None:
+        return
+    for alias in gated.gate.aliases:
+        champion = _champion(state, team, model, alias)
+        if champion is None or champion.snapshot is None:
+            continue
+        trained = state.profiles.get(f"{team}/{champion.snapshot}")
+        if trained is None:
+            continue
+        for newest in _newest(state, team, rules, champion.snapshot):
+            key = data_key(team, model, alias, dataset_of(newest.snapshot))
+            judged = state.data.get(key)
+            pair = (champion.version, champion.snapshot, newest.snapshot)
+            if judged is None or (judged.version, judged.baseline, judged.snapshot) != pair:
+                yield CompareProfiles(
+                    team, model, alias, champion.version, trained, newest, rules.drift
+                )
+
+
+def effect_key(one: CompareProfiles) -> str:
+    """The key of a comparison; each try adds its number."""
+    key = alias_key(one.team, one.model, one.alias)
+    return f"drift:{key}:{one.version}:{one.baseline.snapshot}:{one.snapshot.snapshot}"
+
+
+def age(plan: RegistryPlan) -> None:
+    """Say once of each champion that its data are too old."""
+    for gated in list(plan.state.models.values()):
+        gate = gated.gate
+        rules = gate.training_data
+        if rules is None or rules.max_age_days is None:
+            continue
+        for alias in gate.aliases:
+            champion = _champion(plan.state, gate.team, gate.model, alias)
+            if champion is None or champion.snapshot is None:
+                continue
+            trained = plan.state.profiles.get(f"{gate.team}/{champion.snapshot}")
+            key = alias_key(gate.team, gate.model, alias)
+            if trained is None or plan.state.aged.get(key) == champion.version:
+                continue
+            if plan.now - trained.profile.made_at > timedelta(days=rules.max_age_days):
+                aged = DataAged(
+                    team=gate.team, model=gate.model, alias=alias, version=champion.version,
+                    snapshot=champion.snapshot, made_at=trained.profile.made_at,
+                    limit_days=rules.max_age_days,
+                )  # fmt: skip
+                plan.add(gate.model, aged)
+
+
+def _champion(state: RegistryState, team: str, model: str, alias: str) -> Registered | None:
+    pointer = state.aliases[alias_key(team, model, alias)]
+    return state.versions.get(f"{team}/{model}/{pointer.version}")
+
+
+def _newest(
+    state: RegistryState, team: str, rules: DataRules, trained_on: str
+) -> Iterator[Profiled]:
+    """The newest profile of each data set that is watched, except the champion's own."""
+    wanted = set(rules.datasets or (dataset_of(trained_on),))
+    for one in reversed(state.profiles.values()):
+        dataset = dataset_of(one.snapshot)
+        if one.team == team and dataset in wanted:
+            wanted.discard(dataset)
+            if one.snapshot != trained_on:
+                yield one

@@ -1,0 +1,202 @@
+"""Promotions, overrides and rollbacks of protected aliases."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from copy import deepcopy
+from functools import partial
+
+from gangline_registry.core.model import Failed, Project, Projected
+from gangline_schemas.events.model_requests import ModelPromotionRequested, VersionRequested
+from gangline_schemas.events.registry import (
+    AliasesProjected,
+    AliasMoved,
+    AliasRepaired,
+    PromotionJudged,
+    RegistryRefused,
+    VersionRegistered,
+)
+from gangline_schemas.models import Verdict
+from support.builders.registry import ALIAS, MODEL, TEAM, RegistryRun, evaluation, gate
+
+
+def moved(run: RegistryRun) -> list[tuple[int, int, str]]:
+    return [(one.from_version, one.to_version, one.kind) for one in run.events(AliasMoved)]  # type: ignore[attr-defined]
+
+
+def with_champion() -> RegistryRun:
+    run = RegistryRun(gate())
+    run.version(1, qa="first")
+    run.promote(1)
+    assert moved(run) == [(0, 1, "gate")]
+    return run
+
+
+def test_a_better_candidate_gets_the_alias_and_a_worse_one_does_not() -> None:
+    run = with_champion()
+    run.version(2, qa="second")
+    assert run.promote(2)[-1].type == "promotion.begun"  # its comparison is missing
+    run.compare(wins=80, losses=40)
+    assert moved(run) == [(0, 1, "gate"), (1, 2, "gate")]
+    run.version(3, qa="third")
+    run.compare(wins=40, losses=80)
+    run.promote(3)
+    judged = run.events(PromotionJudged)[-1]
+    assert judged.verdict is Verdict.FAIL  # type: ignore[attr-defined]
+    assert run.pointer.version == 2
+    run.take_over()
+    assert run.pointer.before == (1,)
+
+
+def test_missing_evidence_never_passes() -> None:
+    run = with_champion()
+    run.version(2)
+    run.promote(2)
+    assert run.events(PromotionJudged)[-1].verdict is Verdict.INCONCLUSIVE  # type: ignore[attr-defined]
+    run.report(2, "qa", evaluation("few", items=50))
+    run.compare(50, 0)
+    run.promote(2)
+    assert run.events(PromotionJudged)[-1].verdict is Verdict.INCONCLUSIVE  # type: ignore[attr-defined]
+    assert run.pointer.version == 1
+
+
+def test_a_comparison_that_does_not_come_is_inconclusive_after_ten_minutes() -> None:
+    run = with_champion()
+    run.version(2, qa="second")
+    run.promote(2)
+    run.tick(601)
+    assert run.events(PromotionJudged)[-1].verdict is Verdict.INCONCLUSIVE  # type: ignore[attr-defined]
+
+
+def test_a_verdict_is_void_if_the_baseline_moved_meanwhile() -> None:
+    run = with_champion()
+    run.version(2, qa="second")
+    run.version(3, qa="third")
+    run.promote(2)
+    run.promote(3)
+    run.compare(wins=100, losses=10)
+    verdicts = [one.verdict for one in run.events(PromotionJudged)]  # type: ignore[attr-defined]
+    assert verdicts == [Verdict.PASS, Verdict.PASS, Verdict.VOID]
+    assert len(moved(run)) == 2
+
+
+def test_an_unexpected_version_refuses_the_promotion() -> None:
+    run = with_champion()
+    run.version(2, qa="second")
+    refused = run.promote(2, expected=7)
+    assert [one.type for one in refused] == ["model.request.refused"]
+    assert "and not to 7" in refused[0].reason  # type: ignore[attr-defined]
+
+
+def test_an_override_moves_and_names_person_and_reason() -> None:
+    run = with_champion()
+    run.version(2)
+    run.promote(2, reason="the suite is broken")
+    last = run.events(AliasMoved)[-1]
+    assert (last.kind, last.by, last.reason) == (  # type: ignore[attr-defined]
+        "override", "eve (asked by ben)", "the suite is broken",
+    )  # fmt: skip
+    assert run.events(PromotionJudged)[-1].verdict is Verdict.INCONCLUSIVE  # type: ignore[attr-defined]
+
+
+def test_rollbacks_lead_back_step_by_step_and_need_no_store() -> None:
+    run = with_champion()
+    for number in (2, 3):
+        run.version(number)
+        run.promote(number, reason="test")
+    run.project(Failed("MLflow is away"))
+    assert run.pointer.before == (1, 2)
+    run.roll_back(expected=3, reason="bad answers")
+    assert (run.pointer.version, run.pointer.before) == (2, (1,))
+    run.roll_back()
+    assert (run.pointer.version, run.pointer.before) == (1, ())
+    assert run.roll_back()[0].type == "model.request.refused"
+    assert moved(run)[-2:] == [(3, 2, "rollback"), (2, 1, "rollback")]
+
+
+def test_a_rollback_leads_only_to_an_earlier_version_of_the_alias() -> None:
+    run = with_champion()
+    for number in (2, 3, 4):
+        run.version(number)
+    run.promote(2, reason="test")
+    run.promote(3, reason="test")
+    assert "can go back to 2, 1" in run.roll_back(to=4)[0].reason  # type: ignore[attr-defined]
+    run.roll_back(to=1)
+    assert (run.pointer.version, run.pointer.before) == (1, ())
+
+
+def test_only_promoted_checkpoints_are_registered() -> None:
+    run = RegistryRun(gate())
+    asked = VersionRequested(team=TEAM, model=MODEL, job_id="job-1", user="ben")
+    assert "validated itself" in run.feed(asked)[0].reason  # type: ignore[attr-defined]
+
+
+def test_a_checkpoint_is_one_version() -> None:
+    run = RegistryRun(gate())
+    run.version(1)
+    again = run.feed(VersionRequested(team=TEAM, model=MODEL, job_id="job-1", user="ben"))
+    assert again[-1] == VersionRegistered(team=TEAM, model=MODEL, registration=2, version=1)
+
+
+def test_the_same_request_twice_is_one() -> None:
+    run = RegistryRun(gate())
+    run.version(1, qa="first")
+    asked = run.received(
+        ModelPromotionRequested(team=TEAM, model=MODEL, alias=ALIAS, version=1, user="ben")
+    )
+    assert len(run.take(asked)) == 3
+    assert run.take(asked) == []
+
+
+def test_the_table_is_projected_and_repaired() -> None:
+    run = with_champion()
+    (effect,) = [one for one in run.effects().values() if isinstance(one, Project)]
+    assert [(one.alias, one.version, one.keep) for one in effect.aliases] == [(ALIAS, 1, (1,))]
+    run.project()
+    assert run.state.projected == run.state.changes
+    run.tick(30)
+    repaired = run.project(Projected(repaired=((TEAM, MODEL, ALIAS, 7),)))
+    assert repaired == [AliasRepaired(team=TEAM, model=MODEL, alias=ALIAS, found=7, version=1)]
+
+
+def test_a_projection_is_tried_again_and_a_new_change_does_not_wait_for_it() -> None:
+    run = with_champion()
+    run.project(Failed("MLflow is away"))
+    assert not any(isinstance(one, Project) for one in run.effects().values())
+    run.tick(1)
+    assert any(isinstance(one, Project) for one in run.effects().values())
+    run.project(Failed("MLflow is away"))
+    run.version(2)
+    run.promote(2, reason="test")
+    assert any(isinstance(one, Project) for one in run.effects().values())
+    run.project(Projected(missing=("nlp/summarizer/2",)))
+    assert run.state.missing == ("nlp/summarizer/2",)
+    assert not run.state.deferred
+    assert run.events(AliasesProjected)
+
+
+def test_two_promotions_race_and_one_wins() -> None:
+    """Requests and comparisons in any order; `GANGLINE_RACES` is the number of races."""
+    start = with_champion()
+    start.version(2, qa="second")
+    start.version(3, qa="third")
+    begun, judged = len(start.events(AliasMoved)), len(start.events(PromotionJudged))
+    choose = random.Random(27)
+    for _ in range(int(os.environ.get("GANGLINE_RACES", "100"))):
+        run = deepcopy(start)
+        steps: list[Callable[[], object]] = [
+            partial(run.promote, 2, expected=1),
+            partial(run.promote, 3, expected=1),
+            partial(run.compare_one, choose, 100, 10),
+            partial(run.compare_one, choose, 100, 10),
+        ]
+        choose.shuffle(steps)
+        for step in steps:
+            step()
+        run.tick(601)
+        assert len(run.events(AliasMoved)) - begun == 1
+        verdicts = [one.verdict for one in run.events(PromotionJudged)][judged:]  # type: ignore[attr-defined]
+        assert verdicts.count(Verdict.PASS) == 1
+        assert len(verdicts) + len(run.events(RegistryRefused)) == 2
