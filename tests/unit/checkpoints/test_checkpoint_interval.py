@@ -33,6 +33,7 @@ from gangline_schemas.events.checkpoints import AttemptEnded, IntervalAdvised
 from gangline_schemas.events.faults import CheckpointRequested
 from gangline_schemas.events.scheduling import ReleaseReason
 from gangline_schemas.limits import MAX_GANG_GPUS, SECONDS_MAX
+from gangline_schemas.resources import Resources
 from support.builders.checkpoints import (
     JOB,
     allocated,
@@ -316,6 +317,19 @@ def test_what_counts_as_a_failure(reason: ReleaseReason, failed: bool) -> None:
     run = running()
     run.feed(released(reason=reason))
     assert run.state.failures.count == float(failed)
+
+
+@pytest.mark.parametrize("cpus", [None, 4])
+def test_a_failure_without_gpus_says_nothing_of_their_rate(cpus: int | None) -> None:
+    run, gang = checkpoint_run(), allocated()
+    if cpus is not None:
+        need = Resources.model_validate({"gpus": 0, "cpus": cpus, "memory_gb": 1, "nodes": 2})
+        spec = gang.spec.model_copy(update={"resources": need})
+        gang = gang.model_copy(update={"spec": spec})
+    run.feed(gang)
+    run.feed(released(1, ReleaseReason.RESTARTING))
+    assert run.state.jobs[JOB].failures.count == 1
+    assert run.state.failures.count == (1 if cpus is None else 0)
 
 
 def test_a_restart_that_a_user_asked_for_is_no_failure() -> None:

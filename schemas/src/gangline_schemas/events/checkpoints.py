@@ -58,6 +58,9 @@ class AttemptNoted(Event):
     full_every: int = Field(
         default=1, ge=1, le=1000, description="Each so many of its saves one is written whole."
     )
+    cpu_only: bool = Field(
+        default=False, description="It has no GPUs, and its failures say nothing of their rate."
+    )
 
 
 class AttemptEnded(Event):

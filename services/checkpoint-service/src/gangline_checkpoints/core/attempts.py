@@ -54,6 +54,7 @@ def note(plan: CheckpointPlan, event: GangAllocated, at: datetime) -> None:
         full_every=event.spec.checkpoint.full_every,
         validates=_validated(event),
         spec=None if event.spec.checkpoint.promote == "off" else event.spec,
+        cpu_only=event.spec.resources.gpus == 0,
     )
     advised = advice.of_attempt(state, noted)
     plan.add(job_id, noted)

@@ -134,7 +134,7 @@ def _(state: CheckpointState, event: AttemptNoted, _at: datetime) -> None:
     job.allocated_at, job.advised_s, job.suspected_at = event.allocated_at, None, None
     job.prefix, job.keep, job.resume = event.prefix, event.keep, event.resume
     job.spec, job.validates = event.spec, event.validates
-    job.full_every = event.full_every
+    job.full_every, job.cpu_only = event.full_every, event.cpu_only
     job.live, job.restored = True, None
     if event.resume is not None and event.resume.job_id == event.job_id:
         job.known = _place(event.resume)
@@ -147,7 +147,8 @@ def _(state: CheckpointState, event: AttemptEnded, at: datetime) -> None:
     job.live, job.ended_at = False, at
     seen = Failures(float(event.failed), event.ran_s * job.world_size / 3600)
     job.failures, job.allocated_at = job.failures.plus(seen), None
-    state.failures = state.failures.plus(seen)
+    if not job.cpu_only:  # the rate is that of GPUs
+        state.failures = state.failures.plus(seen)
     if event.final:
         job.final, job.resume, job.restored = True, None, None
         job.succeeded = event.succeeded

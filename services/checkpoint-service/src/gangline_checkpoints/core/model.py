@@ -84,6 +84,7 @@ class Job:
     - `spec` is set if checkpoints are to be promoted. `requested`: the last one whose
       validation was requested; `commits_since_request` counts the commits since.
     - `validates`: the checkpoint that this run validates, until it is decided.
+    - `cpu_only`: it has no GPUs.
     """
 
     attempt: int = 0
@@ -113,6 +114,7 @@ class Job:
     commits_since_request: int = 0
     requested: StepId | None = None
     validates: CheckpointRef | None = None
+    cpu_only: bool = False
 
     def copied(self) -> Job:
         """Another one that changes by itself. Open and kept checkpoints are only replaced."""
