@@ -11,9 +11,10 @@ import pytest
 
 from gangline.commands import replay
 from gangline.errors import CliError, ExitCode
-from gangline.replay.at_time import cluster_at
+from gangline.replay.at_time import cluster_at, cluster_of
 from gangline_bus import kafka
 from gangline_bus.codec import encode
+from gangline_bus.fold import Folded
 from gangline_bus.memory import Broker, MemoryBus
 from gangline_bus.ports import BusUnavailable
 from gangline_bus.topics import TopicNames, create_topics
@@ -279,3 +280,14 @@ def test_a_bus_that_is_away(
     assert ran.code == ExitCode.TOOL_ERROR
     assert "no broker answers" in ran.err
     assert "Traceback" not in ran.err
+
+
+def test_jobs_without_gpus_are_in_the_queue_and_run_with_their_nodes() -> None:
+    cluster = Cluster(node("n1", 2, cpus=8, ports=tuple(range(7001, 7020))))
+    for name in ("runs", "waits"):
+        cluster.submit(name, resources={"gpus": 0, "cpus": 5, "memory_gb": 1})
+    past = cluster_of(Folded(cluster.state, next_seq=len(cluster.log)), cluster.now)
+    shown = {job.job_id: (job.position, [part.node_id for part in job.allocation], job.gpus)
+             for job in past.jobs}  # fmt: skip
+    assert shown == {"runs": (None, ["n1"], 0), "waits": (1, [], 0)}
+    assert [(one.gpus_used, one.jobs) for one in past.nodes] == [(0, ("runs",))]

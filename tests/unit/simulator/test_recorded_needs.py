@@ -206,3 +206,23 @@ def test_a_restore_is_work_that_was_wanted_again() -> None:
     cluster.exit("a")
     need = read_recording(written(cluster)).needs["a"]
     assert (need.work_s, need.failures) == (500.0, ())
+
+
+def test_jobs_without_gpus_are_left_out_and_change_no_other() -> None:
+    """They stop for the gang, which the log has as it would be without them."""
+    logs = []
+    for without in (False, True):
+        cluster = Cluster(node("n1", 2, cpus=8, ports=tuple(range(7001, 7020))))
+        if without:
+            need = {"gpus": 0, "cpus": 6, "memory_gb": 1}
+            cluster.submit("prepare", resources=need)
+            cluster.start("prepare")
+        cluster.tick(60)
+        cluster.run("gang", 2, resources={"gpus": 2, "cpus_per_gpu": 4})
+        assert ("prepare" in cluster.state.cpu_pending) == without
+        cluster.tick(600)
+        cluster.exit("gang")
+        logs.append(written(cluster))
+    plain, mixed = (read_recording(log) for log in logs)
+    assert (set(mixed.needs), mixed.needs) == ({"gang"}, plain.needs)
+    assert len(mixed.inputs) == len(plain.inputs)
