@@ -26,6 +26,8 @@ def test_a_new_team_needs_a_limit(gangline: Runner, stub: Stub) -> None:
         "surplus": None,
         "gpu_types": [],
         "gpu_hours_per_month": None,
+        "cpu_limit": None,
+        "cpu_hours_per_month": None,
         "job_limit": 10_000,
     }, "others stay"
 
@@ -35,27 +37,32 @@ def test_the_fields_of_the_tree_are_set_and_cleared(gangline: Runner, stub: Stub
         "weight": 2.0,
         "surplus": "reclaim_by_weight",
         "gpu_hours_per_month": 500.0,
+        "cpu_limit": 64.5,
+        "cpu_hours_per_month": 900.0,
         "job_limit": 50,
     }
     types = [{"gpu_type": "h100", "gpu_limit": 32}, {"gpu_type": "a100", "gpu_limit": None}]
     tree = {"parent": "lab", "gpu_types": types} | limits
     stub.on("PUT", "/v1/teams/nlp", TEAM | tree)
     options = ("--parent", "lab", "--weight", "2", "--gpu-types", "h100=32,a100")
-    options += ("--surplus", "reclaim_by_weight")
+    options += ("--surplus", "reclaim_by_weight", "--cpu-limit", "64.5", "--cpu-hours", "900")
     assert (
         gangline("teams", "set", "nlp", *options, "--gpu-hours", "500", "--job-limit", "50").code
         == 0
     )
     stub.on("GET", "/v1/teams", {"teams": [TEAM | tree]})
-    cleared = ("--parent", "-", "--gpu-types", "-", "--gpu-hours", "0")
+    cleared = ("--parent", "-", "--gpu-types", "-", "--gpu-hours", "0", "--cpu-limit", "-")
     assert gangline("teams", "set", "nlp", *cleared).code == 0
     first, second = stub.bodies("PUT", "/v1/teams/nlp")
     assert {key: first[key] for key in tree} == tree
     nothing = {"parent": None, "gpu_types": [], "gpu_hours_per_month": None, "weight": 2.0}
     nothing |= {"job_limit": 50, "surplus": "reclaim_by_weight"}
+    nothing |= {"cpu_limit": None, "cpu_hours_per_month": 900.0}
     assert {key: second[key] for key in tree} == nothing
     bad = gangline("teams", "set", "nlp", "--gpu-types", "h100=many")
     assert (bad.code, "'h100=many' is no GPU model" in bad.err) == (2, True)
+    bad = gangline("teams", "set", "nlp", "--cpu-limit", "many")
+    assert (bad.code, "'many' is no number of CPUs" in bad.err) == (2, True)
 
 
 def test_data_is_approved_withdrawn_and_listed(gangline: Runner, stub: Stub) -> None:

@@ -141,6 +141,12 @@ def teams_set(
     gpu_hours: Annotated[
         float | None, typer.Option(min=0, help="Budget per UTC month; 0: none.")
     ] = None,
+    cpu_limit: Annotated[
+        str | None, typer.Option(metavar="CPUS", help="CPUs of jobs without GPUs; '-': all.")
+    ] = None,
+    cpu_hours: Annotated[
+        float | None, typer.Option(min=0, help="Their budget per UTC month; 0: none.")
+    ] = None,
     job_limit: Annotated[int | None, typer.Option(min=1, help="Unfinished jobs at once.")] = None,
 ) -> None:
     """Create a team, or change the limits that are given."""
@@ -158,6 +164,8 @@ def teams_set(
         surplus=old.surplus if surplus is None else _unless_cleared(surplus),
         gpu_types=old.gpu_types if gpu_types is None else _types(gpu_types),
         gpu_hours_per_month=old.gpu_hours_per_month if gpu_hours is None else gpu_hours or None,
+        cpu_limit=old.cpu_limit if cpu_limit is None else _cpus(cpu_limit),
+        cpu_hours_per_month=old.cpu_hours_per_month if cpu_hours is None else cpu_hours or None,
         job_limit=old.job_limit if job_limit is None else job_limit,
     )
     session.out.listing([now], _teams({}), "", result=now)
@@ -165,6 +173,17 @@ def teams_set(
 
 def _unless_cleared(text: str) -> str | None:
     return None if text == _CLEARED else text
+
+
+def _cpus(text: str) -> float | None:
+    """A number of CPUs; None if it is cleared. Raises CliError."""
+    if text == _CLEARED:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        message = f"--cpu-limit: {text!r} is no number of CPUs"
+        raise CliError(message, "write a number, or '-' for all", ExitCode.USAGE) from None
 
 
 def _types(text: str) -> list[GpuTypeLimit]:

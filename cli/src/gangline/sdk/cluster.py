@@ -63,6 +63,8 @@ class Cluster(Calls):
         surplus: str | None = None,
         gpu_types: Sequence[GpuTypeLimit] = (),
         gpu_hours_per_month: float | None = None,
+        cpu_limit: float | None = None,
+        cpu_hours_per_month: float | None = None,
         job_limit: int = 10_000,
     ) -> Team:
         """Create a team, or change all its limits: what is not given is set to its default."""
@@ -75,6 +77,8 @@ class Cluster(Calls):
             "surplus": surplus,
             "gpu_types": [item.model_dump() for item in gpu_types],
             "gpu_hours_per_month": gpu_hours_per_month,
+            "cpu_limit": cpu_limit,
+            "cpu_hours_per_month": cpu_hours_per_month,
             "job_limit": job_limit,
         }
         return self._read(Team, "PUT", f"/v1/teams/{path_id(team)}", body=body)
