@@ -115,10 +115,10 @@ def exited(run: Run, job: str = "s-t0") -> list[Event]:
     )  # fmt: skip
 
 
-def failed(run: Run, kind: FailureClass) -> list[Event]:
+def failed(run: Run, kind: FailureClass, action: str = "fail") -> list[Event]:
     return run.feed(
         GangFailed(
-            job_id="s-t0", attempt=1, cause=FailureCause.USER_ERROR, action="fail",
+            job_id="s-t0", attempt=1, cause=FailureCause.USER_ERROR, action=action,
             message="why", restarts_used=0, restarts_max=3, failed_at=run.now, failure_class=kind,
         )
     )  # fmt: skip
@@ -252,6 +252,24 @@ def test_a_value_that_is_not_finite_ends_the_trial_there() -> None:
     found = only(run, TrialPruned)
     assert (found.reason, found.step) == (PruneReason.NOT_FINITE, 10)
     assert only(run, TrialJobStopRequested).job_id == "s-t0"
+
+
+@pytest.mark.parametrize("policy", [False, True])
+def test_a_loss_that_is_not_finite_ends_the_trial_unless_the_job_has_a_policy(
+    *, policy: bool
+) -> None:
+    job: dict[str, Any] = {"run": "x", "resources": {"gpus": 2}}
+    if policy:
+        job["training"] = {"on_nan": {"skip": 3}}
+    run = begun(job=job)
+    allocated(run)
+    verdict = failed(run, FailureClass.NAN, action="restart")
+    assert bool(verdict) is not policy
+    if policy:
+        failed(run, FailureClass.NAN)
+    assert only(run, TrialPruned).reason is PruneReason.NOT_FINITE
+    assert only(run, TrialJobStopRequested).job_id == "s-t0"
+    assert run.state.studies["s"].failed == 0
 
 
 def test_steps_that_are_repeated_after_a_restart_are_not_measured_again() -> None:

@@ -20,6 +20,7 @@ from gangline_schemas.events.quota import JobRejected, RequestRefused
 from gangline_schemas.events.scheduling import GangAllocated, GangReleased, JobStateChanged
 from gangline_schemas.events.studies import (
     EndReason,
+    PruneReason,
     StudyEnding,
     TrialCharged,
     TrialCompleted,
@@ -92,6 +93,12 @@ def _take(  # noqa: C901, PLR0912 - a dispatch by type
         case JobStateChanged(state=state, reason=reason):
             if state.terminal and trial.live:
                 _job_ended(plan, job, trial, state, reason, at)
+        case GangFailed(failure_class=FailureClass.NAN, action=action, attempt=attempt):
+            if attempt >= trial.attempt and trial.phase in {Phase.RUNNING, Phase.WAITING}:
+                policy = plan.state.studies[job.study_id].spec.job.get("training")
+                if action == "fail" or policy is None:  # else the job tries as its policy says
+                    why_pruned = PruneReason.NOT_FINITE
+                    measuring.prune(plan, job.study_id, job.number, why_pruned)
         case GangFailed(action="fail", attempt=attempt):
             if attempt >= trial.attempt and trial.phase in {Phase.RUNNING, Phase.WAITING}:
                 oom = event.failure_class is FailureClass.OUT_OF_MEMORY
