@@ -15,7 +15,7 @@ from support.fixtures.platform import RunningPlatform
 
 FILE = Path(__file__).parents[2] / "examples" / "pipeline" / "pipeline.yaml"
 SNAPSHOT = "numbers-1@xxh3-" + "5" * 32
-WAIT_S = 90.0
+WAIT_S = 240.0
 
 
 def states(run: RunDetails) -> dict[str, str]:

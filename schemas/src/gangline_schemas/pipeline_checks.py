@@ -13,9 +13,11 @@ from zoneinfo import ZoneInfo
 from gangline_schemas.base import FieldError
 from gangline_schemas.pipeline_file import MAX_INSTANCES, PipelineSpec, Step
 from gangline_schemas.pipeline_when import clauses
-from gangline_schemas.placeholders import named_in
+from gangline_schemas.placeholders import BEST, named_in
 
 TRIGGER_VALUES = ("trigger.kind", "trigger.subject", "trigger.snapshot")
+BEST_VALUE = "best"
+"""Of a study, in conditions: the value of its best trial."""
 RUN_VALUES = ("run.id", "run.pipeline")
 
 
@@ -49,6 +51,8 @@ def _reference(
     step = spec.steps.get(owner)
     if step is None:
         yield place, f"there is no step {owner}{_near(owner, spec.steps)}"
+    elif step.study is not None and output == BEST_VALUE and place.endswith(".when"):
+        return
     elif output not in step.outputs:
         known = ", ".join(step.outputs) or "none"
         yield place, f"step {owner} has no output {output}; its outputs are: {known}"
@@ -71,7 +75,8 @@ def _condition(spec: PipelineSpec, place: str, step: Step) -> Iterator[tuple[str
             continue
         wrong = [*_reference(spec, f"{place}.when", clause.step, clause.name)]
         yield from wrong
-        if not wrong and spec.steps[clause.step].outputs[clause.name] != "score":
+        kind = spec.steps[clause.step].outputs.get(clause.name, "score") if not wrong else ""
+        if not wrong and kind != "score":
             way_out = f"declare it as out: {{{clause.name}: score}}"
             yield f"{place}.when", f"{clause.step}.{clause.name} is no score; {way_out}"
 
@@ -103,12 +108,24 @@ def _placeholders(spec: PipelineSpec) -> Iterator[tuple[str, str]]:
     for name, step in spec.steps.items():
         fields = {f"item.{key}" for item in step.each if isinstance(item, dict) for key in item}
         own = known | ({"item", "index"} | fields if step.each else set())
-        for field, given in named_in(step.job):
-            if given not in own:
+        for field, given in named_in(step.job) if step.job is not None else ():
+            if given.startswith(BEST):
+                yield from _best(spec, f"steps.{name}.job.{field}", given)
+            elif given not in own:
                 yield (
                     f"steps.{name}.job.{field}",
                     f"there is no value {given!r}; known are {', '.join(sorted(own))}",
                 )
+
+
+def _best(spec: PipelineSpec, place: str, given: str) -> Iterator[tuple[str, str]]:
+    owner, _, parameter = given.removeprefix(BEST).partition(".")
+    step = spec.steps.get(owner)
+    if step is None or step.study is None:
+        studies = ", ".join(name for name, one in spec.steps.items() if one.study) or "none"
+        yield place, f"{given}: there is no step {owner} with a study; there are: {studies}"
+    elif parameter not in step.study.space:
+        yield place, f"{given}: the study has no {parameter}{_near(parameter, step.study.space)}"
 
 
 def _triggers(spec: PipelineSpec) -> Iterator[tuple[str, str]]:

@@ -23,7 +23,10 @@ from gangline_schemas.base import Identifier, Model
 from gangline_schemas.events.faults import FailureCause
 from gangline_schemas.job import JobSpec
 from gangline_schemas.limits import INT53_MAX, Label, MetricValue
+from gangline_schemas.models import ModelName
 from gangline_schemas.pipeline_when import MAX_WHEN_CHARS, WhenError, clauses
+from gangline_schemas.placeholders import best_named
+from gangline_schemas.study_file import StudySpec
 
 MAX_STEPS = 1000
 MAX_ITEMS = 500
@@ -64,9 +67,10 @@ class StepRetry(Model):
 
 
 class Step(Model):
-    """One step: a job, its inputs and outputs."""
+    """One step: a job or a study, its inputs and outputs."""
 
-    job: JobSpec
+    job: JobSpec | None = None
+    study: StudySpec | None = Field(default=None, description="In place of a job.")
     inputs: dict[OutputName, Reference] = Field(
         default_factory=dict, max_length=64, validation_alias=AliasChoices("in", "inputs")
     )
@@ -97,15 +101,19 @@ class Step(Model):
         return text
 
     @model_validator(mode="after")
-    def _one_place_to_resume_from(self) -> Self:
-        if self.resume is not None and self.job.resume_from is not None:
+    def _one_job_or_study(self) -> Self:
+        if (self.job is None) == (self.study is None):
+            raise ValueError("give exactly one of job and study")
+        if self.study is not None and (self.outputs or self.each or self.resume):
+            raise ValueError("a study has no out, each and resume: its best trial is its result")
+        if self.resume is not None and self.job is not None and self.job.resume_from is not None:
             raise ValueError("give resume (a step) or job.resume_from (a run), not both")
         return self
 
     @field_validator("job")
     @classmethod
-    def _artifacts_are_the_steps(cls, job: JobSpec) -> JobSpec:
-        if job.artifacts is not None:
+    def _artifacts_are_the_steps(cls, job: JobSpec | None) -> JobSpec | None:
+        if job is not None and job.artifacts is not None:
             raise ValueError("artifacts: leave it out; the step's in and out say it")
         return job
 
@@ -114,6 +122,7 @@ class Step(Model):
         """The steps that must end before this one, in the order of the file."""
         named = [reference.partition(".")[0] for reference in self.inputs.values()]
         named += [self.resume] if self.resume is not None else []
+        named += [*best_named(self.job)] if self.job is not None else []
         if self.when is not None:
             named += [name for clause in clauses(self.when) if (name := clause.step) is not None]
         return tuple(dict.fromkeys([*named, *self.after]))
@@ -130,7 +139,7 @@ class Trigger(Model):
     schedule: str | None = Field(
         default=None, min_length=9, max_length=256, description="Five fields of cron: `0 3 * * *`."
     )
-    drift: Identifier | None = Field(default=None, description="The registered model that drifts.")
+    drift: ModelName | None = Field(default=None, description="The registered model that drifts.")
     zone: str = Field(default="UTC", max_length=64, description="Of the schedule.")
     catch_up: Literal["last", "all", "none"] = Field(
         default="last", description="Of times that were missed: the last one, all, or none."
@@ -197,17 +206,23 @@ class PipelineSpec(Model):
     @model_validator(mode="after")
     def _the_team_is_one(self) -> Self:
         for name, step in self.steps.items():
-            if step.job.team != self.team:
-                raise ValueError(f"steps.{name}.job.team: must be the pipeline's, {self.team}")
+            kind, part = ("job", step.job) if step.job is not None else ("study", step.study)
+            if part is not None and part.team != self.team:
+                raise ValueError(f"steps.{name}.{kind}.team: must be the pipeline's, {self.team}")
         return self
 
 
 def _with_names(step: Any, name: Any, pipeline: Mapping[str, Any]) -> Any:
-    job = step.get("job") if isinstance(step, dict) else None
-    if not isinstance(job, dict):
+    if not isinstance(step, dict):
         return step
     given = {"name": name, "team": pipeline.get("team")}
-    return {**step, "job": {**{key: one for key, one in given.items() if one is not None}, **job}}
+    known = {key: one for key, one in given.items() if one is not None}
+    named = {
+        kind: {**known, **step[kind]}
+        for kind in ("job", "study")
+        if isinstance(step.get(kind), dict)
+    }
+    return {**step, **named}
 
 
 def named_in_file(field: str) -> str:

@@ -15,7 +15,9 @@ from typing import Any
 
 from gangline_schemas.job import JobSpec
 
-_PLACEHOLDER = re.compile(r"\$\{\{\s*([a-z0-9_.-]*)\s*\}\}")
+_PLACEHOLDER = re.compile(r"\$\{\{\s*([A-Za-z0-9_.-]*)\s*\}\}")
+BEST = "best."
+"""`${{ best.STEP.NAME }}`: a parameter of the best trial of a step that is a study."""
 FIELDS = ("command", "run", "env", "hyperparameters", "data_snapshot", "purpose")
 
 
@@ -34,6 +36,13 @@ def named_in(job: JobSpec) -> Iterator[tuple[str, str]]:
         for text in _texts(getattr(job, field)):
             for name in _PLACEHOLDER.findall(text):
                 yield field, name
+
+
+def best_named(job: JobSpec) -> Iterator[str]:
+    """The steps whose best trial a job names."""
+    for _, name in named_in(job):
+        if name.startswith(BEST):
+            yield name.removeprefix(BEST).partition(".")[0]
 
 
 def replaced(job: JobSpec, values: Mapping[str, Any]) -> JobSpec:

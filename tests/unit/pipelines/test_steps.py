@@ -13,11 +13,15 @@ from gangline_schemas.events.pipelines import (
     RunEnded,
     StepEnded,
     StepJobRequested,
+    StepStudyRequested,
+    StepStudyStopRequested,
 )
 from gangline_schemas.events.quota import JobRejected
 from gangline_schemas.events.scheduling import GangReleased, ResumePointChanged
+from gangline_schemas.events.studies import BestTrial, StudyEnded
 from gangline_schemas.events.workers import StepOutputWritten
 from gangline_schemas.job import JobState
+from gangline_schemas.pipeline_file import PipelineSpec
 from support.builders.pipelines import (
     TEAM,
     PipelineRun,
@@ -364,3 +368,61 @@ def test_a_step_that_left_no_checkpoint_fails_if_another_starts_from_it() -> Non
     world.tick(600)
     assert world.states(run)["train"] == "failed"
     assert "no committed checkpoint" in world.run(run).reason
+
+
+STUDY = {
+    "objective": {"metric": "loss"},
+    "space": {"lr": {"type": "float", "low": 0.1, "high": 1.0}},
+    "job": {"command": ["train", "${{ lr }}"], "resources": {"gpus": 1}},
+}
+
+
+def with_study() -> PipelineSpec:
+    steps = {
+        "prepare": {"job": job("prepare"), "out": ["tokens"]},
+        "search": {"study": STUDY, "in": {"data": "prepare.tokens"}},
+        "train": {
+            "job": job("train", "${{ best.search.lr }}"), "when": "search.best < 3", "out": ["m"],
+        },
+        "export": {"resume": "search", "job": job("export"), "out": ["m"]},
+    }  # fmt: skip
+    return PipelineSpec.model_validate({"name": "p", "team": TEAM, "steps": steps})
+
+
+def test_a_step_may_be_a_study_whose_best_trial_is_its_result() -> None:
+    world = PipelineRun()
+    world.apply(with_study())
+    run = world.begin()
+    world.succeed()
+    (asked,) = world.events(StepStudyRequested)
+    assert isinstance(asked, StepStudyRequested)
+    tokens = world.step(run, "prepare").outputs["tokens"].digest
+    assert asked.spec.job["artifacts"] == {"inputs": {"data": tokens}, "outputs": {}}
+    best = BestTrial(number=3, parameters={"lr": 0.25}, value=2.5, job_id="s-t3")
+    ended = StudyEnded(study_id=asked.study_id, reason="trials", best=best)
+    world.feed(ended)
+    assert world.feed(ended) == []
+    train, export = world.jobs.values()
+    assert train.spec.command == ("train", "0.25")
+    assert export.spec.resume_from == "s-t3"
+    world.finish()
+    assert world.run(run).state == "succeeded"
+    world.take_over()
+
+
+def test_a_study_without_a_result_fails_its_step_and_a_cancelled_run_stops_it() -> None:
+    world = PipelineRun()
+    world.apply(with_study())
+    run = world.begin()
+    world.succeed()
+    (asked,) = world.events(StepStudyRequested)
+    world.feed(StudyEnded(study_id=asked.study_id, reason="failed"))  # type: ignore[attr-defined]
+    assert world.states(run)["search"] == "failed"
+    again = world.begin()
+    world.check()
+    world.feed(RunCancelRequested(team=TEAM, run_id=again, user="ada"))
+    (stopping,) = world.events(StepStudyStopRequested)
+    second = world.events(StepStudyRequested)[-1]
+    assert stopping.study_id == second.study_id  # type: ignore[attr-defined]
+    world.feed(StudyEnded(study_id=second.study_id, reason="stopped"))  # type: ignore[attr-defined]
+    assert world.run(again).state == "cancelled"

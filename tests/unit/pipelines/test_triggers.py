@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gangline_schemas.events.model_requests import SnapshotProfiled
 from gangline_schemas.events.pipeline_requests import (
     PipelinePauseRequested,
     PipelineRemoveRequested,
@@ -22,8 +24,9 @@ from gangline_schemas.events.pipelines import (
     RunStarted,
     TimesMissed,
 )
+from gangline_schemas.events.registry import DriftFound
 from gangline_schemas.job import JobState
-from support.builders.pipelines import TEAM, PipelineRun, changed, pipeline
+from support.builders.pipelines import TEAM, PipelineRun, changed, job, pipeline
 
 NEW_TEXT = {"new-text": {"snapshot": "web-*"}}
 
@@ -271,3 +274,35 @@ def test_requests_that_cannot_be_done_are_refused_with_the_reason(
     (refused,) = world.feed(request_)
     assert isinstance(refused, PipelineRequestRefused)
     assert words in refused.reason
+
+
+def drift(version: int, snapshot: str = "web@xxh3-" + "7" * 32, model: str = "lm") -> DriftFound:
+    example = Path(__file__).parents[3] / "schemas" / "examples" / "drift.found.json"
+    found = DriftFound.model_validate_json(example.read_text())
+    return found.model_copy(update={"version": version, "snapshot": snapshot, "model": model})
+
+
+def test_drift_of_a_model_starts_one_run_for_each_version_and_snapshot() -> None:
+    world = PipelineRun()
+    steps = {"a": {"job": job("a", "${{ trigger.snapshot }}"), "out": ["x"]}}
+    world.apply(pipeline(steps, triggers={"drifted": {"drift": "lm"}}))
+    world.feed(drift(1))
+    (requested,) = world.jobs.values()
+    assert requested.spec.command[1] == "web@xxh3-" + "7" * 32
+    for found in (drift(1), drift(1, model="other"), drift(2), drift(2)):
+        world.finish()
+        world.feed(found)
+    world.finish()
+    assert [event.cause.kind for event in started(world)] == ["drift", "drift"]
+
+
+def test_a_profile_of_a_snapshot_is_news_of_it_too() -> None:
+    world = PipelineRun()
+    world.apply(one_step(triggers=NEW_TEXT))
+    example = Path(__file__).parents[3] / "schemas" / "examples" / "snapshot.profiled.json"
+    profiled = SnapshotProfiled.model_validate_json(example.read_text())
+    profiled = profiled.model_copy(update={"team": TEAM, "snapshot": snapshot(1).snapshot})
+    world.feed(profiled)
+    world.finish()
+    assert world.feed(snapshot(1)) == []
+    assert len(started(world)) == 1

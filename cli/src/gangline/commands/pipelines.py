@@ -263,6 +263,10 @@ def _counts(run: PipelineRun) -> str:
     return ", ".join(f"{run.steps[name]} {name}" for name in _ORDER if run.steps.get(name))
 
 
+def _job(step: StepRow) -> str:
+    return step.study_id or ("" if step.hit else step.job_id) or NONE
+
+
 def _took(step: StepRow) -> str:
     if step.started_at is None or step.ended_at is None or step.hit:
         return NONE
@@ -274,7 +278,7 @@ _STEPS: tuple[Column[StepRow], ...] = (
     Column("STATE", lambda one: one.state),
     Column("TOOK", _took, right=True),
     Column("TRIES", lambda one: str(one.tries or NONE), right=True),
-    Column("JOB", lambda one: (one.job_id if not one.hit else "") or NONE, flexible=True),
+    Column("JOB", _job, flexible=True),
     Column("WHY", lambda one: one.reason or one.why or NONE, flexible=True),
 )
 

@@ -128,6 +128,7 @@ class StepRow(Answer):
     why: str = Field(description="Why it is a hit of the cache, or runs.")
     hit: str = Field(description="The run that made its outputs; empty: this one.")
     job_id: str = Field(description="Its last job; empty: none.")
+    study_id: str = Field(default="", description="Its last study, if it is one.")
     tries: int
     reason: str
     outputs: list[StepOutput]

@@ -9,18 +9,28 @@ from gangline_schemas.limits import User
 from gangline_schemas.study_file import StudyId, StudySpec
 
 
-class StudySubmitted(Event):
-    """Run this study. The same `study_id` again with the same spec is the same request."""
+class StudyRequest(Event):
+    """The base of all requests to run a study. The same `study_id` and spec are one request."""
 
-    type: ClassVar[str] = "study.submitted"
     study_id: StudyId
     spec: StudySpec
     user: User = "unknown"
 
 
-class StudyStopRequested(Event):
+class StudyStopRequest(Event):
+    """The base of all requests to end a study."""
+
+    study_id: StudyId
+    user: User = "unknown"
+
+
+class StudySubmitted(StudyRequest):
+    """Run this study. The same `study_id` again with the same spec is the same request."""
+
+    type: ClassVar[str] = "study.submitted"
+
+
+class StudyStopRequested(StudyStopRequest):
     """End this study: no trial starts any more, and those that run are stopped."""
 
     type: ClassVar[str] = "study.stop.requested"
-    study_id: StudyId
-    user: User = "unknown"

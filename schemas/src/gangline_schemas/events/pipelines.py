@@ -8,8 +8,10 @@ from pydantic import Field, StringConstraints
 
 from gangline_schemas.artifacts import Artifact, DigestHex, OutputName
 from gangline_schemas.base import Event, Identifier, Model, Timestamp
+from gangline_schemas.events.automation import StudyRequest, StudyStopRequest
 from gangline_schemas.events.faults import FailureCause
 from gangline_schemas.events.requests import JobRequest, JobStopRequest
+from gangline_schemas.events.studies import BestTrial
 from gangline_schemas.limits import (
     Amount,
     Few,
@@ -211,6 +213,33 @@ class StepJobStopRequested(JobStopRequest):
     type: ClassVar[str] = "step.job.stop.requested"
     run_id: Identifier
     step: Identifier
+
+
+class StepStudyRequested(StudyRequest):
+    """A step's study; the studies service runs it as if it had been submitted."""
+
+    type: ClassVar[str] = "step.study.requested"
+    run_id: Identifier
+    step: Identifier
+    tries: Few = Field(ge=1)
+
+
+class StepStudyStopRequested(StudyStopRequest):
+    """A step's study must end, since its run does."""
+
+    type: ClassVar[str] = "step.study.stop.requested"
+    run_id: Identifier
+    step: Identifier
+
+
+class StepStudyEnded(Event):
+    """A step's study has ended; `best` is its result."""
+
+    type: ClassVar[str] = "pipeline.step.study.ended"
+    run_id: Identifier
+    step: Identifier
+    study_id: Identifier
+    best: BestTrial | None = None
 
 
 class StepOutputNoted(Event):

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from gangline_schemas.base import Event, Timestamp
+from gangline_schemas.base import Event, Identifier, Model, Timestamp
 from gangline_schemas.events.requests import JobRequest, JobStopRequest
 from gangline_schemas.events.trials import TRIAL_METRICS
 from gangline_schemas.job import JobState
@@ -107,12 +107,22 @@ class StudyEnding(Event):
     request_source: RequestCeSource = ""
 
 
+class BestTrial(Model):
+    """The best completed trial by the first objective."""
+
+    number: TrialNumber
+    parameters: Parameters
+    value: MetricValue
+    job_id: Identifier = Field(description="Its last job.")
+
+
 class StudyEnded(Event):
     """All trials of the study have ended, and their jobs too."""
 
     type: ClassVar[str] = "study.ended"
     study_id: StudyId
     reason: EndReason
+    best: BestTrial | None = None
 
 
 class _OfTrial(Event):

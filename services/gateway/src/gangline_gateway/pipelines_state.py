@@ -14,7 +14,7 @@ from gangline_pipelines.core.decide import PipelineDecider
 from gangline_pipelines.core.graph import Instance
 from gangline_pipelines.core.model import Pipeline as PipelineFacts
 from gangline_pipelines.core.model import Queued, Run, StepRun
-from gangline_pipelines.core.naming import run_id
+from gangline_pipelines.core.naming import run_id, study_id
 from gangline_pipelines.core.snapshot import codec
 from gangline_pipelines.core.state import (
     PipelineState,
@@ -146,7 +146,7 @@ def run_row(state: PipelineState, run: Run) -> PipelineRun:
 def run_details(state: PipelineState, run: Run) -> RunDetails:
     """A run with its steps."""
     graph = graph_of_run(state, run)
-    rows = [_step(graph.instances[name], step) for name, step in steps_of(state, run)]
+    rows = [_step(run.run_id, graph.instances[name], step) for name, step in steps_of(state, run)]
     row = run_row(state, run)
     values = {name: getattr(row, name) for name in PipelineRun.model_fields}
     return RunDetails(**values, step_rows=rows)
@@ -157,12 +157,14 @@ def step_why(state: PipelineState, run: Run, name: str) -> StepWhy | None:
     step = state.steps.get(step_key(run.run_id, name))
     if step is None:
         return None
-    row = _step(graph_of_run(state, run).instances[name], step)
+    row = _step(run.run_id, graph_of_run(state, run).instances[name], step)
     values = {name: getattr(row, name) for name in StepRow.model_fields}
     return StepWhy(**values, key=step.key, parts=dict(step.parts))
 
 
-def _step(instance: Instance, step: StepRun) -> StepRow:
+def _step(run_id: str, instance: Instance, step: StepRun) -> StepRow:
+    known = instance.spec.study is not None and step.tries > 0
+    study = study_id(run_id, instance.name, step.tries) if known else ""
     return StepRow(
         name=instance.name,
         step=instance.step,
@@ -171,7 +173,8 @@ def _step(instance: Instance, step: StepRun) -> StepRow:
         needs=list(instance.needs),
         why=step.why,
         hit=step.hit,
-        job_id=step.job_id,
+        job_id=step.job_id if step.job_id != study else "",
+        study_id=study,
         tries=step.tries,
         reason=step.reason,
         outputs=[

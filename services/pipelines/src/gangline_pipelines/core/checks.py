@@ -23,7 +23,7 @@ def problems(spec: PipelineSpec) -> list[FieldError]:
         if wrong is not None:
             found.append(FieldError(field=f"triggers.{name}.schedule", message=wrong))
     for name, step in spec.steps.items():
-        unsupported = cannot_do(step.job)
+        unsupported = cannot_do(step.job) if step.job is not None else None
         if unsupported is not None:
             found.append(FieldError(field=f"steps.{name}.job", message=unsupported))
     return found

@@ -1,7 +1,8 @@
 """The decisions of the pipelines service.
 
 1. requests: pipelines are configured, runs begin, end and continue (asked.py); new snapshots.
-2. quota, scheduling, faults, workers: what became of the jobs of steps (facts.py).
+   The registry: drift.
+2. quota, scheduling, faults, workers, studies: the jobs and studies of steps (facts.py).
 3. ticks: schedules, steps that are tried again, limits of time (triggers.py, facts.py).
 4. outcomes of effects: whether the outputs of hits of the cache are in the store.
 
@@ -18,7 +19,7 @@ from gangline_bus.codec import Received
 from gangline_bus.decision import BaseDecider, Decision, EffectDone, Input, Observed, Tick
 from gangline_bus.plan import Plan
 from gangline_pipelines.core import asked, facts, invariants, triggers
-from gangline_pipelines.core.evolve import fold
+from gangline_pipelines.core.evolve_steps import fold
 from gangline_pipelines.core.model import (
     Checked,
     CheckOutputs,
@@ -30,8 +31,10 @@ from gangline_pipelines.core.model import (
 from gangline_pipelines.core.state import Clock, PipelinePlan, PipelineState, spec_of, steps_of
 from gangline_pipelines.core.stepping import advance, stop
 from gangline_schemas.catalog import Topic
+from gangline_schemas.events.model_requests import SnapshotProfiled
 from gangline_schemas.events.pipeline_requests import SnapshotAnnounced
 from gangline_schemas.events.pipelines import CheckDeferred, OutputsChecked
+from gangline_schemas.events.registry import DriftFound
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 2.0, 60.0
 
@@ -42,7 +45,8 @@ class PipelineDecider(BaseDecider[PipelineState, Clock]):
     name = "pipelines"
     log = Topic.PIPELINES
     inputs: tuple[Topic, ...] = (
-        Topic.AUTOMATION, Topic.QUOTA, Topic.SCHEDULING, Topic.FAULTS, Topic.WORKERS,
+        Topic.AUTOMATION, Topic.QUOTA, Topic.SCHEDULING, Topic.FAULTS, Topic.WORKERS, Topic.STUDIES,
+        Topic.REGISTRY,
     )  # fmt: skip
     fold = fold
 
@@ -68,8 +72,10 @@ class PipelineDecider(BaseDecider[PipelineState, Clock]):
                 _checked(plan, item)
             case Received():
                 data = item.envelope.data
-                if isinstance(data, SnapshotAnnounced):
+                if isinstance(data, SnapshotAnnounced | SnapshotProfiled):
                     triggers.on_snapshot(plan, data)
+                elif isinstance(data, DriftFound):
+                    triggers.on_drift(plan, data)
                 elif isinstance(data, asked.PipelineRequest):
                     asked.take(plan, item.envelope)
                 else:

@@ -14,11 +14,15 @@ from gangline_schemas.events.pipelines import (
     StepDeferred,
     StepFailureNoted,
     StepJobEnded,
+    StepJobRequested,
     StepOutputNoted,
     StepSaveNoted,
+    StepStudyEnded,
+    StepStudyRequested,
 )
 from gangline_schemas.events.quota import JobRejected, RequestRefused
 from gangline_schemas.events.scheduling import GangReleased, JobStateChanged, ResumePointChanged
+from gangline_schemas.events.studies import StudyEnded, StudyRefused
 from gangline_schemas.events.workers import StepOutputWritten
 from gangline_schemas.job import JobState
 
@@ -37,11 +41,6 @@ def take(plan: PipelinePlan, event: Event) -> None:
             if event.state.terminal:
                 good = event.state is JobState.SUCCEEDED
                 _ended(plan, event.job_id, succeeded=good, reason=event.reason)
-        case JobRejected():
-            _ended(plan, event.job_id, succeeded=False, reason=event.reason)
-        case RequestRefused():
-            if event.request == "step.job.requested":
-                _ended(plan, event.target, succeeded=False, reason=event.reason)
         case StepOutputWritten():
             _written(plan, event)
         case ResumePointChanged():
@@ -50,6 +49,22 @@ def take(plan: PipelinePlan, event: Event) -> None:
             _failed(plan, event)
         case GangReleased():
             _charged(plan, event)
+        case StudyEnded():
+            _study_ended(plan, event)
+        case JobRejected() | RequestRefused() | StudyRefused():
+            _refused(plan, event)
+        case _:
+            pass
+
+
+def _refused(plan: PipelinePlan, event: JobRejected | RequestRefused | StudyRefused) -> None:
+    match event:
+        case JobRejected():
+            _ended(plan, event.job_id, succeeded=False, reason=event.reason)
+        case RequestRefused(request=StepJobRequested.type):
+            _ended(plan, event.target, succeeded=False, reason=event.reason)
+        case StudyRefused(request=StepStudyRequested.type):
+            _ended(plan, event.study_id, succeeded=False, reason=event.reason)
         case _:
             pass
 
@@ -104,6 +119,19 @@ def _written(plan: PipelinePlan, event: StepOutputWritten) -> None:
     plan.add(run_id, noted)
     if step.job_ended:
         _conclude(plan, run_id, name)
+
+
+def _study_ended(plan: PipelinePlan, event: StudyEnded) -> None:
+    """A study is a success if a trial of it has completed."""
+    place = plan.state.jobs.get(event.study_id)
+    if place is None:
+        return
+    run_id, name = place
+    ended = StepStudyEnded(run_id=run_id, step=name, study_id=event.study_id, best=event.best)
+    plan.add(run_id, ended)
+    good = event.best is not None
+    reason = "" if good else f"no trial of its study completed: {event.reason}"
+    _ended(plan, event.study_id, succeeded=good, reason=reason)
 
 
 def _saved(plan: PipelinePlan, event: ResumePointChanged) -> None:
@@ -172,7 +200,7 @@ def _conclude(plan: PipelinePlan, run_id: str, name: str, *, waited: bool = Fals
     spec = graph_of_run(plan.state, run).instances[name].spec
     if step.job_ended:
         lacking = [output for output in spec.outputs if output not in step.outputs]
-        saves = _resumed(plan, run_id, name)
+        saves = spec.study is None and _resumed(plan, run_id, name)
         if not lacking and saves and step.saved_step is None and waited:
             end_step(plan, run_id, name, "failed", "its job left no committed checkpoint")
         elif not lacking and (not saves or waited):

@@ -9,6 +9,7 @@ from enum import StrEnum
 from gangline_schemas.artifacts import Artifact
 from gangline_schemas.events.faults import FailureCause
 from gangline_schemas.events.pipelines import RunCause
+from gangline_schemas.events.studies import BestTrial
 
 
 class StepState(StrEnum):
@@ -140,6 +141,7 @@ class StepRun:
     - `job_id`: its last job; of a hit, the one that made its outputs. `saved_step`: of its newest
       committed checkpoint, if another step starts from it.
     - `hit`: the run that made its outputs, "" if its own job did. `check`: the check they wait for.
+    - `job_id`: of a study, its id until it has ended, then the job of its `best` trial.
     - `job_ended`: whether its job ended well; None while it has not.
     """
 
@@ -162,6 +164,7 @@ class StepRun:
     gpu_seconds: float = 0.0
     charged: int = 0
     stopping: bool = False
+    best: BestTrial | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
 

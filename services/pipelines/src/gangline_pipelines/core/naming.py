@@ -12,6 +12,7 @@ from gangline_schemas.job import JobSpec
 _MOST = 63
 _NAME_CHARS = 40
 _HASH_CHARS = 12
+_STUDY_CHARS = 34
 _COMMAND = (
     "command", "run", "env", "hyperparameters", "strategy", "parallel", "purpose", "secrets",
     "resume_from",
@@ -41,6 +42,11 @@ def job_id(run: str, step: str, tries: int) -> str:
     if len(whole) <= _MOST:
         return whole
     return f"{whole[:_NAME_CHARS]}-{digest([run, step, tries])[:_HASH_CHARS]}"
+
+
+def study_id(run: str, step: str, tries: int) -> str:
+    """The id of a step's study: shorter, as the ids of its jobs begin with it."""
+    return f"{run[:_STUDY_CHARS]}-{digest([run, step, tries])[:_HASH_CHARS]}"
 
 
 def key_parts(job: JobSpec, inputs: Mapping[str, str]) -> dict[str, str]:

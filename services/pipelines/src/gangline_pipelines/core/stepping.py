@@ -14,8 +14,16 @@ from typing import Any
 from pydantic import ValidationError
 
 from gangline_pipelines.core.graph import Graph, Instance
-from gangline_pipelines.core.model import Run, RunState, StepRun, StepState
-from gangline_pipelines.core.naming import cache_key, changes, job_id, key_parts, pipeline_key
+from gangline_pipelines.core.model import Kept, Last, Run, RunState, StepRun, StepState
+from gangline_pipelines.core.naming import (
+    cache_key,
+    changes,
+    digest,
+    job_id,
+    key_parts,
+    pipeline_key,
+    study_id,
+)
 from gangline_pipelines.core.state import (
     PipelinePlan,
     graph_of_run,
@@ -26,6 +34,7 @@ from gangline_pipelines.core.state import (
 from gangline_schemas.artifacts import JobArtifacts
 from gangline_schemas.base import field_errors
 from gangline_schemas.events.pipelines import (
+    RunCause,
     RunEnded,
     RunStopping,
     StepEnded,
@@ -33,10 +42,14 @@ from gangline_schemas.events.pipelines import (
     StepJobStopRequested,
     StepKeyed,
     StepResult,
+    StepStudyRequested,
+    StepStudyStopRequested,
 )
 from gangline_schemas.job import JobSpec
+from gangline_schemas.pipeline_checks import BEST_VALUE
 from gangline_schemas.pipeline_when import clauses, failing
-from gangline_schemas.placeholders import UnknownPlaceholder, replaced
+from gangline_schemas.placeholders import BEST, UnknownPlaceholder, replaced
+from gangline_schemas.study_file import StudySpec
 
 USER = "pipeline"
 """The user of a step's job, if a trigger started the run."""
@@ -95,22 +108,41 @@ def stop(
     for name, step in [*steps_of(plan.state, plan.state.runs[run_id])]:
         if step.state is StepState.RUNNING:
             if not step.stopping and step.job_ended is None:
-                asked = StepJobStopRequested(
-                    job_id=step.job_id, user=user or USER, run_id=run_id, step=name
-                )
-                plan.add(step.job_id, asked)
+                _ask_to_stop(plan, run_id, name, user or USER)
         elif not step.state.ended:
             why = "the run ends early"
             plan.add(run_id, StepEnded(run_id=run_id, step=name, result="cancelled", reason=why))
     _end_if_over(plan, run_id)
 
 
+def _ask_to_stop(plan: PipelinePlan, run_id: str, name: str, user: str) -> None:
+    """Ask a step's job or study to end."""
+    own = plan.state.steps[step_key(run_id, name)].job_id
+    of = {"run_id": run_id, "step": name, "user": user}
+    instance = graph_of_run(plan.state, plan.state.runs[run_id]).instances[name]
+    if instance.spec.study is not None:
+        plan.add(own, StepStudyStopRequested(study_id=own, **of))
+    else:
+        plan.add(own, StepJobStopRequested(job_id=own, **of))
+
+
 def request_job(plan: PipelinePlan, run_id: str, name: str) -> None:
-    """Ask for the job of a step, whose inputs are all there."""
+    """Ask for the job or study of a step, whose inputs are all there."""
     run = plan.state.runs[run_id]
     step = plan.state.steps[step_key(run_id, name)]
     instance = graph_of_run(plan.state, run).instances[name]
     tries = step.tries + 1
+    if instance.spec.study is not None:
+        study = StepStudyRequested(
+            study_id=study_id(run_id, name, tries),
+            spec=_study(plan, run, instance, instance.spec.study),
+            user=run.user or USER,
+            run_id=run_id,
+            step=name,
+            tries=tries,
+        )
+        plan.add(study.study_id, study)
+        return
     requested = StepJobRequested(
         job_id=job_id(run_id, name, tries),
         spec=_job(plan, run, instance),
@@ -151,6 +183,10 @@ def _decide(  # noqa: PLR0911 - one for each state of its needs
 def _key(
     plan: PipelinePlan, run: Run, instance: Instance, step: StepRun, check: int, *, trusting: bool
 ) -> bool:
+    if instance.spec.study is not None:
+        if not trusting:
+            _key_study(plan, run, instance, instance.spec.study)
+        return False
     try:
         job = _job(plan, run, instance)
     except (UnknownPlaceholder, ValidationError) as error:
@@ -162,19 +198,7 @@ def _key(
     key = cache_key(parts)
     place = f"{pipeline_key(run.team, run.pipeline)}/{instance.name}"
     last, kept = plan.state.last.get(place), plan.state.kept.get(f"{run.team}/{key}")
-    if not instance.spec.cache:
-        kept, why = None, "it has cache: false"
-    elif not instance.spec.outputs:
-        kept, why = None, "it has no outputs to keep"
-    elif step.why:
-        kept, why = None, step.why
-    elif kept is not None:
-        why = f"equal to {kept.run_id}"
-    elif last is None:
-        why = "it did not run before"
-    else:
-        changed = ", ".join(changes(last.parts, parts))
-        why = f"changed since {last.run_id}: {changed}" if changed else "its outputs are not kept"
+    kept, why = _hit(instance, step, last, kept, parts)
     if kept is None and trusting:
         return False
     keyed = StepKeyed(
@@ -192,6 +216,44 @@ def _key(
     return kept is not None
 
 
+def _hit(  # noqa: PLR0911 - one for each reason
+    instance: Instance,
+    step: StepRun,
+    last: Last | None,
+    kept: Kept | None,
+    parts: Mapping[str, str],
+) -> tuple[Kept | None, str]:
+    """The outputs that the cache has for a step, if it may be taken from there; and why."""
+    if not instance.spec.cache:
+        return None, "it has cache: false"
+    if not instance.spec.outputs:
+        return None, "it has no outputs to keep"
+    if step.why:
+        return None, step.why
+    if kept is not None:
+        return kept, f"equal to {kept.run_id}"
+    if last is None:
+        return None, "it did not run before"
+    changed = ", ".join(changes(last.parts, parts))
+    if not changed:
+        return None, "its outputs are not kept"
+    return None, f"changed since {last.run_id}: {changed}"
+
+
+def _key_study(plan: PipelinePlan, run: Run, instance: Instance, study: StudySpec) -> None:
+    """The key of a study, for people: it is never a hit."""
+    parts = {"study": digest(study.model_dump(mode="json"))}
+    parts |= {f"in.{name}": one for name, one in _inputs(plan, run, instance).items()}
+    keyed = StepKeyed(
+        run_id=run.run_id,
+        step=instance.name,
+        key=cache_key(parts),
+        parts=parts,
+        reason="a study runs each time",
+    )
+    plan.add(run.run_id, keyed)
+
+
 def _end(plan: PipelinePlan, run: Run, name: str, result: StepResult, reason: str) -> bool:
     plan.add(run.run_id, StepEnded(run_id=run.run_id, step=name, result=result, reason=reason))
     return True
@@ -205,9 +267,21 @@ def _when(plan: PipelinePlan, run: Run, graph: Graph, instance: Instance) -> str
             continue
         for name in graph.of_step[clause.step]:
             found = plan.state.steps[step_key(run.run_id, name)].outputs.get(clause.name)
-            if found is not None and found.value is not None:
+            best = plan.state.steps[step_key(run.run_id, name)].best
+            if best is not None and clause.name == BEST_VALUE:
+                scores.setdefault(f"{clause.step}.{clause.name}", []).append(best.value)
+            elif found is not None and found.value is not None:
                 scores.setdefault(f"{clause.step}.{clause.name}", []).append(found.value)
     return failing(text, _params(plan, run), scores)
+
+
+def _study(plan: PipelinePlan, run: Run, instance: Instance, study: StudySpec) -> StudySpec:
+    """The study of a step; its jobs read the step's inputs."""
+    inputs = _inputs(plan, run, instance)
+    if not inputs:
+        return study
+    job = {**study.job, "artifacts": {"inputs": inputs, "outputs": {}}}
+    return study.model_copy(update={"job": job})
 
 
 def _job(plan: PipelinePlan, run: Run, instance: Instance) -> JobSpec:
@@ -215,6 +289,8 @@ def _job(plan: PipelinePlan, run: Run, instance: Instance) -> JobSpec:
 
     Raises UnknownPlaceholder and ValidationError.
     """
+    if instance.spec.job is None:
+        raise TypeError(f"step {instance.name} has no job")
     job = replaced(instance.spec.job, _values(plan, run, instance))
     if instance.spec.resume is not None:
         maker = plan.state.steps[step_key(run.run_id, instance.spec.resume)].job_id
@@ -251,13 +327,22 @@ def _values(plan: PipelinePlan, run: Run, instance: Instance) -> dict[str, Any]:
         "run.pipeline": run.pipeline,
         "trigger.kind": cause.kind,
         "trigger.subject": cause.subject,
-        "trigger.snapshot": cause.subject if cause.kind == "snapshot" else "",
+        "trigger.snapshot": _snapshot(cause),
     }
+    for need in instance.needs:
+        best = plan.state.steps[step_key(run.run_id, need)].best
+        if best is not None:
+            values |= {f"{BEST}{need}.{name}": value for name, value in best.parameters.items()}
     if instance.index is not None:
         values |= {"item": instance.item, "index": instance.index}
         if isinstance(instance.item, dict):
             values |= {f"item.{key}": value for key, value in instance.item.items()}
     return values
+
+
+def _snapshot(cause: RunCause) -> str:
+    """The snapshot that started a run, or in which drift was found."""
+    return cause.subject.rpartition(":")[2] if cause.kind in {"snapshot", "drift"} else ""
 
 
 def _job_problem(error: UnknownPlaceholder | ValidationError) -> str:

@@ -18,6 +18,7 @@ from gangline_pipelines.core.model import Pipeline
 from gangline_pipelines.core.naming import pipeline_key, run_id
 from gangline_pipelines.core.state import PipelinePlan, spec_key
 from gangline_pipelines.core.stepping import advance, stop
+from gangline_schemas.events.model_requests import SnapshotProfiled
 from gangline_schemas.events.pipeline_requests import SnapshotAnnounced
 from gangline_schemas.events.pipelines import (
     PipelinePaused,
@@ -29,6 +30,7 @@ from gangline_schemas.events.pipelines import (
     TimesMissed,
     TriggerKind,
 )
+from gangline_schemas.events.registry import DriftFound
 from gangline_schemas.pipeline_file import PipelineSpec, Trigger
 
 MOST_MISSED = 1000
@@ -38,7 +40,7 @@ LATE = timedelta(minutes=5)
 DAY = timedelta(days=1)
 
 
-def on_snapshot(plan: PipelinePlan, event: SnapshotAnnounced) -> None:
+def on_snapshot(plan: PipelinePlan, event: SnapshotAnnounced | SnapshotProfiled) -> None:
     """Start the runs that wait for such a snapshot."""
     corpus = event.snapshot.partition("@")[0]
     for held, name, trigger in _triggers(plan, "snapshot"):
@@ -49,10 +51,11 @@ def on_snapshot(plan: PipelinePlan, event: SnapshotAnnounced) -> None:
             fire(plan, held, cause)
 
 
-def on_drift(plan: PipelinePlan, team: str, model: str, finding: str) -> None:
-    """Start the runs that wait for drift of a model. `finding`: the same one counts once."""
+def on_drift(plan: PipelinePlan, event: DriftFound) -> None:
+    """Start the runs that wait for drift of a model. The same finding counts once."""
+    finding = f"{event.alias}:{event.version}:{event.snapshot}"
     for held, name, trigger in _triggers(plan, "drift"):
-        if held.team == team and trigger.drift == model:
+        if held.team == event.team and trigger.drift == event.model:
             cause = RunCause(kind="drift", trigger=name, subject=finding, params=trigger.params)
             fire(plan, held, cause)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from gangline_schemas.events.studies import (
+    BestTrial,
     EndReason,
     PruneReason,
     StudyEnded,
@@ -139,7 +140,22 @@ def _wind_down(plan: StudyPlan, study_id: str) -> None:
             saved = plan.state.trials[study_id, number].saved is not None
             prune(plan, study_id, number, PruneReason.RUNG if saved else PruneReason.UNSAVED)
     if not plan.state.studies[study_id].open and study.ending is not None:
-        plan.add(study_id, StudyEnded(study_id=study_id, reason=study.ending))
+        best = best_of(plan.state, study_id)
+        plan.add(study_id, StudyEnded(study_id=study_id, reason=study.ending, best=best))
+
+
+def best_of(state: StudyState, study_id: str) -> BestTrial | None:
+    """The best trial of a study, if one has completed."""
+    study = state.studies[study_id]
+    if study.best is None or study.best_value is None:
+        return None
+    trial = next(each for each in state.over[study_id] if each.number == study.best)
+    return BestTrial(
+        number=study.best,
+        parameters=trial.parameters,
+        value=study.best_value,
+        job_id=job_id(study_id, trial.number, trial.part),
+    )
 
 
 def _promote(plan: StudyPlan, study_id: str) -> None:

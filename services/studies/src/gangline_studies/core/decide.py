@@ -20,7 +20,7 @@ from gangline_bus.codec import Received
 from gangline_bus.decision import BaseDecider, Decision, EffectDone, Fold, Input, Tick
 from gangline_bus.plan import Plan
 from gangline_schemas.catalog import Topic
-from gangline_schemas.events.automation import StudyStopRequested, StudySubmitted
+from gangline_schemas.events.automation import StudyRequest, StudyStopRequest
 from gangline_studies.core import advance, asking, invariants, requests, trial_jobs
 from gangline_studies.core.evolve import fold
 from gangline_studies.core.state import StudyState
@@ -33,7 +33,7 @@ class StudyDecider(BaseDecider[StudyState, None]):
     log = Topic.STUDIES
     inputs: tuple[Topic, ...] = (
         Topic.AUTOMATION, Topic.QUOTA, Topic.SCHEDULING, Topic.FAULTS, Topic.CHECKPOINTS,
-        Topic.WORKERS, Topic.TRIALS,
+        Topic.WORKERS, Topic.TRIALS, Topic.PIPELINES,
     )  # fmt: skip
     fold: Fold[StudyState] = fold
 
@@ -56,7 +56,7 @@ class StudyDecider(BaseDecider[StudyState, None]):
                 advance.advance(plan, answer.study_id)
             case Received(envelope=envelope):
                 match envelope.data:
-                    case StudySubmitted() | StudyStopRequested():
+                    case StudyRequest() | StudyStopRequest():
                         about = requests.take(plan, envelope)
                     case event:
                         about = trial_jobs.take(plan, event, envelope.time)

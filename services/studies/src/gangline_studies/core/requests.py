@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 
 from gangline_schemas.envelope import Envelope
-from gangline_schemas.events.automation import StudyStopRequested, StudySubmitted
+from gangline_schemas.events.automation import StudyRequest, StudyStopRequest
 from gangline_schemas.events.studies import EndReason, StudyCreated, StudyEnding, StudyRefused
 from gangline_studies.core.state import StudyPlan, request_key
 
@@ -19,14 +19,14 @@ def take(plan: StudyPlan, envelope: Envelope) -> str | None:
     if request_key(envelope.source, envelope.id) in plan.state.requests:
         return None
     event = envelope.data
-    if isinstance(event, StudyStopRequested):
+    if isinstance(event, StudyStopRequest):
         return _stop(plan, event, ref)
-    if isinstance(event, StudySubmitted):
+    if isinstance(event, StudyRequest):
         return _create(plan, event, ref)
     return None
 
 
-def _create(plan: StudyPlan, event: StudySubmitted, ref: dict[str, str]) -> str | None:
+def _create(plan: StudyPlan, event: StudyRequest, ref: dict[str, str]) -> str | None:
     known = plan.state.studies.get(event.study_id)
     if known is not None and known.spec == event.spec:
         return None
@@ -47,7 +47,7 @@ def _create(plan: StudyPlan, event: StudySubmitted, ref: dict[str, str]) -> str 
     return event.study_id
 
 
-def _stop(plan: StudyPlan, event: StudyStopRequested, ref: dict[str, str]) -> str | None:
+def _stop(plan: StudyPlan, event: StudyStopRequest, ref: dict[str, str]) -> str | None:
     known = plan.state.studies.get(event.study_id)
     if known is None or known.ended_at is not None:
         ended = f"has already ended: {known.ending}" if known is not None else "is not known"
@@ -67,7 +67,7 @@ def _stop(plan: StudyPlan, event: StudyStopRequested, ref: dict[str, str]) -> st
 
 
 def _refuse(
-    plan: StudyPlan, event: StudySubmitted | StudyStopRequested, reason: str, ref: dict[str, str]
+    plan: StudyPlan, event: StudyRequest | StudyStopRequest, reason: str, ref: dict[str, str]
 ) -> None:
     refused = StudyRefused(
         study_id=event.study_id, request=event.type, reason=reason, user=event.user, **ref
