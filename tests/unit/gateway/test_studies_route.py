@@ -25,7 +25,7 @@ from gangline_schemas.api.studies import (
     TrialPage,
 )
 from gangline_service.tokens import Principal, Role
-from support.builders.studies import Studies, example
+from support.builders.studies import SPEC, Studies, example
 
 ADA = Principal(name="ada", role=Role.MEMBER, teams=frozenset({"nlp"}))
 EVE = Principal(name="eve", role=Role.MEMBER, teams=frozenset({"other"}))
@@ -52,11 +52,12 @@ def asking(made: Studies, caller: Principal = ADA) -> Get:
         scope.setdefault("state", {})["principal"] = caller
         await app(scope, receive, send)
 
-    def get(path: str, **params: Any) -> httpx.Response:
+    def get(path: str, body: Any = None, **params: Any) -> httpx.Response:
         async def ask() -> httpx.Response:
             transport = httpx.ASGITransport(served)
             async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
-                return await client.get(path, params=params)
+                method = "GET" if body is None else "POST"
+                return await client.request(method, path, params=params, json=body)
 
         return asyncio.run(ask())
 
@@ -196,3 +197,35 @@ def test_the_pareto_front_of_two_objectives() -> None:
 @pytest.mark.parametrize("name", ["..%2f", "UPPER", "__proto__", "a" * 64])
 def test_a_name_that_no_study_has_is_refused(get: Get, name: str) -> None:
     assert get(f"/v1/studies/{name}").status_code in {404, 422}
+
+
+@pytest.mark.parametrize("path", ["/v1/studies", "/hpo/studies"])
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"space": {"lr": {"type": "float", "low": 0, "high": 1, "log": True}}}, "space.lr"),
+        ({"space": {"__proto__": {"type": "int", "low": 0, "high": 1}}}, "__proto__"),
+        ({"space": {"x": {"type": "choice", "values": [*range(10_000)]}}}, "space.x"),
+        ({"job": {"run": "train ${{ nothing }}", "resources": {"gpus": 1}}}, "job.run"),
+        ({"nonsense": 1}, "nonsense"),
+    ],
+)
+def test_a_bad_study_is_refused_by_its_field(
+    get: Get, path: str, changes: dict[str, Any], field: str
+) -> None:
+    refused = get(path, {**SPEC, **changes})
+    assert refused.status_code == 422
+    assert field in refused.text
+
+
+def test_another_team_s_study_is_not_submitted_or_stopped(get: Get) -> None:
+    assert get("/v1/studies", {**SPEC, "team": "vision"}).status_code == 403
+    assert get("/v1/studies/theirs-1/stop", {}).status_code == 404
+
+
+def test_a_job_cannot_claim_to_be_a_trial(get: Get) -> None:
+    trial = {"study_id": "lr-sweep-1", "number": 0, "metrics": ["eval_loss"]}
+    body = {"name": "x", "team": "nlp", "run": "true", "resources": {"gpus": 1}, "trial": trial}
+    refused = get("/v1/training-jobs", body)
+    assert refused.status_code == 422
+    assert refused.json()["errors"][0]["field"] == "trial"
