@@ -82,7 +82,7 @@ GROUPS = (
     Group(
         "GPUs",
         (
-            Field("resources.gpus", "GPUs", "number"),
+            Field("resources.gpus", "GPUs", "number", hint="0: a job without GPUs"),
             Field("resources.min_gpus", "At least", "number", unit="GPUs", hint="makes it elastic"),
             Field("resources.gpu_type", "Models", "yaml", hint="[h100, a100]; empty: any"),
             Field("resources.cpus_per_gpu", "CPUs a GPU", "number"),
@@ -90,6 +90,14 @@ GROUPS = (
             Field("topology.level", "Within one", hint="node, rack, block"),
             Field("topology.mode", "Closeness", "choice", ("preferred", "required")),
             Field("strategy", "Strategy", "choice", ("custom", "ddp", "fsdp", "deepspeed")),
+        ),
+    ),
+    Group(
+        "Without GPUs",
+        (
+            Field("resources.cpus", "CPUs of a node", "number"),
+            Field("resources.memory_gb", "Memory of a node", "number", unit="GB"),
+            Field("resources.nodes", "Nodes", "number", hint="one rank on each"),
         ),
     ),
     Group(
