@@ -209,7 +209,9 @@ class Story(Checked):
     # --- nodes ---
 
     def _join(self, name: str) -> None:
-        life = self.hosts[name].model_copy(update={"incarnation": f"i{self.lives[name]}"})
+        cpus = max(1, self.hosts[name].cpus - 3 * (self.lives[name] % 4 == 3))
+        changed = {"incarnation": f"i{self.lives[name]}", "cpus": cpus}
+        life = self.hosts[name].model_copy(update=changed)
         self.give(NodeJoined(node=node_info(name, life)))
 
     def _do_rejoin(self, a: int, _: int) -> None:

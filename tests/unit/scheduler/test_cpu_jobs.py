@@ -138,7 +138,7 @@ def test_a_gang_with_gpus_starts_at_once_and_those_in_its_way_stop_the_least_urg
     assert [event.job_id for event in every(events, GangReleased)] == ["latest"]
     assert only(events, GangReleased).reason == "preempted"
     assert cluster.job("latest").state == "pending"
-    assert "a gang with GPUs needs" in str(list(events))
+    assert "a has no CPUs or memory left for it beside gangs" in str(list(events))
     assert sorted(cluster.state.cpu_live) == ["late", "urgent"]
     sound(cluster)
 
@@ -262,6 +262,21 @@ def test_it_drains_stops_at_its_limit_and_survives_a_node_that_leaves() -> None:
     assert stopped_for(cluster.tick(3601)) == ["a"]
     assert "failed" in states(cluster.exit("a", ExitReason.STOPPED))
     assert cluster.state.cpu_live == {}
+    sound(cluster)
+
+
+@pytest.mark.parametrize("incarnation", ["i1", "i2"])
+def test_a_node_that_comes_back_with_fewer_cpus_has_no_more_in_use(incarnation: str) -> None:
+    """Its agent reloaded, or started again: its old gangs count until they are released."""
+    cluster = Cluster(cpu_node("n1", cpus=8))
+    for name in ("a", "b"):
+        submit(cluster, name, cpu_spec(4))
+        cluster.start(name)
+    less = cpu_node("n1", cpus=5)
+    less = less.model_copy(update={"incarnation": incarnation, "release": "0.1.0"})
+    events = cluster.give(NodeJoined(node=less))
+    assert [event.job_id for event in every(events, GangReleased)] == ["b"]
+    assert cluster.job("b").state == "pending"
     sound(cluster)
 
 

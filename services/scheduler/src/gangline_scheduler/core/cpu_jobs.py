@@ -119,24 +119,28 @@ def _place(state: State, job: Job) -> tuple[bool, int, int, datetime, datetime, 
 
 
 def _yield(plan: Plan, decided: Sequence[Event]) -> None:
-    """Stop jobs without GPUs whose CPUs or memory a gang with GPUs has now."""
-    touched = {
-        part.node_id: event.team
-        for event in decided
-        if isinstance(event, GangAllocated)
-        for part in event.nodes
-        if part.gpus
-    }
+    """Stop jobs without GPUs whose CPUs or memory a gang with GPUs has now.
+
+    Also those on a node that joined again, or reloaded, with less than they have.
+    """
+    touched: dict[str, str | None] = {}
+    for event in decided:
+        if isinstance(event, NodeAdmitted):
+            touched.setdefault(event.node.node_id, None)
+        elif isinstance(event, GangAllocated):
+            touched |= {part.node_id: event.team for part in event.nodes if part.gpus}
     for node_id, team in touched.items():
         while (job_id := _in_the_way(plan.state, plan.state.nodes[node_id], team)) is not None:
             jobs.yield_cpus(plan, job_id, node_id)
 
 
-def _in_the_way(state: State, node: Node, team: str) -> str | None:
-    """The next job without GPUs that must stop here: the least urgent one, the youngest first."""
+def _in_the_way(state: State, node: Node, team: str | None) -> str | None:
+    """The next job without GPUs that must stop here: the least urgent one, the youngest first.
+
+    `team`: whose gang with GPUs came, if one did.
+    """
     there = [state.jobs[job_id] for job_id, _ in node.cpu_allocations]
-    apart = teams_apart(state, node)
-    if any(name != team for name in apart):
+    if team is not None and any(name != team for name in teams_apart(state, node)):
         there = [job for job in there if job.team != team]
     elif unused(node).less(taken(node)).holds(Room()):
         return None

@@ -215,7 +215,7 @@ def yield_cpus(plan: Plan, job_id: str, node_id: str) -> None:
     if job.gang is not None and job.gang.stop is not None:
         finish_stop(plan, job_id)
         return
-    why = f"a gang with GPUs needs its CPUs or memory on {node_id}"
+    why = f"{node_id} has no CPUs or memory left for it beside gangs with GPUs"
     plan.move(job_id, JobState.PREEMPTED, why)
     plan.release(plan.state.jobs[job_id], ReleaseReason.PREEMPTED)
     _wait_again(plan, job_id, f"waits again: {why}")
