@@ -151,7 +151,7 @@ def test_hugging_faces_trainer_goes_on_bit_for_bit_after_a_kill(
     installed = find_spec("transformers")  # to import it here would take 6 s of CPU
     assert installed is not None
     assert installed.origin is not None
-    steps, saved, again = 240, 100, 10
+    steps, saved, again = 300, 100, 10
     overrides = {
         "hyperparameters.steps": steps,
         "hyperparameters.save_every": saved,

@@ -10,13 +10,11 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import cast
 
 import httpx
 import pytest
 
-from gangline_gateway import openapi
-from gangline_gateway.app import routes
 from gangline_service.health import Health
 from gangline_service.health_server import HealthServer
 from gangline_service.http_server import HttpServer
@@ -26,6 +24,7 @@ from gangline_tracker.reader import Answer, QueryReader
 from gangline_tracker.sql_guard import guard
 from support.attacks.fuzzed_requests import FuzzedRequests, Operation, status_of
 from support.builders.gateway import TOKENS, GatewayHarness, bearer, job, served
+from support.builders.rest_document import rest_document
 
 REQUESTS = int(os.environ.get("GANGLINE_FUZZ_REQUESTS", "600"))
 SEED = int(os.environ.get("GANGLINE_FUZZ_SEED", "1"))
@@ -48,7 +47,7 @@ def client(scene: GatewayHarness) -> Iterator[httpx.Client]:
 
 
 def operations() -> list[Operation]:
-    paths = openapi.document(routes(cast("Any", None)))["paths"]
+    paths = rest_document()["paths"]
     return [(method.upper(), path) for path, found in paths.items() for method in found]
 
 

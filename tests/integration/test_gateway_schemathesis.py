@@ -21,6 +21,7 @@ from schemathesis.checks import CHECKS, load_all_checks
 from schemathesis.core.parameters import ParameterLocation
 
 from support.builders.gateway import GatewayHarness, bearer, job, served
+from support.builders.rest_document import rest_document
 
 load_all_checks()
 WANTED = [
@@ -70,10 +71,7 @@ ENDLESS = ("/v1/changes", "/v1/training-jobs/{job_id}/live")
 
 def operations() -> list[tuple[str, str]]:
     """(method, path) of every operation that takes no raw bytes and has an answer that ends."""
-    from gangline_gateway import openapi
-    from gangline_gateway.app import routes
-
-    paths = openapi.document(routes(None))["paths"]  # type: ignore[arg-type]
+    paths = rest_document()["paths"]
     return [
         (method, path)
         for path, found in paths.items()
