@@ -29,7 +29,7 @@ from support.harnesses.tracker_process import DEADLINE_S, TrackerProcess, wait_u
 
 VICTIMS = ("tracker", "mlflow", "database", "broker", "client")
 TEAM = "nlp"
-WRITERS = 3
+WRITERS = 2
 LONGEST_S = 1.5
 """A kill comes at a random time up to so long after the clients began."""
 COLUMNS = f"{'victim':14} kills acknowledged  lost  doubled  stale  back in"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import sys
 import threading
+import time
 from pathlib import Path
 
 from mlflow import MlflowClient
@@ -17,6 +18,8 @@ from mlflow.exceptions import MlflowException
 
 METRIC = "m"
 SIZES = (1, 1, 10, 200)
+PAUSE_S = 0.02
+"""Between two requests, which take as long: else the clients take most of the CPU."""
 
 
 def acknowledged(file: Path) -> set[int]:
@@ -47,6 +50,7 @@ def main(url: str) -> None:
                     acks.write(f"{step} {size}\n")
                     acks.flush()
                 step += size
+                time.sleep(PAUSE_S)
         listener.join()
         print("stopped", flush=True)
 
