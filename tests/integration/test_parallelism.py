@@ -19,7 +19,7 @@ from gangline_worker.checkpoint.loader import Checkpoint
 from gangline_worker.checkpoint.local import holdings
 from support.harnesses.gang import EXIT_SETTINGS, SAVE_ENV, Gang, Run, train
 
-STEPS = 8
+STEPS = 6
 SETTINGS = (f"steps={STEPS}", "checkpoint_every_steps=3")
 PROMOTE = {"GANGLINE_PROMOTE": "final"}  # a loss is measured with each save, in the middle too
 TOLERANCE = 5e-6
@@ -183,9 +183,9 @@ def test_training_goes_on_under_another_layout(alone: Run, tmp_path: Path) -> No
 
 def test_a_killed_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
     ranks, layout = LAYOUTS["tensor-pipeline"]
-    settings = (f"steps={STEPS}", "checkpoint_every_steps=4", *layout)
+    settings = (f"steps={STEPS}", "checkpoint_every_steps=3", *layout)
     whole = train(tmp_path / "whole", ranks, *settings)
-    dead = Gang(tmp_path / "killed", ranks, settings, killed=(3, 6)).wait()
+    dead = Gang(tmp_path / "killed", ranks, settings, killed=(3, 5)).wait()
     assert dead.codes == (1, 1, 1, -signal.SIGKILL), dead.text
     [found] = committed(tmp_path / "killed" / "checkpoints")
     gang = Gang(tmp_path / "killed", ranks, settings, attempt=2, resume_from=found)
