@@ -14,7 +14,7 @@ from gangline.sdk import connect
 from gangline_service.tokens import Role, TokenEntry, TokenFile, new_token, write_tokens
 from support.fixtures.platform import RunningPlatform
 from support.harnesses.console_page import ConsolePage, console_page
-from support.harnesses.log_watch import job_spec
+from support.harnesses.log_watch import PACED, job_spec
 
 HOSTILE = "<img src=x onerror=alert(1)>\x1b[31m"
 
@@ -80,7 +80,7 @@ def test_a_member_sees_nothing_of_another_teams_job(
     platform: RunningPlatform, chromium: Browser, member: str
 ) -> None:
     with connect(platform.client.url, platform.client.token) as gateway:
-        spec = job_spec("secret-plan", hyperparameters={"steps": 100_000})
+        spec = job_spec("secret-plan", command=PACED, hyperparameters={"steps": 100_000})
         job_id = gateway.submit(spec).job_id
         with console_page(chromium, platform.client.url, member) as console:
             page = console.page

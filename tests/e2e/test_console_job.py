@@ -11,7 +11,7 @@ from gangline_console.formats import size
 from gangline_schemas.api.checkpoints import Checkpoint
 from support.fixtures.platform import RunningPlatform
 from support.harnesses.console_page import ConsolePage
-from support.harnesses.log_watch import job_spec
+from support.harnesses.log_watch import PACED, job_spec
 from support.harnesses.up_process import wait_until
 
 EVIL = "<img src=x onerror=alert(1)>"
@@ -77,8 +77,9 @@ def test_checkpoints_are_pinned_and_a_restore_says_what_is_lost(
 ) -> None:
     page = console.page
     with connect(platform.client.url, platform.client.token) as gateway:
-        steps = {"steps": 100_000, "checkpoint_every_steps": 200}
-        job_id = gateway.submit(job_spec("console-saves", hyperparameters=steps)).job_id
+        steps = {"steps": 100_000, "checkpoint_every_steps": 20}
+        spec = job_spec("console-saves", command=PACED, hyperparameters=steps)
+        job_id = gateway.submit(spec).job_id
         rows = wait_until("a checkpoint", lambda: committed(gateway, job_id))
         wait_until("a later step", lambda: (gateway.get(job_id).step or 0) > rows[0].step)
 

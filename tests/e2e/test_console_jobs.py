@@ -10,7 +10,7 @@ from gangline.sdk import connect
 from gangline_console.formats import number
 from support.fixtures.platform import RunningPlatform
 from support.harnesses.console_page import ConsolePage
-from support.harnesses.log_watch import job_spec
+from support.harnesses.log_watch import PACED, job_spec
 from support.harnesses.up_process import wait_until
 
 
@@ -19,7 +19,7 @@ def test_a_job_is_followed_and_cancelled_in_the_browser(
 ) -> None:
     page = console.page
     with connect(platform.client.url, platform.client.token) as gateway:
-        spec = job_spec("console-live", hyperparameters={"steps": 100_000})
+        spec = job_spec("console-live", command=PACED, hyperparameters={"steps": 100_000})
         job_id = gateway.submit(spec).job_id
         wait_until("the first steps", lambda: (gateway.get(job_id).step or 0) > 2)
 

@@ -10,7 +10,7 @@ from playwright.sync_api import Route, expect
 from gangline.sdk import connect
 from support.fixtures.platform import RunningPlatform
 from support.harnesses.console_page import ConsolePage
-from support.harnesses.log_watch import job_spec
+from support.harnesses.log_watch import PACED, job_spec
 from support.harnesses.up_process import wait_until
 
 RACKS, NODES, GPUS = 79, 16, 8
@@ -28,7 +28,7 @@ def test_the_map_shows_what_rest_says_and_follows_it(
         ready = page.locator('[data-cell="ready"]')
         expect(ready).to_have_text(str(len(nodes)))
 
-        job = gateway.submit(job_spec("on-map", hyperparameters={"steps": 100_000}))
+        job = gateway.submit(job_spec("on-map", command=PACED, hyperparameters={"steps": 100_000}))
         job_id = job.job_id
         expect(legend.get_by_role("link", name=job_id)).to_be_visible()
         expect(page.locator('[data-cell="used"]')).to_have_text(str(job.gpus))

@@ -10,6 +10,7 @@ from gangline.commands.jobs import aged_steps
 from gangline.sdk import connect
 from gangline_schemas.api.jobs import Job
 from support.fixtures.platform import RunningPlatform
+from support.harnesses.log_watch import PACED
 from support.harnesses.up_process import wait_until
 
 VIEW = "live-view-0"
@@ -24,7 +25,7 @@ def test_lists_keep_the_last_step_while_the_live_view_is_away_and_go_on_after_it
         platform.watching() as watch,
         connect(platform.client.url, platform.client.token) as client,
     ):
-        job_id = watch.submit("progress", hyperparameters={"steps": 100_000})
+        job_id = watch.submit("progress", command=PACED, hyperparameters={"steps": 100_000})
 
         def listed() -> Job:
             return client.get(job_id)

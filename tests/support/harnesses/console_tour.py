@@ -65,7 +65,11 @@ def seed(gateway: Gangline) -> Seeded:
         job_spec("first-try", command=PACED, hyperparameters={"steps": 30})
     ).job_id
     wait_until("the ends", lambda: gateway.get(failed).ended and gateway.get(ended).ended)
-    running = gateway.submit(job_spec("llama-sft", hyperparameters={"steps": 100_000})).job_id
+    running = gateway.submit(
+        job_spec(
+            "llama-sft", command=PACED, env={"PAUSE_S": "0.3"}, hyperparameters={"steps": 100_000}
+        )
+    ).job_id
     wait_until("steps", lambda: (gateway.get(running).step or 0) > 5)
     waiting = gateway.submit(job_spec("llama-large", resources={"gpus": gpus})).job_id
     wait_until("the reason", lambda: gateway.get(waiting).waiting)
