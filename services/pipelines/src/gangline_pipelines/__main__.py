@@ -26,7 +26,7 @@ def main() -> None:
         settings,
         PipelineDecider(),
         codec(),
-        executor=OutputChecker(store, read_bytes=int(settings.read_gb * 1e9)),
+        executor=OutputChecker(store, read_bytes=int(settings.outputs_read_gb * 1e9)),
         share=share_of,
     )
 

@@ -16,5 +16,5 @@ class PipelineSettings(DecidingSettings):
 
     store_url: Annotated[str, Field(min_length=1)]
     """The object store: file:///path or s3://bucket/prefix?endpoint=...; see `open_store`."""
-    read_gb: Annotated[float, Field(ge=0)] = 1.0
+    outputs_read_gb: Annotated[float, Field(ge=0)] = 1.0
     """Outputs of a hit up to this size are read and compared; of larger ones the sizes are."""

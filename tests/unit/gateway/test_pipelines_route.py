@@ -1,0 +1,193 @@
+"""/v1/pipelines: who sees and changes what, errors by field, and requests with their answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from gangline_bus.codec import Received
+from gangline_gateway.app import routes
+from gangline_gateway.followed import Copies
+from gangline_gateway.publish import SOURCE
+from gangline_schemas.base import Event
+from gangline_schemas.catalog import topic_of
+from gangline_schemas.envelope import Envelope
+from gangline_schemas.events.pipelines import RunStarted
+from gangline_service.tokens import Principal, Role
+from support.builders.pipelines import TEAM, PipelineRun, chain
+
+ADA = Principal(name="ada", role=Role.MEMBER, teams=frozenset({TEAM}))
+EVE = Principal(name="eve", role=Role.MEMBER, teams=frozenset({"vision"}))
+READER = Principal(name="page", role=Role.SERVICE, teams=frozenset({TEAM}))
+SPEC = chain(triggers={"new": {"snapshot": "web-*"}}).model_dump(
+    mode="json", exclude_defaults=True, exclude_none=True
+)
+SNAPSHOT = {"team": TEAM, "snapshot": "web-1@xxh3-" + "0" * 32}
+Ask = Callable[..., httpx.Response]
+
+
+class Context:
+    """The parts of the gateway that these routes use; requests reach the decider at once."""
+
+    answer_wait_s = 1.0
+
+    def __init__(self) -> None:
+        self.world = PipelineRun()
+        self.tail = self.publisher = self
+        self.count = 0
+
+    def clock(self) -> Any:
+        return self.world.now
+
+    def pipelines(self) -> Copies[Any]:
+        return Copies([self.world.state])
+
+    async def publish(self, subject: str, event: Event) -> str:
+        self.count += 1
+        name = f"r{self.count}"
+        envelope = Envelope(name, SOURCE, self.world.now, subject, event)
+        self.world.take(Received(envelope, topic_of(event.type).value, 0, self.count))
+        return name
+
+    async def until(self, question: Callable[[Any], Any], _timeout_s: float) -> Any:
+        return question(None)
+
+
+@pytest.fixture
+def context() -> Context:
+    return Context()
+
+
+@pytest.fixture
+def ask(context: Context) -> Ask:
+    app = routes(context)  # type: ignore[arg-type]
+
+    def ask(method: str, path: str, caller: Principal = ADA, **given: Any) -> httpx.Response:
+        async def served(scope: Scope, receive: Receive, send: Send) -> None:
+            scope.setdefault("state", {})["principal"] = caller
+            await app(scope, receive, send)
+
+        async def asked() -> httpx.Response:
+            transport = httpx.ASGITransport(served)
+            async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+                return await client.request(method, path, **given)
+
+        return asyncio.run(asked())
+
+    return ask
+
+
+def run_of(context: Context) -> str:
+    return context.world.events(RunStarted)[-1].run_id  # type: ignore[attr-defined,no-any-return]
+
+
+def test_a_pipeline_is_applied_run_shown_and_explained(context: Context, ask: Ask) -> None:
+    applied = ask("PUT", "/v1/pipelines/p", json=SPEC)
+    assert (applied.status_code, applied.json()["revision"]) == (200, 1)
+    assert ask("PUT", "/v1/pipelines/p", json=SPEC).json()["revision"] == 1
+    changed = {**SPEC, "description": "new"}
+    assert ask("PUT", "/v1/pipelines/p", json=changed).json()["revision"] == 2
+    begun = ask("POST", "/v1/pipelines/p/runs", json={"params": {}})
+    assert begun.status_code == 201
+    run = begun.json()["run_id"]
+    assert run == run_of(context)
+    context.world.finish()
+    details = ask("GET", f"/v1/pipeline-runs/{run}").json()
+    assert details["steps"] == {"succeeded": 3}
+    assert [step["name"] for step in details["step_rows"]] == ["prepare", "train", "report"]
+    why = ask("GET", f"/v1/pipeline-runs/{run}/steps/train").json()
+    assert why["why"] == "it did not run before"
+    assert "in.data" in why["parts"]
+    (listed,) = ask("GET", "/v1/pipelines").json()["pipelines"]
+    assert listed["last"]["run_id"] == run
+    assert "spec" not in listed
+    assert [one["run_id"] for one in ask("GET", "/v1/pipeline-runs").json()["runs"]] == [run]
+
+
+def test_another_team_neither_sees_nor_changes_anything(context: Context, ask: Ask) -> None:
+    ask("PUT", "/v1/pipelines/p", json=SPEC)
+    ask("POST", "/v1/pipelines/p/runs", json={})
+    run = run_of(context)
+    assert ask("GET", "/v1/pipelines", EVE).json()["pipelines"] == []
+    assert ask("GET", "/v1/pipeline-runs", EVE).json()["runs"] == []
+    assert ask("GET", "/v1/pipelines/p/runs", EVE).json()["runs"] == []
+    for method, path, body in (
+        ("GET", "/v1/pipelines/p", None),
+        ("GET", f"/v1/pipelines/p?team={TEAM}", None),
+        ("DELETE", "/v1/pipelines/p", None),
+        ("POST", "/v1/pipelines/p/runs", {}),
+        ("POST", "/v1/pipelines/p/pause", {}),
+        ("GET", f"/v1/pipeline-runs/{run}", None),
+        ("GET", f"/v1/pipeline-runs/{run}/steps/train", None),
+        ("POST", f"/v1/pipeline-runs/{run}/cancel", None),
+        ("POST", f"/v1/pipeline-runs/{run}/retry", None),
+    ):
+        assert ask(method, path, EVE, json=body).status_code == 404, path
+    assert ask("PUT", "/v1/pipelines/p", EVE, json=SPEC).status_code == 403
+    assert ask("POST", "/v1/data/snapshots", EVE, json=SNAPSHOT).status_code == 403
+    assert ask("POST", "/v1/pipelines/p/runs", READER, json={}).status_code == 403
+    assert ask("GET", "/v1/pipelines/p", READER).status_code == 200
+    jobs = {"a": {"job": {"run": "true", "resources": {"gpus": 1}}}}
+    mine = {"name": "p", "team": "vision", "steps": jobs}
+    assert ask("PUT", "/v1/pipelines/p", EVE, json=mine).status_code == 200
+    both = Principal(name="root", role=Role.ADMIN, teams=frozenset({TEAM, "vision"}))
+    unclear = ask("GET", "/v1/pipelines/p", both)
+    assert unclear.status_code == 422
+    assert "nlp, vision have a pipeline p" in unclear.text
+    assert ask("GET", "/v1/pipelines/p?team=vision", both).json()["team"] == "vision"
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"steps": {}}, "steps"),
+        ({"name": "q"}, "name"),
+        ({"triggers": {"t": {"schedule": "61 0 * * *"}}}, "triggers.t.schedule"),
+        ({"steps": {"a": {"job": SPEC["steps"]["train"]["job"], "after": ["b"]}}}, "steps.a.after"),
+        ({"secret": "x"}, "secret"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_the_field(
+    ask: Ask, change: dict[str, Any], field: str
+) -> None:
+    answer = ask("PUT", "/v1/pipelines/p", json={**SPEC, **change})
+    assert answer.status_code == 422
+    assert any(field in error["field"] for error in answer.json()["errors"])
+
+
+def test_a_dry_run_keeps_nothing(ask: Ask) -> None:
+    assert ask("PUT", "/v1/pipelines/p?dry_run=true", json=SPEC).json()["steps"] == 3
+    assert ask("GET", "/v1/pipelines").json()["pipelines"] == []
+
+
+def test_a_run_is_cancelled_and_continued_and_the_pipeline_paused_and_removed(
+    context: Context, ask: Ask
+) -> None:
+    ask("PUT", "/v1/pipelines/p", json=SPEC)
+    ask("POST", "/v1/pipelines/p/runs", json={})
+    run = run_of(context)
+    queued = ask("POST", "/v1/pipelines/p/runs", json={}).json()
+    assert queued["state"] == "queued"
+    assert ask("GET", "/v1/pipelines/p/runs").json()["runs"][0]["state"] == "queued"
+    refused = ask("POST", f"/v1/pipeline-runs/{run}/retry")
+    assert (refused.status_code, "is running" in refused.text) == (409, True)
+    assert ask("POST", f"/v1/pipeline-runs/{run}/cancel").json()["state"] == "stopping"
+    assert ask("POST", "/v1/pipelines/p/pause", json={"paused": True}).json()["paused"] == "by ada"
+    assert ask("POST", "/v1/data/snapshots", json=SNAPSHOT).json()["runs"] != []
+    assert ask("POST", "/v1/data/snapshots", json=SNAPSHOT).json()["runs"] == []
+    assert ask("POST", "/v1/pipelines/p/pause", json={"paused": False}).json()["paused"] == ""
+    assert ask("DELETE", "/v1/pipelines/p").status_code == 200
+    assert ask("GET", "/v1/pipelines/p").status_code == 404
+    assert ask("POST", "/v1/pipelines/p/runs", json={}).status_code == 404
+
+
+def test_parameters_that_the_file_does_not_have_are_refused(ask: Ask) -> None:
+    ask("PUT", "/v1/pipelines/p", json=SPEC)
+    answer = ask("POST", "/v1/pipelines/p/runs", json={"params": {"lr": 1}})
+    assert answer.status_code == 409
+    assert "params.lr: there is no such parameter" in answer.text
