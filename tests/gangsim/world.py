@@ -251,6 +251,15 @@ class World:
         """Look at what changed."""
         self.watch.look()
 
+    # What a world with more in it adds.
+
+    def unsettled(self) -> str:
+        """What is not over yet besides jobs, or ""."""
+        return ""
+
+    def check_more(self) -> None:
+        """What else must hold at the end. Raises Violation."""
+
     # The phases.
 
     def run(self) -> Outcome:
@@ -295,7 +304,7 @@ class World:
         why = ""
         while self.engine.now_s < deadline_s:
             self._until(self.engine.now_s + LOOK_EVERY_S)
-            why = ending.unsettled(self)
+            why = ending.unsettled(self) or self.unsettled()
             if why:
                 quiet_since_s = None
             elif quiet_since_s is None:
@@ -304,6 +313,7 @@ class World:
                 # The watch has decoded every record of the logs, and no decider its own.
                 with _patched((fold, "decode", lambda record, **_: self.receive(record).envelope)):
                     ending.check(self)
+                    self.check_more()
                 if self.plan.seed % TIDY_EVERY == 0:
                     self._until(self.engine.now_s + TIDY_S)
                     ending.check_tidy(self)
