@@ -43,6 +43,8 @@ from gangline_gateway.sse import Streams
 from gangline_gateway.tail import Tail
 from gangline_gateway.user_limits import RequestLimits
 from gangline_quota.core.decide import Quota
+from gangline_registry.core.decide import RegistryDecider
+from gangline_registry.service.executor import Executor, share_of
 from gangline_scheduler.core.decide import Scheduler
 from gangline_schemas.api.incidents import Totals
 from gangline_schemas.api.logs import LogPage
@@ -55,11 +57,13 @@ from gangline_schemas.events.progress import progress_key
 from gangline_schemas.events.steps import WorkerStep
 from gangline_schemas.events.workers import GpuInfo, NodeInfo, NodeJoined
 from gangline_schemas.team_limits import TeamConfig
+from gangline_service.executor import ThreadExecutor
 from gangline_service.http_server import HttpServer
 from gangline_service.telemetry import start as start_telemetry
 from gangline_service.tokens import Role, TokenBook, TokenEntry, write_tokens
 from gangline_storage.local import LocalStore
 from gangline_tracker.views.runs import EVERY_MS, Runs
+from support.fakes.catalogue import Catalogue
 
 DEADLINE_S = 120.0
 ALERTS = AlertDecider(
@@ -189,6 +193,7 @@ class GatewayHarness:
             answer_wait_s=DEADLINE_S if deciding else 0.05,
             dead_letters=DeadLetters(lambda: self.broker.connect("dead-letters"), self.names),
         )
+        self.catalogue = Catalogue()
         self.limits = RequestLimits(per_s=100_000, burst=100_000)
         self._telemetry = start_telemetry("gateway", "test")
         self.runs = Runs(0)
@@ -274,6 +279,7 @@ class GatewayHarness:
 
     def _decide(self) -> None:
         try:
+            executor = ThreadExecutor(Executor(self.catalogue, self.context.store), share_of)
             loops = [
                 DeciderLoop(
                     self.broker.connect(decider.name),
@@ -281,8 +287,9 @@ class GatewayHarness:
                     lambda: datetime.now(UTC),
                     names=self.names,
                     settings=LoopSettings(tick_interval_s=0.1),
+                    executor=executor if decider.name == "registry" else None,
                 )
-                for decider in (Quota(ApprovalRule.NAMED), Scheduler(), ALERTS)
+                for decider in (Quota(ApprovalRule.NAMED), Scheduler(), ALERTS, RegistryDecider())
             ]
             for loop in loops:
                 loop.take_over()

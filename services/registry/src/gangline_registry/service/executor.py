@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from gangline_registry.core.model import (
     Compare,
     Compared,
     CompareProfiles,
     Failed,
+    Made,
     MakeVersion,
     ProfilesCompared,
     Project,
+    Projected,
+    Registration,
 )
 from gangline_registry.core.scores import BadScores, decode
 from gangline_registry.service.comparison import compare
-from gangline_registry.service.mlflow import MlflowRegistry
 from gangline_schemas.models import Evaluation
 from gangline_storage.errors import NotFound, StoreError
 from gangline_storage.port import ObjectStore
@@ -34,11 +38,21 @@ def share_of(effect: object) -> str:
             return _OF_ALL
 
 
+class Versions(Protocol):
+    """MLflow's registry, as this service asks it."""
+
+    def make(self, one: Registration) -> Made | Failed:
+        """The version of a registration; the same one each time that it is asked for."""
+
+    def project(self, wanted: Project) -> Projected | Failed:
+        """Bring the table of protected aliases to what the log says."""
+
+
 @dataclass
 class Executor:
     """Called from several threads. A failure is a value: `Failed`."""
 
-    mlflow: MlflowRegistry
+    mlflow: Versions
     store: ObjectStore | None
 
     def __call__(self, _key: str, effect: object) -> object:
@@ -55,11 +69,11 @@ class Executor:
             case _:
                 raise TypeError(f"{type(effect).__name__} is no effect of the registry")
 
-    def _objects(self, work: object) -> object:
+    def _objects(self, work: Callable[[ObjectStore], object]) -> object:
         if self.store is None:
             return Failed("no object store is set: GANGLINE_STORE_URL", final=True)
         try:
-            return work(self.store)  # type: ignore[operator]
+            return work(self.store)
         except NotFound as error:
             return Failed(f"an object is gone: {error}", final=True)
         except BadScores as error:

@@ -1,0 +1,191 @@
+"""Routes of models: the whole way from a gate to a rollback, and what each token may do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from gangline_registry.core.profile import write_profile
+from gangline_registry.core.profiling import profile_of
+from support.builders.gateway import GatewayHarness
+from support.fixtures.gateway_http import ADMIN, NLP, VISION, http_client, problem, scene
+
+__all__ = ["http_client", "scene"]  # fixtures are used by being in this module
+OLD, NEW = (f"tickets@sha256-{digit * 64}" for digit in "12")
+
+
+def gate(model: str, **fields: Any) -> dict[str, Any]:
+    return {
+        "team": "nlp", "model": model, "aliases": ["champion"], "baseline": "current",
+        "first": "accept", "checkpoint": "any",
+        "suites": {"qa": {"rule": "better", "min_items": 10}}, **fields,
+    }  # fmt: skip
+
+
+class Model:
+    """One model of team nlp, by HTTP."""
+
+    def __init__(self, client: httpx.Client, name: str, **fields: Any) -> None:
+        self.client, self.name, self.path = client, name, f"/v1/models/{name}"
+        client.put(f"{self.path}/gate", headers=NLP, json=gate(name, **fields)).raise_for_status()
+
+    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        answer = self.client.post(f"{self.path}/{path}", headers=NLP, json=body)
+        assert answer.status_code == 201, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    def get(self, path: str = "") -> dict[str, Any]:
+        found: dict[str, Any] = self.client.get(self.path + path, headers=NLP).json()
+        return found
+
+    def version(self, number: int, right: int, **fields: Any) -> None:
+        """A version with 100 answers, the first of which are right."""
+        self.post("versions", {"version": number, **fields})
+        scores = {f"q{item}": float(item < right) for item in range(100)}
+        self.post(f"versions/{number}/evaluations", {"suite": "qa", "scores": scores})
+
+    def promote(self, number: int, **fields: Any) -> dict[str, Any]:
+        return self.post("aliases/champion/promotions", {"version": number, **fields})
+
+    @property
+    def champion(self) -> int:
+        found: int = self.get()["aliases"][0]["version"]
+        return found
+
+
+def test_from_a_gate_to_a_rollback(http_client: httpx.Client, scene: GatewayHarness) -> None:
+    model = Model(http_client, "way")
+    model.version(1, right=60)
+    assert model.promote(1, expected=0)["moved"]
+    model.version(2, right=90)
+    scene.wait(lambda: model.get("/versions/2/check")["comparing"] == 0)
+    check = model.get("/versions/2/check?alias=champion")
+    assert (check["verdict"], check["baseline"]) == ("pass", 1)
+    assert model.promote(2, expected=1)["verdict"] == "pass"
+    model.version(3, right=80)
+    judged = model.promote(3)
+
+    def verdict() -> Any:
+        return model.get(f"/promotions/{judged['promotion']}")["verdict"]
+
+    scene.wait(verdict)
+    assert (verdict(), model.champion) == ("fail", 2)
+    scene.wait(lambda: scene.catalogue.aliases.get("nlp/way/champion") == 2)
+    moved = model.post("aliases/champion/rollbacks", {"expected": 2, "reason": "too slow"})
+    assert (moved["from_version"], moved["to_version"], moved["kind"]) == (2, 1, "rollback")
+    kinds = [one["kind"] for one in model.get("/aliases/champion/history")["moves"]]
+    assert kinds == ["rollback", "gate", "gate"]
+    lineage = model.get("/aliases/champion/lineage")
+    assert (lineage["version"], lineage["move"]["kind"], lineage["run"]) == (1, "rollback", None)
+
+
+def test_a_rollback_is_decided_while_mlflow_is_away(
+    http_client: httpx.Client, scene: GatewayHarness
+) -> None:  # fmt: skip
+    model = Model(http_client, "away")
+    for number in (1, 2):
+        model.version(number, right=50)
+        override = {"person": "ada", "reason": "first"}
+        assert model.promote(number, override=override)["moved"]
+    scene.wait(lambda: scene.catalogue.aliases.get("nlp/away/champion") == 2)
+    scene.catalogue.away = True
+    try:
+        assert model.post("aliases/champion/rollbacks", {})["to_version"] == 1
+        assert model.get()["catalogue_behind"]
+        assert scene.catalogue.aliases["nlp/away/champion"] == 2
+    finally:
+        scene.catalogue.away = False
+    scene.wait(lambda: scene.catalogue.aliases["nlp/away/champion"] == 1)
+
+
+def test_other_teams_neither_see_nor_move_a_model(
+    http_client: httpx.Client, scene: GatewayHarness
+) -> None:  # fmt: skip
+    del scene
+    model = Model(http_client, "ours")
+    model.version(1, right=50)
+    listed = http_client.get("/v1/models", headers=VISION).json()["models"]
+    assert "ours" not in {one["model"] for one in listed}
+    for method, path, body in (
+        ("GET", "", None),
+        ("GET", "/versions/1/check", None),
+        ("GET", "/aliases/champion/lineage", None),
+        ("POST", "/aliases/champion/promotions", {"version": 1}),
+        ("POST", "/aliases/champion/rollbacks", {}),
+        ("DELETE", "/gate", None),
+        ("POST", "/versions/1/evaluations", {"suite": "qa", "scores": {"q": 1}}),
+    ):
+        answer = http_client.request(method, model.path + path, headers=VISION, json=body)
+        problem(answer, 404, "not-found")
+    answer = http_client.put(f"{model.path}/gate", headers=VISION, json=gate("ours"))
+    problem(answer, 403, "forbidden")
+
+
+def test_refusals_say_the_way_out(http_client: httpx.Client, scene: GatewayHarness) -> None:
+    del scene
+    model = Model(http_client, "refused")
+    model.version(1, right=50)
+    for path, body, words in (
+        ("versions", {"job_id": "no-such-job"}, None),
+        ("aliases/champion/promotions", {"version": 9}, "is not registered"),
+        ("aliases/champion/promotions", {"version": 1, "expected": 4}, "and not to 4"),
+        ("aliases/other/promotions", {"version": 1}, "is not protected"),
+        ("aliases/champion/rollbacks", {}, "has no version before"),
+    ):
+        answer = http_client.post(f"{model.path}/{path}", headers=NLP, json=body)
+        if words is None:
+            problem(answer, 404, "not-found")
+        else:
+            problem(answer, 409, "refused")
+            assert words in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"baseline": None}, "baseline"),
+        ({"aliases": ["latest"]}, "aliases.0"),
+        ({"suites": {"qa": {"rule": "not_worse"}}}, "suites.qa"),
+        ({"suites": {}}, "(body)"),
+        ({"confidence": 1.5}, "confidence"),
+    ],
+)
+def test_a_wrong_gate_names_its_field(
+    http_client: httpx.Client, scene: GatewayHarness, fields: dict[str, Any], field: str
+) -> None:
+    del scene
+    body = {name: value for name, value in gate("wrong", **fields).items() if value is not None}
+    answer = http_client.put("/v1/models/wrong/gate", headers=NLP, json=body)
+    problem(answer, 422, "invalid")
+    assert answer.json()["errors"][0]["field"] == field
+
+
+def test_drift_of_a_later_snapshot_is_found_once(
+    http_client: httpx.Client, scene: GatewayHarness
+) -> None:  # fmt: skip
+    model = Model(http_client, "drifting", training_data={"max_age_days": 30})
+
+    def send(snapshot: str, shift: float) -> None:
+        values = [float(number % 97) + shift for number in range(2000)]
+        made = profile_of({"length": values}, len(values))
+        assert write_profile(made)[1]
+        body = {"snapshot": snapshot, "profile": made.model_dump(mode="json"),
+                "made_at": "2026-01-01T00:00:00Z"}  # fmt: skip
+        answer = http_client.post("/v1/profiles?team=nlp", headers=NLP, json=body)
+        assert answer.status_code == 201, answer.text
+
+    send(OLD, 0.0)
+    model.version(1, right=50, snapshot=OLD)
+    model.promote(1)
+    send(NEW, 40.0)
+    scene.wait(lambda: model.get("/aliases/champion/drift")["checks"])
+    found = model.get("/aliases/champion/drift")
+    (check,) = found["checks"]
+    assert (check["snapshot"], check["found"], check["columns"][0]["column"]) == (NEW, 1, "length")
+    scene.wait(lambda: model.get("/aliases/champion/drift")["aged"])
+    listed = http_client.get("/v1/models", headers=ADMIN).json()["models"]
+    (row,) = [one for one in listed if one["model"] == "drifting"]
+    assert row["aliases"][0]["drift"] == 1
