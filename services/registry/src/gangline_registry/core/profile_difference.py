@@ -26,7 +26,10 @@ from gangline_schemas.models import ColumnDrift
 _SHIFT_NOISE, _KS_NOISE, _PSI_NOISE, _MISSING_NOISE = 5.0, 2.7, 4.0, 2.5
 """Multiples of the noise: about one in a million columns of equal tables is beyond."""
 _CAP = 1e6
-_LEAST_SHARE = 1e-4
+_SMOOTH = 0.5
+"""Rows that each value has besides its own, so that one without rows has a share."""
+_WORDS = {"category", "text"}
+"""Kinds of one column of words: which one it is depends on the number of rows."""
 
 
 def differences(trained: Profile, newest: Profile, limits: DriftLimits) -> list[ColumnDrift]:
@@ -55,6 +58,8 @@ def _size(one: ColumnDrift) -> float:
 def _moved(
     before: Column, after: Column, rows: int, other_rows: int, limits: DriftLimits
 ) -> ColumnDrift:
+    if {before.kind, after.kind} == _WORDS:
+        return ColumnDrift(column=before.name, kind=after.kind)
     if before.kind != after.kind:
         reason = f"was a {before.kind} and is a {after.kind}"
         return ColumnDrift(column=before.name, kind=after.kind, reasons=(reason,))
@@ -90,8 +95,9 @@ def _numbers(before: Sketch, after: Sketch) -> tuple[float, float]:
     if not before.quantiles or not after.quantiles:
         return 0.0, float(bool(before.quantiles) != bool(after.quantiles))
     gap = after.mean - before.mean
-    if before.std > 0:
-        shift = max(-_CAP, min(_CAP, gap / before.std))
+    spread = before.std or after.std
+    if spread > 0:
+        shift = max(-_CAP, min(_CAP, gap / spread))
     else:
         shift = 0.0 if gap == 0 else math.copysign(_CAP, gap)
     one, other = np.asarray(before.quantiles), np.asarray(after.quantiles)
@@ -113,12 +119,16 @@ def _shares(quantiles: np.ndarray, places: np.ndarray) -> np.ndarray:
 def stability(before: CategoryColumn, after: CategoryColumn) -> tuple[float, int]:
     """The population stability index, and the number of values behind it.
 
-    Values that only one profile lists may be among the other's rare ones, so values outside of
-    both lists are one group.
+    A value that one profile does not list has no rows there, if that profile lists all of its
+    values. Otherwise it may be among the rare ones, and all such values are one group.
     """
-    names = [*before.counts.keys() & after.counts.keys()]
-    one = [before.counts[name] for name in names]
-    other = [after.counts[name] for name in names]
+    names = [
+        name
+        for name in before.counts.keys() | after.counts.keys()
+        if (name in before.counts or not before.other) and (name in after.counts or not after.other)
+    ]
+    one = [before.counts.get(name, 0) for name in names]
+    other = [after.counts.get(name, 0) for name in names]
     one.append(before.other + sum(before.counts.values()) - sum(one))
     other.append(after.other + sum(after.counts.values()) - sum(other))
     total, other_total = sum(one), sum(other)
@@ -126,7 +136,7 @@ def stability(before: CategoryColumn, after: CategoryColumn) -> tuple[float, int
         return (0.0, 0) if total == other_total else (_CAP, 1)
     index = 0.0
     for count, other_count in zip(one, other, strict=True):
-        share = max(count / total, _LEAST_SHARE)
-        other_share = max(other_count / other_total, _LEAST_SHARE)
+        share = (count + _SMOOTH) / (total + _SMOOTH * len(one))
+        other_share = (other_count + _SMOOTH) / (other_total + _SMOOTH * len(one))
         index += (other_share - share) * math.log(other_share / share)
     return index, len(names)
