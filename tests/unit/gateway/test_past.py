@@ -97,6 +97,14 @@ def test_a_kept_state_is_not_changed_by_folds_that_start_there(broker: Broker) -
     assert (jobs(found, 40), jobs(found, 20)) == (41, 21)
 
 
+def test_a_question_about_a_later_time_starts_at_the_last_answer(broker: Broker) -> None:
+    found = Past(broker.connect("t"), [PLACE])
+    assert jobs(found, 40) == 41
+    assert found._start(PLACE, at(40)).next_seq == 41
+    assert found._start(PLACE, at(59)).next_seq == 41
+    assert found._start(PLACE, at(39)).next_seq == 0
+
+
 def test_before_the_first_decision_there_is_nothing(broker: Broker) -> None:
     found = Past(broker.connect("t"), [PLACE])
     assert found.earliest() is not None

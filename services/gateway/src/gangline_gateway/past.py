@@ -1,6 +1,7 @@
 """The scheduler's state at a past time: a fold of its log, from the nearest state before.
 
-1. Start at the nearest of: a state that an earlier fold kept, a stored snapshot, the log's start.
+1. Start at the nearest of: a state that an earlier fold kept, the last answer's state, a stored
+   snapshot, the log's start.
 2. Fold to the time. Every `EVERY` events a copy of the state is kept, so that the next question,
    such as the next place of a slider, is near one. At most `KEPT` are kept, about evenly spread.
 3. A fold that is not done within `WITHIN_S` ends with a problem that says how far it came. The
@@ -13,7 +14,6 @@ from __future__ import annotations
 
 import threading
 import time
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -58,11 +58,14 @@ class _States:
     kept: list[_Kept] = field(default_factory=list)
     look_s: float = 0.0
     """When to look for stored snapshots again."""
+    asked: _Kept | None = None
+    """The last answer's state: the next question is often about a time soon after."""
 
     def before(self, at: datetime) -> _Kept | None:
         """The last one at or before a time."""
-        index = bisect_right(self.kept, at, key=lambda one: one.at)
-        return self.kept[index - 1] if index else None
+        known = [*self.kept, *([self.asked] if self.asked is not None else [])]
+        earlier = (one for one in known if one.at <= at)
+        return max(earlier, key=lambda one: one.seq, default=None)
 
     def keep(self, folded: Folded[State], *, apart: int | None = None) -> None:
         """Keep a copy, unless there is one that is less than `apart` events (`EVERY`) away.
@@ -162,6 +165,8 @@ class Past:
             states.keep(folded, apart=1)
             raise unavailable("not-read-yet", f"{error}; ask again to continue") from None
         states.keep(folded)
+        if (last := _time_of(folded)) is not None:
+            states.asked = _Kept(folded.next_seq, last, _copy(folded))
         return folded
 
     def _start(self, place: TopicPartition, at: datetime) -> Folded[State]:
