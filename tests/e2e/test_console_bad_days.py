@@ -80,7 +80,9 @@ def test_a_member_sees_nothing_of_another_teams_job(
     platform: RunningPlatform, chromium: Browser, member: str
 ) -> None:
     with connect(platform.client.url, platform.client.token) as gateway:
-        spec = job_spec("secret-plan", command=PACED, hyperparameters={"steps": 100_000})
+        slow = {"PAUSE_S": "0.3"}
+        steps = {"steps": 100_000}
+        spec = job_spec("secret-plan", command=PACED, env=slow, hyperparameters=steps)
         job_id = gateway.submit(spec).job_id
         with console_page(chromium, platform.client.url, member) as console:
             page = console.page
