@@ -9,6 +9,7 @@ from urllib.parse import quote
 from gangline.sdk import Gangline
 from gangline_console.pages import PAGES
 from gangline_console.pages.job.tabs import TABS
+from gangline_schemas.gate_file import Gate
 from support.harnesses.log_watch import PACED, job_spec
 from support.harnesses.up_process import wait_until
 
@@ -43,6 +44,14 @@ PIPELINE: dict[str, Any] = {
 }  # fmt: skip
 
 
+MODEL_GATE = Gate.model_validate(
+    {
+        "team": "default", "model": "tour", "aliases": ["champion"], "baseline": "current",
+        "suites": {"qa": {"rule": "better"}},
+    }
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Seeded:
     """Jobs of every kind, and a node."""
@@ -58,6 +67,7 @@ class Seeded:
 
 def seed(gateway: Gangline) -> Seeded:
     """A job that runs, one that waits for GPUs, a failed one, one that ended."""
+    gateway.set_gate(MODEL_GATE)
     nodes = gateway.nodes()
     gpus = sum(len(node.gpus) for node in nodes)
     failed = gateway.submit(job_spec("loads-data", command=FAILING)).job_id
@@ -100,6 +110,8 @@ def stops(seeded: Seeded) -> dict[str, str]:
         "pipelines": "/pipelines",
         "pipeline": "/pipelines/nightly?team=default",
         "pipeline-run": f"/pipelines/runs/{seeded.pipeline_run}?step=prepare",
+        "models": "/models",
+        "model": "/models/tour?team=default",
         "nodes": "/nodes",
         "node": f"/nodes/{seeded.node}",
         "teams": "/teams",
