@@ -23,7 +23,7 @@ def states(run: RunDetails) -> dict[str, str]:
 
 
 def jobs(client: Gangline, run: RunDetails) -> list[str]:
-    return [step.job_id for step in run.step_rows if step.job_id]
+    return [step.job_id for step in run.step_rows if step.job_id and not step.hit]
 
 
 def test_a_pipeline_runs_is_cached_and_is_started_by_a_snapshot(
