@@ -114,7 +114,8 @@ def runs(
     for queued_id, queued in reversed(state.queued.items()):
         if sees(queued.team) and name in {None, queued.pipeline}:
             yield _queued(queued_id, queued)
-    for run in sorted(state.runs.values(), key=lambda one: one.started_at, reverse=True):
+    newest = sorted(state.runs.values(), key=lambda one: (one.started_at, one.number), reverse=True)
+    for run in newest:
         if sees(run.team) and name in {None, run.pipeline}:
             yield run_row(state, run)
 
