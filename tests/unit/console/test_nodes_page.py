@@ -49,6 +49,18 @@ def one(found: Node, role: str = "admin", **more: BaseModel | Exception) -> Any:
     )
 
 
+def test_many_nodes_are_shown_in_part_until_all_are_asked_for() -> None:
+    many = NodeList(nodes=[node(node_id=f"n-{number:03}", rack="r-7") for number in range(301)])
+    client, _ = console({"GET /v1/nodes": many})
+
+    first = client.get("/console/nodes?rack=r-7").text
+
+    assert "301 nodes" in first
+    assert ('data-node="n-299"' in first, 'data-node="n-300"' in first) == (True, False)
+    assert "/console/nodes?rack=r-7&amp;all=1" in first
+    assert 'data-node="n-300"' in client.get("/console/nodes?rack=r-7&all=1").text
+
+
 def test_the_table_shows_the_mean_of_the_gpus_that_are_known() -> None:
     client, _ = console({"GET /v1/nodes": NodeList(nodes=[node()])})
 

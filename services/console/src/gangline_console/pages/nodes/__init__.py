@@ -13,6 +13,8 @@ from gangline_schemas.api.incidents import IncidentPage
 
 _PAGE, _MOST_PAGES = 1000, 20
 _INCIDENTS = 20
+_ROWS = 300
+"""Shown at first: the table of 1,250 nodes is a megabyte, and takes 0.2 s to make."""
 OFF = frozenset({"draining", "cordoned", "leaving"})
 ICONS = {"good": "✓", "warn": "!", "bad": "✕", "off": "‖"}
 
@@ -44,6 +46,7 @@ async def _show(view: View) -> Response:
     return view.render(
         "nodes/page.html",
         nodes=nodes,
+        shown=nodes if view.query("all") else nodes[:_ROWS],
         every=len(every),
         wanted=wanted,
         statuses=sorted({node.status for node in every}),
