@@ -39,6 +39,11 @@ _ONE_SIZE: dict[str, Any] = {
     "training": {"on_nan": {"skip": 1}, "on_spike": {"then": "restart"}, "leave_out": {}},
     "checkpoint": {"incremental": {"full_every": 3}, "promote": "final"},
 }
+_NO_GPUS: dict[str, Any] = {
+    "name": "x",
+    "run": "python prepare.py",
+    "resources": {"gpus": 0, "cpus": 2, "memory_gb": 1, "nodes": 2},
+}
 _TOPICS = {topic.value: topic for topic in Topic}
 
 
@@ -108,7 +113,7 @@ def example(name: str) -> dict[str, Any]:
     return data
 
 
-SPECS = (example("job.submitted")["spec"], _ONE_SIZE)
+SPECS = (example("job.submitted")["spec"], _ONE_SIZE, _NO_GPUS)
 
 
 def _records(seed: int) -> list[tuple[datetime, Received]]:
