@@ -112,6 +112,7 @@ def stops(seeded: Seeded) -> dict[str, str]:
         "pipeline-run": f"/pipelines/runs/{seeded.pipeline_run}?step=prepare",
         "models": "/models",
         "model": "/models/tour?team=default",
+        "model-move": "/models/tour/move?alias=champion&team=default",
         "nodes": "/nodes",
         "node": f"/nodes/{seeded.node}",
         "teams": "/teams",
