@@ -55,7 +55,7 @@ def test_a_pipeline_runs_is_cached_and_is_started_by_a_snapshot(
         assert client.announce_snapshot(SNAPSHOT, "default").runs == []
         client.wait_pipeline_run(begun[0], WAIT_S)
         killed = client.run_pipeline("fits", {"noise": 0.3})
-        os.kill(platform.pid("pipelines"), signal.SIGKILL)
+        os.kill(platform.pid("pipelines-0"), signal.SIGKILL)
         ended = client.wait_pipeline_run(killed.run_id, WAIT_S)
         assert set(states(ended).values()) == {"succeeded"}, ended.reason
         assert (ended.jobs, len(set(jobs(client, ended)))) == (4, 4)
