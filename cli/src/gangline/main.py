@@ -171,6 +171,7 @@ _PIPELINE: dict[str, Callable[..., None]] = {
     "runs": pipelines.runs,
     "run-show": pipelines.run_show,
     "why": pipelines.why,
+    "download": pipelines.download,
     "retry": pipelines.retry,
     "cancel": pipelines.cancel,
     "pause": pipelines.pause,

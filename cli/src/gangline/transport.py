@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -93,6 +94,19 @@ class Transport:
                 headers={"Accept": "application/json", **(headers or {})},
             )
         )
+
+    def download(self, path: str, params: Params, target: Path) -> None:
+        """Write the body of a route to a file. Raises CliError and OSError."""
+        try:
+            with self._client.stream("GET", path, params=_set_only(params)) as answer:
+                if not answer.is_success:
+                    answer.read()
+                    raise problem_of(answer)
+                with target.open("wb") as file:
+                    for part in answer.iter_bytes():
+                        file.write(part)
+        except httpx.TransportError as error:
+            raise CliError(f"no answer from {self.url}: {type(error).__name__}", _UP_HINT) from None
 
     def pages(self, path: str, params: Params) -> Iterator[bytes]:
         """The bodies of a route whose header Link names the next page. Raises CliError."""

@@ -10,12 +10,14 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from gangline.demo.report import write_report
-from gangline.demo.story import play
+from gangline.demo.loop import play as play_loop
+from gangline.demo.outcome import Outcome
+from gangline.demo.report import write_figures, write_report
+from gangline.demo.story import Story, play
 from gangline.errors import CliError
 from gangline.sdk import connect
 
-TEAMS = """teams:
+_TEAMS = """teams:
   - {team: language, gpu_limit: 4, gpu_guarantee: 2}
   - {team: vision, gpu_limit: 4, gpu_guarantee: 2}
 """
@@ -25,6 +27,14 @@ def demo(
     folder: Annotated[
         Path, typer.Option("--out", help="Where the platform's state and the report go.")
     ] = Path("build/demo"),
+    *,
+    loop: Annotated[
+        bool,
+        typer.Option(
+            "--loop",
+            help="Show the other circle: from new data by a study to the model that serves.",
+        ),
+    ] = False,
 ) -> None:
     """Run a job through a failure and check each step; exit 0 only if all checks pass."""
     from gangline.local.artifacts import ArtifactError, progress_line
@@ -37,9 +47,10 @@ def demo(
     if data_dir.exists():
         shutil.rmtree(data_dir)
     data_dir.mkdir(parents=True)
-    (data_dir / "teams.yaml").write_text(TEAMS, encoding="utf-8")
+    (data_dir / "teams.yaml").write_text(_TEAMS, encoding="utf-8")
+    teams = None if loop else data_dir / "teams.yaml"
     settings = PlatformSettings(
-        data_dir, nodes=2, slots=2, teams_file=data_dir / "teams.yaml", heartbeat_timeout_s=30.0
+        data_dir, nodes=2, slots=2, teams_file=teams, heartbeat_timeout_s=30.0
     )
     began = time.monotonic()
 
@@ -53,15 +64,23 @@ def demo(
             up_s = time.monotonic() - began
             say("the platform is up")
             with connect(started.url, started.token) as client:
-                outcome = play(client, say)
+                outcome: Outcome
+                if loop:
+                    outcome = play_loop(client, started.token, folder / "loop", say)
+                else:
+                    outcome = play(client, say)
                 outcome.figures = {"platform start (s)": up_s, **outcome.figures}
-                write_report(outcome, folder, console)
+                if isinstance(outcome, Story):
+                    write_report(outcome, folder, console)
+                else:
+                    write_figures(outcome, console)
     except (SupervisorError, ArtifactError) as error:
         raise CliError(str(error), f"logs: {data_dir}/logs") from None
     except CliError as error:
         raise CliError(error.message, f"logs: {data_dir}/logs") from None
     console.print()
-    say(f"stopped; the report is {folder / 'index.html'}")
+    shown = f"files are in {folder / 'loop'}" if loop else f"report is {folder / 'index.html'}"
+    say(f"stopped; the {shown}")
     if not outcome.succeeded:
         failed = [name for name, passed in outcome.checks.items() if not passed]
         raise CliError(f"some checks failed: {'; '.join(failed)}", f"logs: {data_dir}/logs")

@@ -155,6 +155,27 @@ def why(
     session.out.show(found, _why_text(found))
 
 
+def download(
+    session: Session,
+    run_id: RunName,
+    output: Annotated[
+        str, typer.Argument(metavar="STEP.OUT", help="An output of a step of the run.")
+    ],
+    *,
+    to: Annotated[
+        Path | None, typer.Option(help="The folder that gets the files; default: STEP.OUT.")
+    ] = None,
+) -> None:
+    """Download the files of a step's output, each verified by its digest."""
+    step, dot, name = output.partition(".")
+    if not dot:
+        raise CliError(f"{output}: write it as STEP.OUT", code=ExitCode.USAGE)
+    written = session.client.download_output(run_id, step, name, to or Path(output))
+    session.out.show(
+        {"files": [str(path) for path in written]}, "\n".join(str(path) for path in written)
+    )
+
+
 def retry(
     session: Session, run_id: RunName, *, wait: Wait = False, timeout: Timeout = None
 ) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from gangline.demo.story import Outcome
+from gangline.demo.outcome import Outcome
+from gangline.demo.story import Story
 from gangline.plot import plot_curves
 from gangline_schemas.api.runs import Comparison
 
@@ -30,7 +31,7 @@ img {{ max-width: 100% }}
 """
 
 
-def write_report(outcome: Outcome, folder: Path, console: Console) -> None:
+def write_report(outcome: Story, folder: Path, console: Console) -> None:
     """Print the comparison and the figures; write curves.png and index.html into the folder."""
     comparison = outcome.comparison
     if comparison is None:
@@ -53,6 +54,13 @@ def write_report(outcome: Outcome, folder: Path, console: Console) -> None:
         checks=texts[2],
     )
     (folder / "index.html").write_text(page, encoding="utf-8")
+
+
+def write_figures(outcome: Outcome, console: Console) -> None:
+    """Print the figures and the checks."""
+    for table in (figures_table(outcome), checks_table(outcome)):
+        console.print()
+        console.print(table)
 
 
 def comparison_table(comparison: Comparison) -> Table:

@@ -12,9 +12,9 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from gangline.demo.outcome import Outcome, Say
 from gangline.demo.timeline import Timeline
 from gangline.sdk import Gangline
 from gangline_schemas.api.jobs import Job
@@ -28,31 +28,22 @@ RUN_TIMEOUT_S = 240.0
 LEARNING_RATES = {"language": 5e-3, "vision": 1e-3}
 MODEL = {"dim": 96, "layers": 3, "heads": 4, "batch_size": 8, "seq_len": 128, "seed": 17}
 
-Say = Callable[[str], None]
-
 
 @dataclass
-class Outcome:
-    """The observations and measurements. `checks` are the demo's claims: all must be true."""
+class Story(Outcome):
+    """What the two jobs did."""
 
     first: str = ""
     second: str = ""
     waiting: str = ""
-    checks: dict[str, bool] = field(default_factory=dict)
-    figures: dict[str, float] = field(default_factory=dict)
     comparison: Comparison | None = None
 
-    @property
-    def succeeded(self) -> bool:
-        """Whether every check passed."""
-        return bool(self.checks) and all(self.checks.values())
 
-
-def play(client: Gangline, say: Say) -> Outcome:
+def play(client: Gangline, say: Say) -> Story:
     """Play the story on a platform that is up. Raises CliError when a part does not come."""
     timeline = Timeline(client)
     timeline.start()
-    outcome = Outcome()
+    outcome = Story()
     first = _submit(client, "language", say)
     second = _submit(client, "vision", say)
     outcome.first, outcome.second = first.job_id, second.job_id
@@ -106,7 +97,7 @@ def _waiting_reason(client: Gangline, job_id: str) -> str:
     return ""
 
 
-def _kill_and_resume(timeline: Timeline, outcome: Outcome, say: Say) -> None:
+def _kill_and_resume(timeline: Timeline, outcome: Story, say: Say) -> None:
     job_id = outcome.first
     earlier: set[int] = set()
     while len(earlier) < KILL_AFTER_CHECKPOINTS:
@@ -155,7 +146,7 @@ def _kill_and_resume(timeline: Timeline, outcome: Outcome, say: Say) -> None:
     )
 
 
-def _finish(client: Gangline, timeline: Timeline, outcome: Outcome, say: Say) -> None:
+def _finish(client: Gangline, timeline: Timeline, outcome: Story, say: Say) -> None:
     for job_id in (outcome.first, outcome.second):
         job = client.wait(job_id, RUN_TIMEOUT_S)
         say(f"{job_id} {job.state} at step {job.step}, loss {job.loss or float('nan'):.3f}")

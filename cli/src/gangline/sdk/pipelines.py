@@ -7,11 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gangline.errors import CliError
 from gangline.pipeline_file import PipelineFile, read_pipeline_file
 from gangline.sdk.answers import path_id
 from gangline.sdk.jobs import Jobs
 from gangline_schemas.api.pipelines import (
     Announced,
+    OutputFiles,
     Pipeline,
     PipelineDetails,
     PipelineList,
@@ -21,6 +23,7 @@ from gangline_schemas.api.pipelines import (
     StepWhy,
 )
 from gangline_schemas.pipeline_file import PipelineSpec
+from gangline_storage import digest_file
 
 _POLL_S = 0.5
 _ENDS = {"succeeded", "failed", "cancelled"}
@@ -100,6 +103,30 @@ class Pipelines(Jobs):
         place = f"/v1/pipeline-runs/{path_id(run_id)}/steps/{path_id(step)}"
         return self._read(StepWhy, "GET", place)
 
+    def output_files(self, run_id: str, step: str, output: str) -> OutputFiles:
+        """The files of a step's output."""
+        return self._read(OutputFiles, "GET", _output(run_id, step, output))
+
+    def download_output(self, run_id: str, step: str, output: str, folder: Path) -> Sequence[Path]:
+        """Write a step's output below `folder`, each file verified. Raises CliError."""
+        place, written = _output(run_id, step, output), []
+        for file in self.output_files(run_id, step, output).files:
+            path = folder / file.path
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._transport.download(f"{place}/content", {"path": file.path}, path)
+                same = path.stat().st_size == file.size_bytes and digest_file(path) == file.xxh3
+            except OSError as error:
+                raise CliError(f"{path}: {error.strerror}") from None
+            if not same:
+                path.unlink()
+                raise CliError(
+                    f"{file.path} of {step}.{output} is damaged in the store",
+                    "run the step again: its outputs replace what is damaged",
+                )
+            written.append(path)
+        return written
+
     def cancel_pipeline_run(self, run_id: str) -> RunDetails:
         """End a run."""
         return self._read(RunDetails, "POST", f"/v1/pipeline-runs/{path_id(run_id)}/cancel")
@@ -130,3 +157,7 @@ class Pipelines(Jobs):
         """Say that a team has a new snapshot: pipelines that wait for it run."""
         body = {"snapshot": snapshot, "team": team, "place": place}
         return self._read(Announced, "POST", "/v1/data/snapshots", body=body, repeatable=True)
+
+
+def _output(run_id: str, step: str, output: str) -> str:
+    return f"/v1/pipeline-runs/{path_id(run_id)}/steps/{path_id(step)}/outputs/{path_id(output)}"

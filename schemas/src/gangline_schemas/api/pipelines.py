@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, JsonValue
 
 from gangline_schemas.api.base import OPEN_WORD, OR_NONE, Answer, Body
+from gangline_schemas.artifacts import ArtifactFile
 from gangline_schemas.base import Identifier
 from gangline_schemas.data_use import SnapshotName
 from gangline_schemas.limits import Label
@@ -115,6 +116,13 @@ class StepOutput(Answer):
     size_bytes: int
     files: int
     value: float | None = Field(description="Of a score.")
+
+
+class OutputFiles(Answer):
+    """The files of an artifact, by path."""
+
+    digest: str
+    files: list[ArtifactFile]
 
 
 class StepRow(Answer):

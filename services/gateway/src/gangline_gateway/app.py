@@ -30,6 +30,7 @@ from gangline_gateway.routes.jobs import jobs
 from gangline_gateway.routes.live import live
 from gangline_gateway.routes.logs import logs
 from gangline_gateway.routes.models import models
+from gangline_gateway.routes.pipeline_outputs import pipeline_outputs
 from gangline_gateway.routes.pipelines import pipelines
 from gangline_gateway.routes.points import points
 from gangline_gateway.routes.ranks import ranks
@@ -77,7 +78,7 @@ def routes(context: AppContext) -> FastAPI:
     for router in (
         jobs, checkpoints, ranks, bundles, logs, live, runs, comparisons, points, incidents, alerts,
         health, cluster, approvals, reports, searches, topics, changes, history, who, studies,
-        pipelines, models,
+        pipelines, pipeline_outputs, models,
     ):  # fmt: skip
         app.include_router(router)
 

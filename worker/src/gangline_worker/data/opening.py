@@ -24,6 +24,8 @@ from gangline_worker.data.tokens import TokenData, TokenReader
 
 CACHE_ENV = "GANGLINE_DATA_CACHE"
 SNAPSHOT_ENV = "GANGLINE_DATA_SNAPSHOT"  # the job's data_snapshot
+INPUTS_ENV = "GANGLINE_IN"
+INPUT = "in:"
 DEFAULT_CACHE_GB = 50.0
 STORE_WAIT_S = 240.0
 """For so long a store that is away is waited for, and to the end of the try that it is in then."""
@@ -72,6 +74,24 @@ def check_is_named(source: str, name: str | None) -> None:
     )
 
 
+def placed(source: str) -> str:
+    """The folder of `in:NAME`, an input of the job; any other source as it is.
+
+    Raises:
+        DataError: the job has no such input.
+    """
+    name = source.removeprefix(INPUT)
+    if name == source:
+        return source
+    top = os.environ.get(INPUTS_ENV)
+    path = Path(top or ".", name)
+    if top is None or not path.is_dir():
+        raise DataError(
+            f"data: the job has no input {name}; give the step `in: {{{name}: STEP.OUT}}`"
+        )
+    return str(path)
+
+
 def open_samples(
     source: str,
     *,
@@ -85,7 +105,8 @@ def open_samples(
     """Windows of `seq_len` tokens over what `source` names.
 
     `source` is a URL of a store (`s3://...`, `file://...`) or a folder with a manifest, both made
-    by `gangline data prepare`; else text, of which `suffix` and `max_bytes` say how much.
+    by `gangline data prepare`; else text, of which `suffix` and `max_bytes` say how much. `in:NAME`
+    is an input of the job.
 
     Raises:
         DataError: there is nothing to read, it cannot be used as given, or the job names another
@@ -93,6 +114,7 @@ def open_samples(
         StoreUnavailable: the store does not answer.
     """
     settings = tokens or ReadSettings()
+    source = placed(source)
     snapshot = _open_snapshot(source, settings)
     if snapshot is None:
         text = load_text(source, suffix=suffix, max_bytes=max_bytes)

@@ -1,0 +1,139 @@
+"""The files of a step's outputs: their list, and the bytes of one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Annotated
+
+from fastapi import Path, Query
+from starlette.responses import StreamingResponse
+
+from gangline_gateway import pipelines_state
+from gangline_gateway.app_context import App, AppContext, Caller, answers, router
+from gangline_gateway.pipelines_state import pipelines_of
+from gangline_gateway.problems import ProblemError, not_found, unavailable
+from gangline_schemas.api.pipelines import OutputFiles
+from gangline_schemas.artifacts import (
+    MAX_MANIFEST_BYTES,
+    ArtifactFile,
+    ArtifactManifest,
+    manifest_key,
+    object_key,
+)
+from gangline_service.tokens import Principal
+from gangline_storage import digest_bytes
+from gangline_storage.errors import NotFound, StoreError
+from gangline_storage.port import ObjectStore
+
+pipeline_outputs = router("Pipelines")
+_ID = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
+_OUTPUT = r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$"
+_CHUNK_BYTES = 1 << 20
+_OF = "/v1/pipeline-runs/{run_id}/steps/{step}/outputs/{name}"
+RunName = Annotated[str, Path(alias="run_id", pattern=_ID, description="The run's id.")]
+Step = Annotated[str, Path(pattern=_ID, description="The step, or the item of its fan-out.")]
+Output = Annotated[str, Path(alias="name", pattern=_OUTPUT, description="The output's name.")]
+
+
+@pipeline_outputs.get(
+    _OF,
+    operation_id="listOutputFiles",
+    summary="List the files of a step's output",
+    response_model=OutputFiles,
+    responses=answers(404),
+)
+def list_output_files(
+    run_name: RunName, step: Step, output: Output, app: App, caller: Caller
+) -> OutputFiles:
+    """With the size and the xxh3-128 of each; a score is the file `value`."""
+    _, digest, manifest, _ = _manifest(app, caller, run_name, step, output)
+    return OutputFiles(digest=digest, files=[*manifest.files])
+
+
+@pipeline_outputs.get(
+    f"{_OF}/content",
+    operation_id="downloadOutputFile",
+    summary="Download a file of a step's output",
+    response_class=StreamingResponse,
+    responses={
+        200: {
+            "content": {
+                "application/octet-stream": {"schema": {"type": "string", "format": "binary"}}
+            }
+        },
+        **answers(404),
+    },
+)
+async def download_output_file(
+    run_name: RunName,
+    step: Step,
+    output: Output,
+    app: App,
+    caller: Caller,
+    *,
+    path: Annotated[str, Query(min_length=1, max_length=1024, description="As the list has it.")],
+) -> StreamingResponse:
+    """Its bytes as they are stored: compare them with the digest of the list."""
+    team, _, manifest, store = await asyncio.to_thread(
+        _manifest, app, caller, run_name, step, output
+    )
+    file = next((one for one in manifest.files if one.path == path), None)
+    if file is None:
+        raise not_found("file")
+    parts = await asyncio.to_thread(_parts, store, team, file)
+    headers = {
+        "Content-Length": str(file.size_bytes),
+        "Content-Disposition": "attachment",
+        "X-Content-Type-Options": "nosniff",
+        "Cache-Control": "no-store",
+    }
+    return StreamingResponse(parts, media_type="application/octet-stream", headers=headers)
+
+
+def gone(what: str) -> ProblemError:
+    """A 404 problem: it was made, and is not in the store any more."""
+    return ProblemError(404, "gone", f"{what} was deleted from the store; a new run makes it again")
+
+
+def _manifest(
+    app: AppContext, caller: Principal, run_name: str, step: str, output: str
+) -> tuple[str, str, ArtifactManifest, ObjectStore]:
+    """The team, the digest and the files of an output. Raises problems."""
+    state = pipelines_of(app.tail.pipelines())
+    run = state.runs.get(run_name)
+    if run is None or not caller.reads(run.team):
+        raise not_found("run")
+    row = pipelines_state.step_why(state, run, step)
+    if row is None:
+        raise not_found("step")
+    made = next((one for one in row.outputs if one.name == output), None)
+    if made is None:
+        raise not_found("output")
+    if app.store is None:
+        raise unavailable("store-away", "no store is configured: set store_url")
+    key = manifest_key(run.team, made.digest)
+    try:
+        if app.store.head(key).size_bytes > MAX_MANIFEST_BYTES:
+            raise unavailable("damaged", "the list of its files is too large")
+        raw = app.store.get(key)
+    except NotFound:
+        raise gone("the output") from None
+    except StoreError as error:
+        raise unavailable("store-away", f"the store: {type(error).__name__}") from None
+    if digest_bytes(raw) != made.digest:
+        raise unavailable("damaged", "the list of its files is damaged in the store")
+    return run.team, made.digest, ArtifactManifest.decode(raw), app.store
+
+
+def _parts(store: ObjectStore, team: str, file: ArtifactFile) -> Iterator[bytes]:
+    """The bytes in chunks. Raises problems before the first."""
+    key = object_key(team, file)
+    try:
+        if store.head(key).size_bytes != file.size_bytes:
+            raise unavailable("damaged", "the file is damaged in the store")
+        return store.stream(key, _CHUNK_BYTES)
+    except NotFound:
+        raise gone("the file") from None
+    except StoreError as error:
+        raise unavailable("store-away", f"the store: {type(error).__name__}") from None
