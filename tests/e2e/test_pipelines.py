@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -27,7 +28,7 @@ def jobs(client: Gangline, run: RunDetails) -> list[str]:
 
 
 def test_a_pipeline_runs_is_cached_and_is_started_by_a_snapshot(
-    platform: RunningPlatform,
+    platform: RunningPlatform, tmp_path: Path
 ) -> None:
     with connect(platform.client.url, platform.client.token) as client:
         applied = client.apply_pipeline(FILE)
@@ -39,6 +40,9 @@ def test_a_pipeline_runs_is_cached_and_is_started_by_a_snapshot(
         folder = platform.data_dir / "store" / "teams" / "default" / "artifacts"
         manifest = folder / "manifests" / f"{report.outputs[0].digest}.json"
         assert "report.json" in manifest.read_text()
+        written = client.download_output(first.run_id, "report", "report", tmp_path)
+        assert written == [tmp_path / "report.json"]
+        assert json.loads(written[0].read_text())["best"] in {0, 1}
 
         again = client.wait_pipeline_run(client.run_pipeline("fits").run_id, WAIT_S)
         assert set(states(again).values()) == {"cached"}

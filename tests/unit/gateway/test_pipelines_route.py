@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,11 +15,20 @@ from gangline_bus.codec import Received
 from gangline_gateway.app import routes
 from gangline_gateway.followed import Copies
 from gangline_gateway.publish import SOURCE
+from gangline_schemas.artifacts import (
+    Artifact,
+    ArtifactFile,
+    ArtifactManifest,
+    manifest_key,
+    object_key,
+)
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import topic_of
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.pipelines import RunStarted
 from gangline_service.tokens import Principal, Role
+from gangline_storage import digest_bytes
+from gangline_storage.local import LocalStore
 from support.builders.pipelines import TEAM, PipelineRun, chain
 
 ADA = Principal(name="ada", role=Role.MEMBER, teams=frozenset({TEAM}))
@@ -36,7 +46,8 @@ class Context:
 
     answer_wait_s = 1.0
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
+        self.store = LocalStore(folder)
         self.world = PipelineRun()
         self.tail = self.publisher = self
         self.count = 0
@@ -59,8 +70,8 @@ class Context:
 
 
 @pytest.fixture
-def context() -> Context:
-    return Context()
+def context(tmp_path: Path) -> Context:
+    return Context(tmp_path)
 
 
 @pytest.fixture
@@ -124,6 +135,8 @@ def test_another_team_neither_sees_nor_changes_anything(context: Context, ask: A
         ("POST", "/v1/pipelines/p/pause", {}),
         ("GET", f"/v1/pipeline-runs/{run}", None),
         ("GET", f"/v1/pipeline-runs/{run}/steps/train", None),
+        ("GET", f"/v1/pipeline-runs/{run}/steps/train/outputs/model", None),
+        ("GET", f"/v1/pipeline-runs/{run}/steps/train/outputs/model/content?path=a", None),
         ("POST", f"/v1/pipeline-runs/{run}/cancel", None),
         ("POST", f"/v1/pipeline-runs/{run}/retry", None),
     ):
@@ -191,3 +204,42 @@ def test_parameters_that_the_file_does_not_have_are_refused(ask: Ask) -> None:
     answer = ask("POST", "/v1/pipelines/p/runs", json={"params": {"lr": 1}})
     assert answer.status_code == 409
     assert "params.lr: there is no such parameter" in answer.text
+
+
+def test_the_files_of_an_output_are_listed_and_downloaded(
+    context: Context, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = ArtifactFile(path="a/b.txt", size_bytes=5, xxh3=digest_bytes(b"hello"))
+    raw = ArtifactManifest(files=(file,)).encode()
+    made = Artifact(digest=digest_bytes(raw), size_bytes=5, files=1)
+    given = context.world.outputs_of
+    monkeypatch.setattr(
+        context.world,
+        "outputs_of",
+        lambda job: [
+            written.model_copy(update={"artifact": made}) if written.name == "model" else written
+            for written in given(job)
+        ],
+    )
+    ask("PUT", "/v1/pipelines/p", json=SPEC)
+    ask("POST", "/v1/pipelines/p/runs", json={})
+    context.world.finish()
+    place = f"/v1/pipeline-runs/{run_of(context)}/steps/train/outputs"
+    gone = ask("GET", f"{place}/model")
+    assert (gone.status_code, "was deleted from the store" in gone.text) == (404, True)
+    context.store.put(manifest_key(TEAM, made.digest), raw)
+    assert ask("GET", f"{place}/model").json()["files"] == [file.model_dump()]
+    assert ask("GET", f"{place}/other").status_code == 404
+    content = f"{place}/model/content"
+    assert ask("GET", content, params={"path": "a/b.txt"}).status_code == 404
+    context.store.put(object_key(TEAM, file), b"hello")
+    answer = ask("GET", content, params={"path": "a/b.txt"})
+    assert (answer.status_code, answer.content) == (200, b"hello")
+    assert answer.headers["content-disposition"] == "attachment"
+    for path in ("a", "../a/b.txt", "/etc/passwd"):
+        assert ask("GET", content, params={"path": path}).status_code == 404
+    context.store.put(object_key(TEAM, file), b"hell")
+    assert ask("GET", content, params={"path": "a/b.txt"}).status_code == 503
+    context.store.put(manifest_key(TEAM, made.digest), raw + b" ")
+    damaged = ask("GET", f"{place}/model")
+    assert (damaged.status_code, "damaged" in damaged.text) == (503, True)

@@ -10,6 +10,8 @@ import torch
 
 from gangline_worker.checkpoint.commit import commit_local
 from gangline_worker.checkpoint.saver import AsyncSaver, SaverIdentity
+from gangline_worker.data.errors import DataError
+from gangline_worker.data.opening import placed
 from gangline_worker.steps import compare, evaluate, export, prepare, register
 from gangline_worker.steps.weights import load_model
 from gangline_worker.training.config import TrainConfig
@@ -144,3 +146,14 @@ def test_prepared_text_has_equal_bytes_for_equal_text(step: Path) -> None:
         made.rename(step / f"kept-{len(found)}")
     assert found[0] == found[1]
     assert "manifest.json" in found[0]
+
+
+def test_data_may_be_an_input_of_the_job(step: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (step / "in" / "data").mkdir()
+    assert placed("in:data") == str(step / "in" / "data")
+    assert placed("stdlib") == "stdlib"
+    with pytest.raises(DataError, match="the job has no input words"):
+        placed("in:words")
+    monkeypatch.delenv("GANGLINE_IN")
+    with pytest.raises(DataError, match="the job has no input data"):
+        placed("in:data")

@@ -31,7 +31,7 @@ MODEL = {"dim": 96, "layers": 3, "heads": 4, "batch_size": 8, "seq_len": 128, "s
 
 @dataclass
 class Story(Outcome):
-    """What the two jobs did."""
+    """The two jobs of the demo, and their comparison."""
 
     first: str = ""
     second: str = ""
