@@ -20,6 +20,7 @@ from gangline.sdk import connect
 _TEAMS = """teams:
   - {team: language, gpu_limit: 4, gpu_guarantee: 2}
   - {team: vision, gpu_limit: 4, gpu_guarantee: 2}
+  - {team: default, gpu_limit: 4}
 """
 
 
@@ -48,9 +49,8 @@ def demo(
         shutil.rmtree(data_dir)
     data_dir.mkdir(parents=True)
     (data_dir / "teams.yaml").write_text(_TEAMS, encoding="utf-8")
-    teams = None if loop else data_dir / "teams.yaml"
     settings = PlatformSettings(
-        data_dir, nodes=2, slots=2, teams_file=teams, heartbeat_timeout_s=30.0
+        data_dir, nodes=2, slots=2, teams_file=data_dir / "teams.yaml", heartbeat_timeout_s=30.0
     )
     began = time.monotonic()
 
