@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gangline_schemas.artifacts import JobArtifacts
 from gangline_schemas.job import JobSpec
 
 LONGEST_HOURS = 1.0
@@ -20,6 +21,13 @@ def validation_of(spec: JobSpec, job_id: str, step: int) -> JobSpec:
             "max_runtime_hours": min(spec.max_runtime_hours or LONGEST_HOURS, LONGEST_HOURS),
             "expected_runtime_hours": None,
             "notify": (),
+            "trial": None,  # its reports are no results
+            "artifacts": _inputs_alone(spec.artifacts),
             "code_diff": None,
         }
     )
+
+
+def _inputs_alone(artifacts: JobArtifacts | None) -> JobArtifacts | None:
+    """A validation leaves no outputs."""
+    return None if artifacts is None else artifacts.model_copy(update={"outputs": {}})
