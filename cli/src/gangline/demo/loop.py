@@ -42,7 +42,9 @@ _CPU = {"gpus": 0, "cpus": 1, "memory_gb": 1}
 def play(client: Gangline, token: str, folder: Path, say: Say) -> Outcome:
     """Play the story on a platform that is up. Raises CliError when a part does not come."""
     outcome, began = Outcome(), time.monotonic()
-    os.environ.update(MLFLOW_TRACKING_URI=f"{client.url}/mlflow", MLFLOW_TRACKING_TOKEN=token)
+    os.environ.update(
+        MLFLOW_TRACKING_URI=f"{client.url}/mlflow/teams/{TEAM}", MLFLOW_TRACKING_TOKEN=token
+    )
     _write_texts(folder)
     client.set_gate(Gate.model_validate(_gate()))
     say(f"a gate protects alias {ALIAS} of model {MODEL}: better on {HELD_OUT}, or no move")
@@ -152,13 +154,17 @@ def _score(client: Gangline, run: RunDetails, version: int, job: str, folder: Pa
 def _seen(version: int, within_s: float = 10.0) -> bool:
     """Whether an unmodified MLflow client finds the alias at this version."""
     from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
 
-    deadline = time.monotonic() + within_s
-    while True:
-        found = MlflowClient().get_model_version_by_alias(MODEL, ALIAS).version
-        if int(found) == version or time.monotonic() > deadline:
-            return int(found) == version
+    client, deadline = MlflowClient(), time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        try:
+            if int(client.get_model_version_by_alias(MODEL, ALIAS).version) == version:
+                return True
+        except MlflowException:
+            pass  # the alias was never set
         time.sleep(0.1)
+    return False
 
 
 def _ended(client: Gangline, run_id: str, say: Say) -> RunDetails:
