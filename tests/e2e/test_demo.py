@@ -31,3 +31,23 @@ def test_the_demo_shows_a_jobs_whole_life_through_a_failure(tmp_path: Path) -> N
         ["pgrep", "-f", str(tmp_path)], capture_output=True, text=True, check=False
     )
     assert held.stdout == "", "the demo left processes behind"
+
+
+def test_the_loop_leads_from_a_snapshot_to_the_model_that_serves(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "from gangline.main import main; main()", "demo", "--loop",
+         "--out", tmp_path],
+        capture_output=True,
+        text=True,
+        timeout=290,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    output = done.stdout
+    assert re.search(r"study of 4 trials: trial \d is best", output)
+    assert "prepare cached" in output
+    assert "the gate says pass" in output
+    assert "the gate says fail" in output
+    assert "rolled back from version 2 to 1" in output
+    assert " NO" not in output
+    assert "steps:" in (tmp_path / "loop" / "search.yaml").read_text(encoding="utf-8")
