@@ -22,12 +22,25 @@ from gangline_gateway.followed import Copies
 from gangline_gateway.live import Live
 from gangline_gateway.live_view import LiveView
 from gangline_gateway.view_snapshot import View
+from gangline_pipelines.core.model import Checked, CheckOutputs
+from gangline_registry.core.model import (
+    Compare,
+    CompareProfiles,
+    Failed,
+    Made,
+    MakeVersion,
+    ProfilesCompared,
+    Project,
+    Projected,
+)
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic, topic_of
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.heartbeats import WorkerHeartbeat
 from gangline_schemas.events.progress import RunProgress
 from gangline_schemas.events.steps import WorkerStep
+from gangline_schemas.study_space import ChoiceParameter, Parameter, Value
+from gangline_studies.core.asking import Ask, Suggestion
 from gangline_tracker.batches import HeartbeatBatch, LogBatch, StepBatch
 from gangline_tracker.event_batch import EventBatch
 from gangline_tracker.runs import Run
@@ -159,11 +172,27 @@ class Services:
 
 
 def _done(effect: object) -> object:
-    if isinstance(effect, Delete):
-        return Removed(0)
-    if isinstance(effect, Deliver):
-        return Delivered(0.1, "HTTP 200")
-    return Scrubbed(1, 0.1) if isinstance(effect, Scrub) else Verified(2, 3, 0.1)
+    """A good outcome of an effect."""
+    if isinstance(effect, Ask):
+        values = {name: _least(one) for name, one in effect.spec.space.items() if not one.when}
+        return Suggestion(effect.study_id, effect.number, values, "random", effect.results)
+    return _OUTCOMES.get(type(effect), Verified(2, 3, 0.1))
+
+
+_OUTCOMES: Mapping[type, object] = {
+    Delete: Removed(0),
+    Deliver: Delivered(0.1, "HTTP 200"),
+    Scrub: Scrubbed(1, 0.1),
+    CheckOutputs: Checked(()),
+    MakeVersion: Made(7),
+    Compare: Failed("the scores are damaged", final=True),
+    CompareProfiles: ProfilesCompared(()),
+    Project: Projected(),
+}
+
+
+def _least(one: Parameter) -> Value:
+    return one.values[0] if isinstance(one, ChoiceParameter) else one.low
 
 
 def check_replay(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -23,6 +24,8 @@ from gangline_schemas.catalog import Topic, event_types
 from gangline_schemas.events.scheduling import GangAllocated
 from gangline_schemas.events.workers import NodeInfo
 from gangline_schemas.generate import ROOT
+from gangline_schemas.pipeline_file import PipelineSpec
+from gangline_schemas.study_file import StudySpec
 from gangsim.draw import draw
 from gangsim.parts import Parts
 from gangsim.world import World
@@ -90,10 +93,14 @@ def forms(name: str) -> list[dict[str, Any]]:
     data = dict(scenes()[name].data)
     if name == "worker.heartbeat":
         return [data, _beat(scenes()[name])]
-    if "spec" not in event_types()[name].model_fields:
+    if name in _OTHERS:
+        return [data, {**data, **_OTHERS[name]}]
+    spec_of = event_types()[name].model_fields.get("spec")
+    if spec_of is None:
         return [data]
+    specs = _FILES.get(spec_of.annotation, SPECS)
     team = data.get("team", data.get("spec", {}).get("team", "red"))
-    return [data, *({**data, "spec": {**spec, "team": team}} for spec in SPECS)]
+    return [data, *({**data, "spec": {**spec, "team": team}} for spec in specs)]
 
 
 def _beat(scene: Scene) -> dict[str, Any]:
@@ -114,6 +121,59 @@ def example(name: str) -> dict[str, Any]:
 
 
 SPECS = (example("job.submitted")["spec"], _ONE_SIZE, _NO_GPUS)
+_JOB = {"run": "true", "resources": {"gpus": 1}}
+_STUDY: dict[str, Any] = {
+    "name": "x",
+    "objective": {"metric": "loss"},
+    "constraints": [{"metric": "speed", "min": 1.0}],
+    "space": {
+        "lr": {"type": "float", "low": 0.0, "high": 1.0, "step": 0.5},
+        "net": {"type": "choice", "values": ["a", 1, None]},
+    },
+    "start": [{"lr": 0.5}],
+    "job": _JOB,
+}
+_PIPELINE: dict[str, Any] = {
+    "name": "x",
+    "steps": {
+        "prepare": {"job": _JOB, "in": {"score": "first.score"}, "when": "first.score > 1"},
+        "first": {"job": _JOB, "out": {"score": "score"}},
+    },
+    "triggers": {"new-text": {"schedule": "0 3 * * *"}},
+}
+_FILES: Mapping[Any, tuple[dict[str, Any], ...]] = {
+    StudySpec: (_STUDY,),
+    PipelineSpec: (_PIPELINE, {**_PIPELINE, "triggers": {"new-text": {"drift": "summarizer"}}}),
+}
+_MEANS = {
+    "items": 9, "difference": 0.1, "low": 0.0, "high": 0.2, "resamples": 1000, "seed": 1,
+    "confidence": 0.95,
+}  # fmt: skip
+_OTHERS: Mapping[str, dict[str, Any]] = {
+    "model.rollback.requested": {"to": 1},
+    "model.version.requested": {"job_id": None, "step": None, "version": 2},
+    "evaluation.compared": {
+        "comparison": {
+            **example("evaluation.compared")["comparison"], "paired": None, "means": _MEANS
+        }
+    },
+}  # fmt: skip
+"""Further forms of what their examples leave out."""
+
+_ENTRY = re.compile(r"\.a(\.|$)")
+_STEPS = re.compile(r"^spec\.steps\.[^.]+\.(job|study)(\.|$)")
+
+
+def need_not_be_reached(name: str, place: str) -> bool:
+    """Whether no single value has to reach a place of a type.
+
+    A new entry (`a`) of a mapping in a user's file is whole or refused. Jobs and studies of steps
+    are varied in types of their own.
+    """
+    spec_of = event_types()[name].model_fields.get("spec")
+    if spec_of is None or spec_of.annotation not in _FILES:
+        return False
+    return bool(_ENTRY.search(place) or _STEPS.match(place))
 
 
 def _records(seed: int) -> list[tuple[datetime, Received]]:

@@ -31,7 +31,7 @@ from .readers import (
     check_replay,
     check_tracker,
 )
-from .story import Scene, forms, scenes
+from .story import Scene, forms, need_not_be_reached, scenes
 from .values import Field, copy_value, fields, present_value, raw_values, with_value
 
 SOAK = int(os.environ.get("GANGLINE_EXTREMES", "0"))
@@ -66,7 +66,8 @@ def tried(name: str) -> Tried:
             present = present_value(data, place.path)
             if present is not None:
                 reached.add(place.name)
-            found.unreached.add(place.name)
+            if not need_not_be_reached(name, place.name):
+                found.unreached.add(place.name)
             values = list(raw_values(document, place, present))
             if not SOAK:
                 random.shuffle(values)

@@ -31,7 +31,7 @@ class Importance(StrEnum):
     INFORMATIONAL = "informational"
 
 
-class Rule(StrEnum):
+class SuiteClaim(StrEnum):
     """The claim that must be shown against the baseline."""
 
     BETTER = "better"
@@ -42,7 +42,7 @@ class SuiteRule(Model):
     """The rule of one suite."""
 
     importance: Importance = Importance.CRITICAL
-    rule: Rule | None = Field(default=None, description="None: `at_least` alone decides.")
+    rule: SuiteClaim | None = Field(default=None, description="None: `at_least` alone decides.")
     margin: Annotated[float, Field(ge=0, le=1e9)] = Field(
         default=0.0, description="Of `not_worse`: so much lower than the baseline is accepted."
     )
@@ -65,9 +65,9 @@ class SuiteRule(Model):
         if self.rule is None and self.at_least is None:
             if self.importance is not Importance.INFORMATIONAL:
                 raise ValueError("give a rule (better or not_worse), at_least, or both")
-        elif self.rule is Rule.NOT_WORSE and not self.margin:
+        elif self.rule is SuiteClaim.NOT_WORSE and not self.margin:
             raise ValueError("not_worse needs a margin above 0, such as 0.01")
-        elif self.rule is not Rule.NOT_WORSE and self.margin:
+        elif self.rule is not SuiteClaim.NOT_WORSE and self.margin:
             raise ValueError("a margin belongs to not_worse")
         return self
 

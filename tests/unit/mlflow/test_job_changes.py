@@ -82,7 +82,8 @@ def test_an_admitted_job_is_a_run_that_is_scheduled() -> None:
     change = after(QUEUED)
     assert change.new is not None
     assert change.new.params == {"lr": "0.1", "model": '{"layers": 2}', "seed": "7"}
-    assert (change.new.team, change.new.project, change.new.submitted_ms) == ("nlp", "chat", MS)
+    assert (change.new.team, change.new.experiment) == ("nlp", "nlp/chat")
+    assert change.new.submitted_ms == MS
     assert change.new.source == "python 'a b.py'"
     assert change.status == ("SCHEDULED", None)
     expected = {

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from gangline_registry.core.model import Registered, comparison_key
 from gangline_registry.core.policy.statistics import mcnemar_p, not_worse_p
-from gangline_schemas.gate_file import Gate, Importance, Rule, ServingLimits, SuiteRule
+from gangline_schemas.gate_file import Gate, Importance, ServingLimits, SuiteClaim, SuiteRule
 from gangline_schemas.models import Finding, ServingReport, SuiteComparison, Verdict
 
 PASS, FAIL, OPEN = Verdict.PASS, Verdict.FAIL, Verdict.INCONCLUSIVE
@@ -133,10 +133,10 @@ def _compared(
 def _against(
     rule: SuiteRule, comparison: SuiteComparison, confidence: float, version: int
 ) -> tuple[Verdict, str]:
-    word = "better" if rule.rule is Rule.BETTER else f"not worse by {rule.margin:g}"
+    word = "better" if rule.rule is SuiteClaim.BETTER else f"not worse by {rule.margin:g}"
     if comparison.paired is not None:
         table = comparison.paired
-        if rule.rule is Rule.BETTER:
+        if rule.rule is SuiteClaim.BETTER:
             p_value = mcnemar_p(table.wins, table.losses)
         else:
             p_value = not_worse_p(table.wins, table.losses, table.items, rule.margin)
@@ -148,7 +148,7 @@ def _against(
         )
     elif comparison.means is not None:
         means = comparison.means
-        holds = means.low > 0 if rule.rule is Rule.BETTER else means.low >= -rule.margin
+        holds = means.low > 0 if rule.rule is SuiteClaim.BETTER else means.low >= -rule.margin
         shown = f"{means.difference:+.4g} on {means.items:,} items, at least {means.low:+.4g}"
     else:
         return OPEN, "the comparison has no counts"
