@@ -12,7 +12,7 @@ from starlette.responses import StreamingResponse
 from gangline_gateway import pipelines_state
 from gangline_gateway.app_context import App, AppContext, Caller, answers, router
 from gangline_gateway.pipelines_state import pipelines_of
-from gangline_gateway.problems import ProblemError, not_found, unavailable
+from gangline_gateway.problems import ProblemError, conflict, not_found, unavailable
 from gangline_schemas.api.pipelines import OutputFiles
 from gangline_schemas.artifacts import (
     MAX_MANIFEST_BYTES,
@@ -30,6 +30,7 @@ pipeline_outputs = router("Pipelines")
 _ID = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 _OUTPUT = r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$"
 _CHUNK_BYTES = 1 << 20
+_REPAIR = "is damaged in the store; a new run of the step replaces it"
 _OF = "/v1/pipeline-runs/{run_id}/steps/{step}/outputs/{name}"
 RunName = Annotated[str, Path(alias="run_id", pattern=_ID, description="The run's id.")]
 Step = Annotated[str, Path(pattern=_ID, description="The step, or the item of its fan-out.")]
@@ -41,7 +42,7 @@ Output = Annotated[str, Path(alias="name", pattern=_OUTPUT, description="The out
     operation_id="listOutputFiles",
     summary="List the files of a step's output",
     response_model=OutputFiles,
-    responses=answers(404),
+    responses=answers(404, 409),
 )
 def list_output_files(
     run_name: RunName, step: Step, output: Output, app: App, caller: Caller
@@ -62,7 +63,7 @@ def list_output_files(
                 "application/octet-stream": {"schema": {"type": "string", "format": "binary"}}
             }
         },
-        **answers(404),
+        **answers(404, 409),
     },
 )
 async def download_output_file(
@@ -115,14 +116,14 @@ def _manifest(
     key = manifest_key(run.team, made.digest)
     try:
         if app.store.head(key).size_bytes > MAX_MANIFEST_BYTES:
-            raise unavailable("damaged", "the list of its files is too large")
+            raise conflict("damaged", "the list of its files is too large")
         raw = app.store.get(key)
     except NotFound:
         raise gone("the output") from None
     except StoreError as error:
         raise unavailable("store-away", f"the store: {type(error).__name__}") from None
     if digest_bytes(raw) != made.digest:
-        raise unavailable("damaged", "the list of its files is damaged in the store")
+        raise conflict("damaged", f"the list of its files {_REPAIR}")
     return run.team, made.digest, ArtifactManifest.decode(raw), app.store
 
 
@@ -131,7 +132,7 @@ def _parts(store: ObjectStore, team: str, file: ArtifactFile) -> Iterator[bytes]
     key = object_key(team, file)
     try:
         if store.head(key).size_bytes != file.size_bytes:
-            raise unavailable("damaged", "the file is damaged in the store")
+            raise conflict("damaged", f"the file {_REPAIR}")
         return store.stream(key, _CHUNK_BYTES)
     except NotFound:
         raise gone("the file") from None
