@@ -23,10 +23,11 @@ settings.load_profile("gangline")
 
 _PLAIN = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
 # Until a service configures it: rich's tracebacks with all variables take a second of CPU each.
-# On the error output: a client of another test may log while a command's output is compared.
+# On the process's own error output: clients of other tests log until the process ends, and never
+# into the output of a command that is compared.
 structlog.configure(
     processors=[*structlog.get_config()["processors"][:-1], _PLAIN],
-    logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    logger_factory=structlog.PrintLoggerFactory(sys.__stderr__),
 )
 
 _PR_SET_CHILD_SUBREAPER = 36

@@ -47,6 +47,7 @@ def test_every_example_is_run_here() -> None:
         "train-fsdp.yaml", "train-single.yaml", "train-elastic.yaml", "train-parallel.yaml",
         "shell.yaml", "torchrun-script/job.yaml", "metrics-script/job.yaml",
         "fsdp-script/job.yaml", "hf-trainer-script/job.yaml",
+        "pipeline/pipeline.yaml",  # in test_pipelines.py
     }  # fmt: skip
 
 
@@ -144,6 +145,7 @@ def test_a_drained_script_goes_on_after_the_last_step_that_it_reported(
         assert again == last + 1
 
 
+@pytest.mark.nightly  # three imports of transformers take as long as many other tests
 @pytest.mark.timeout(600)
 def test_hugging_faces_trainer_goes_on_bit_for_bit_after_a_kill(
     client: Gangline, platform: RunningPlatform

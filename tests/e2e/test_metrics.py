@@ -11,7 +11,10 @@ from support.fixtures.platform import RunningPlatform
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 NAME = re.compile(r"\b(?:gangline|process|target)_[a-z_]+\b")
-DECIDERS = {"scheduler", "quota", "fault-manager", "checkpoint-service", "alerts", "studies"}
+DECIDERS = {
+    "scheduler", "quota", "fault-manager", "checkpoint-service", "alerts", "studies", "pipelines",
+    "registry",
+}  # fmt: skip
 
 
 def test_each_process_shows_documented_metrics(platform: RunningPlatform) -> None:

@@ -114,7 +114,7 @@ def test_the_tables_of_that_time_fit_a_terminal(lived: Lived) -> None:
     ran = replay(lived.platform, "--at", lived.middle.isoformat())
     assert ran.code == ExitCode.DONE, ran.err
     assert max(map(len, ran.out.splitlines())) <= 80
-    assert "3 of 4 GPUs allocated, 1 jobs with GPUs, 2 waiting" in ran.out
+    assert "3 of 4 GPUs allocated, 1 jobs run, 2 waiting" in ran.out
     assert [line for line in ran.out.splitlines() if line[-1:] == ":"] == [
         "jobs:", "queue:", "nodes:",
     ]  # fmt: skip

@@ -116,7 +116,7 @@ def test_only_the_team_itself_may_ask(client: httpx.Client) -> None:
     assert (refused.status_code, refused.json()["errors"][0]["field"]) == (403, "team")
     assert client.post(WHAT_IF, json=job("nlp", 1), headers=SERVICE).status_code == 403
     wrong = client.post(WHAT_IF, json=job("nlp", 0), headers=NLP)
-    assert (wrong.status_code, wrong.json()["errors"][0]["field"]) == (422, "resources.gpus")
+    assert (wrong.status_code, wrong.json()["errors"][0]["field"]) == (422, "resources.cpus")
 
 
 def test_while_the_scheduler_is_down_the_gateway_answers_from_its_log(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
 import pytest
@@ -65,12 +65,16 @@ class Place:
     def served(self) -> None:
         """A job is admitted, whatever stands before it."""
         self.say("red", TeamConfigureRequested(config=team("red"), user="ada"))
+        self.until(lambda: "red" in self.loop.state.teams, "the team was never configured")
         self.say("good", JobSubmitted(job_id="good", spec=spec("red"), user="ada"))
+        self.until(lambda: "good" in self.loop.state.active, "the job was never admitted")
+
+    def until(self, done: Callable[[], bool], otherwise: str) -> None:
         for _ in range(600):
-            if "good" in self.loop.state.active:
+            if done():
                 return
             self.loop.cycle(0.1)
-        raise AssertionError("the job behind the bad records was never admitted")
+        raise AssertionError(otherwise)
 
     def read(self, topic: str) -> list[Record]:
         """All committed records of a topic of one partition."""

@@ -32,6 +32,8 @@ TRIALS, STEPS, ITEMS = 4, 40, 256
 WAIT_S = 400.0
 TOO_SMALL = 1e-7
 HELD_OUT, TEXT = "held-out", "words.txt"
+_WORKDIR = "text"
+"""Its content is part of the cache's key, so nothing else is written there."""
 _WORDS = "the gang starts together every rank trains saves and resumes from its step"
 _SIZES = {"dim": 32, "layers": 1, "heads": 2, "seq_len": 32, "batch_size": 8, "seed": 17}
 _TRAINING = {**_SIZES, "data": "in:data", "steps": STEPS, "eval_every_steps": 20}
@@ -45,13 +47,13 @@ def play(client: Gangline, token: str, folder: Path, say: Say) -> Outcome:
     os.environ.update(
         MLFLOW_TRACKING_URI=f"{client.url}/mlflow/teams/{TEAM}", MLFLOW_TRACKING_TOKEN=token
     )
-    _write_texts(folder)
+    _write_texts(folder / _WORKDIR)
     client.set_gate(Gate.model_validate(_gate()))
     say(f"a gate protects alias {ALIAS} of model {MODEL}: better on {HELD_OUT}, or no move")
     for spec in (_search(), _single()):
         file = folder / f"{spec['name']}.yaml"
         file.write_text(write_yaml(spec), encoding="utf-8")
-        client.apply_pipeline(file)
+        client.apply_pipeline(file)  # with its workdir
 
     begun = client.announce_snapshot(SNAPSHOT, TEAM).runs
     outcome.checks["one announced snapshot starts one run"] = (
@@ -228,7 +230,7 @@ def _pipeline(
         "team": TEAM,
         "steps": {
             "prepare": {
-                "job": {"command": prepare, "workdir": ".", "resources": _CPU},
+                "job": {"command": prepare, "workdir": _WORKDIR, "resources": _CPU},
                 "out": ["snapshot"],
             },
             **training,
@@ -243,7 +245,7 @@ def _pipeline(
             },
             "evaluate": {
                 "in": {"model": "export.model"},
-                "job": {"command": evaluate, "workdir": ".", "resources": _CPU},
+                "job": {"command": evaluate, "workdir": _WORKDIR, "resources": _CPU},
                 "out": {"scores": "folder", "accuracy": "score"},
             },
         },

@@ -78,7 +78,7 @@ def cluster_at(bus: Bus, names: TopicNames, at: datetime, shard: int = 0) -> Clu
 
 
 def cluster_of(folded: Folded[State], at: datetime) -> ClusterAtTime:
-    """A state as text: jobs with GPUs by id, then the queue in its order; nodes by id."""
+    """A state as text: jobs by id, then the queue in its order; nodes by id."""
     state = folded.state
     queue = [place.job.job_id for place in listed(state, at, policy_in(state))]
     place = {job_id: number for number, job_id in enumerate(queue, 1)}
