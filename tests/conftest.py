@@ -6,6 +6,8 @@ import ctypes
 import gc
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from typing import TextIO, cast
 
 import pytest
 import structlog
@@ -22,12 +24,31 @@ settings.register_profile("gangline", deadline=None)  # a slow machine breaks no
 settings.load_profile("gangline")
 
 _PLAIN = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+
+
+class _ErrorOutput:
+    """The error output that pytest captures; once that is closed, nothing.
+
+    Clients of other tests log until the process ends: never into a command's output that is
+    compared, and an error of a log would end their threads.
+    """
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def write(self, text: str) -> None:
+        with suppress(ValueError):
+            self._file.write(text)
+
+    def flush(self) -> None:
+        with suppress(ValueError):
+            self._file.flush()
+
+
 # Until a service configures it: rich's tracebacks with all variables take a second of CPU each.
-# On the process's own error output: clients of other tests log until the process ends, and never
-# into the output of a command that is compared.
 structlog.configure(
     processors=[*structlog.get_config()["processors"][:-1], _PLAIN],
-    logger_factory=structlog.PrintLoggerFactory(sys.__stderr__),
+    logger_factory=structlog.PrintLoggerFactory(cast("TextIO", _ErrorOutput(sys.stderr))),
 )
 
 _PR_SET_CHILD_SUBREAPER = 36
