@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from gangline_gateway.app import routes
 from gangline_gateway.followed import Copies
+from gangline_gateway.study_submit import most_trials
 from gangline_schemas.api.base import parse
 from gangline_schemas.api.runs import Parallel
 from gangline_schemas.api.studies import (
@@ -24,6 +25,7 @@ from gangline_schemas.api.studies import (
     TrialDetail,
     TrialPage,
 )
+from gangline_schemas.study_file import StudySpec
 from gangline_service.tokens import Principal, Role
 from support.builders.studies import SPEC, Studies, example
 
@@ -216,6 +218,22 @@ def test_a_bad_study_is_refused_by_its_field(
     refused = get(path, {**SPEC, **changes})
     assert refused.status_code == 422
     assert field in refused.text
+
+
+@pytest.mark.parametrize(
+    ("changes", "most"),
+    [
+        ({"sampler": "random"}, 8),
+        ({"sampler": "grid"}, 2),
+        ({"sampler": "auto"}, 2),
+        ({"sampler": "grid", "start": [{"opt": "adam"}]}, 3),
+        ({"sampler": "grid", "limits": {"trials": 1}}, 1),
+    ],
+)
+def test_a_plan_counts_the_points_of_a_grid(changes: dict[str, Any], most: int) -> None:
+    space = {"opt": SPEC["space"]["opt"]}
+    spec = StudySpec.model_validate({**SPEC, "space": space, **changes})
+    assert most_trials(spec) == most
 
 
 def test_another_team_s_study_is_not_submitted_or_stopped(get: Get) -> None:

@@ -13,6 +13,7 @@ from gangline_schemas.study_file import STUDY_ID_CHARS, StudySpec
 from gangline_schemas.study_job import example_job
 from gangline_schemas.study_space import grid_points
 from gangline_service.tokens import Principal
+from gangline_studies.core.values import sampler_of
 
 
 async def submit_study(
@@ -49,19 +50,23 @@ def plan(app: AppContext, caller: Principal, spec: StudySpec) -> StudyPlan:
     job = example_job(spec, study_id)
     notes, rejected = quota_notes(app, job)
     points = grid_points(spec.space)
-    known = points if points < 1e15 else None
-    trials = spec.limits.trials
-    if spec.sampler == "grid" and known is not None:
-        trials = min(trials, int(known))
     return StudyPlan(
         study_id=study_id,
-        trials=trials,
-        points=known,
+        trials=most_trials(spec),
+        points=points if points < 1e15 else None,
         job=job,
         notes=notes,
         rejected=rejected,
         spec=spec,
     )
+
+
+def most_trials(spec: StudySpec) -> int:
+    """The most trials that a study runs: a grid ends with its last point."""
+    most = spec.limits.trials
+    if sampler_of(spec) != "grid":
+        return most
+    return int(min(most, len(spec.start) + grid_points(spec.space)))
 
 
 def study_id_of(spec: StudySpec, suffix: str) -> str:
