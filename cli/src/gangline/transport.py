@@ -97,16 +97,18 @@ class Transport:
 
     def download(self, path: str, params: Params, target: Path) -> None:
         """Write the body of a route to a file. Raises CliError and OSError."""
+        answer = self._answer(True, "GET", path, streamed=True, params=_set_only(params))
         try:
-            with self._client.stream("GET", path, params=_set_only(params)) as answer:
-                if not answer.is_success:
-                    answer.read()
-                    raise problem_of(answer)
-                with target.open("wb") as file:
-                    for part in answer.iter_bytes():
-                        file.write(part)
+            if not answer.is_success:
+                answer.read()
+                raise problem_of(answer)
+            with target.open("wb") as file:
+                for part in answer.iter_bytes():
+                    file.write(part)
         except httpx.TransportError as error:
             raise CliError(f"no answer from {self.url}: {type(error).__name__}", _UP_HINT) from None
+        finally:
+            answer.close()
 
     def pages(self, path: str, params: Params) -> Iterator[bytes]:
         """The bodies of a route whose header Link names the next page. Raises CliError."""
@@ -121,12 +123,20 @@ class Transport:
                 return
             path, asked = following["url"], {}
 
-    def _answer(self, again: bool, method: str, path: str, **asked: Any) -> httpx.Response:
-        """The answer, when all that says "later" are over; see `call`."""
+    def _answer(
+        self, again: bool, method: str, path: str, *, streamed: bool = False, **asked: Any
+    ) -> httpx.Response:
+        """The answer, when all that says "later" are over; see `call`.
+
+        `streamed`: its body is not read yet, and the caller closes it.
+        """
         for retry in range(RETRIES + 1):
             least_s, retries = 0.0, RETRIES if again else 0
             try:
-                answer = self._client.request(method, path, **asked)
+                request = self._client.build_request(method, path, **asked)
+                answer = self._client.send(request, stream=streamed)
+                if answer.status_code in _LATER:
+                    answer.read()
             except httpx.ConnectError:
                 failure = CliError(f"nothing answers at {self.url}", _UP_HINT)
                 if not self._answered:  # it is not restarting: it was never there

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from gangline_schemas.base import Identifier, Model
 from gangline_schemas.limits import Bytes, MetricValue, ObjectBytes, ObjectKey
@@ -29,11 +29,18 @@ OutputKind = Literal["folder", "score"]
 
 
 class ArtifactFile(Model):
-    """One file: its path in the folder, its bytes, and the xxh3-128 of them in hex."""
+    """One file: its path, which stays in the folder, its bytes, and their xxh3-128 in hex."""
 
     path: ObjectKey
     size_bytes: ObjectBytes
     xxh3: DigestHex
+
+    @field_validator("path")
+    @classmethod
+    def _stays_inside(cls, path: str) -> str:
+        if "\\" in path or any(part in {"", ".", ".."} for part in path.split("/")):
+            raise ValueError("a path must stay in the folder")
+        return path
 
 
 class ArtifactManifest(Model):
@@ -43,14 +50,10 @@ class ArtifactManifest(Model):
     files: tuple[ArtifactFile, ...] = Field(max_length=MOST_FILES)
 
     @model_validator(mode="after")
-    def _paths_rise_and_stay_inside(self) -> Self:
+    def _paths_rise(self) -> Self:
         paths = [file.path for file in self.files]
         if paths != sorted(set(paths)):
             raise ValueError("files must be sorted by path, each once")
-        for path in paths:
-            parts = path.split("/")
-            if "\\" in path or any(part in {"", ".", ".."} for part in parts):
-                raise ValueError("a path must stay in the folder")
         return self
 
 
