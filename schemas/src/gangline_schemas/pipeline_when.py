@@ -26,7 +26,7 @@ _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
 
 
 class WhenError(Exception):
-    """A text is no condition."""
+    """A text cannot be read as a condition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,4 +98,4 @@ def _number(value: str | float) -> float | None:
         found = float(value)
     except ValueError:
         return None
-    return found if found == found else None  # noqa: PLR0124 - NaN is no number here
+    return found if found == found else None  # noqa: PLR0124 - NaN does not count
