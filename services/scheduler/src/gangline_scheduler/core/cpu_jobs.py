@@ -12,8 +12,10 @@ while there are none; else O(nodes) a pass, and for each kind of job that is tri
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Container, Hashable, Iterator, Sequence
 from datetime import datetime
+from heapq import merge
+from typing import Any
 
 from gangline_scheduler.core import jobs
 from gangline_scheduler.core.allocate import allocate
@@ -48,8 +50,9 @@ def follow(plan: Plan, policy: Policy, before: int) -> None:
     _yield(plan, [decision.event for decision in plan.decisions[before:]])
     decided = [decision.event for decision in plan.decisions[before:]]
     if plan.state.cpu_pending and any(_may_start(plan.state, event) for event in decided):
-        _start(plan, policy)
-        _explain_new(plan, policy, decided)
+        nodes = _start(plan, policy)
+        if policy.give_reasons:
+            _explain(plan, nodes, _without_reason(plan.state, decided))
 
 
 def tick(plan: Plan, policy: Policy, before: int) -> None:
@@ -86,36 +89,60 @@ def _may_start(state: State, event: Event) -> bool:
 
 def _start(plan: Plan, policy: Policy) -> CpuNodes:
     """Start those that fit, in order; a kind of which one does not fit is left out."""
-    nodes = CpuNodes(plan.state)
-    groups = plan.state.cpu_queue.groups()
-    heads = dict.fromkeys(groups, 0)
+    nodes, left_out = CpuNodes(plan.state), set[Hashable]()
+    queues = _by_team(plan.state, left_out)
+    first = {team: next(queue) for team, queue in queues.items()}
     closed = False
-    while heads:
-        state = plan.state
-        first = {group: state.jobs[groups[group][at][-1]] for group, at in heads.items()}
-        group = min(first, key=lambda one: _place(state, first[one]))
-        job, places = first[group], groups[group]
-        if over_limit(state, job) is not None:
-            del heads[group]
-            continue
-        parts = nodes.place(job)
-        if parts is not None:
-            level = closest_level([plan.state.nodes[name] for name in parts], plan.state.levels)
-            allocate(plan, job, Placement(tuple(Part(name, ()) for name in parts), level))
-            heads[group] += 1
-            if heads[group] == len(places):
-                del heads[group]
-            continue
-        if not closed and plan.now - job.waiting_since > policy.reserve_after:
-            closed = nodes.close_for(job)
-        del heads[group]
+    while first:
+        team = min(first, key=lambda one: _place(plan.state, first[one]))
+        job = first[team]
+        if over_limit(plan.state, job) is not None:
+            left_out.add(cpu_slot(job).group)
+        elif not _starts(plan, nodes, job):
+            left_out.add(cpu_slot(job).group)
+            if not closed and plan.now - job.waiting_since > policy.reserve_after:
+                closed = nodes.close_for(job)
+        following = next(queues[team], None)
+        if following is None:
+            del first[team]
+        else:
+            first[team] = following
     return nodes
 
 
+def _starts(plan: Plan, nodes: CpuNodes, job: Job) -> bool:
+    """Start a job, if it fits."""
+    parts = nodes.place(job)
+    if parts is None:
+        return False
+    level = closest_level([plan.state.nodes[name] for name in parts], plan.state.levels)
+    allocate(plan, job, Placement(tuple(Part(name, ()) for name in parts), level))
+    return True
+
+
+def _by_team(state: State, left_out: Container[Hashable]) -> dict[str, Iterator[Job]]:
+    """The jobs of each team in order, without those whose group is left out by then."""
+
+    def of_group(group: Hashable, places: list[tuple[Any, ...]]) -> Iterator[Job]:
+        for place in places:
+            if group in left_out:
+                return
+            yield state.jobs[place[-1]]
+
+    teams: dict[str, list[Iterator[Job]]] = {}
+    for group, places in state.cpu_queue.groups().items():
+        team = state.jobs[places[0][-1]].team
+        teams.setdefault(team, []).append(of_group(group, places))
+    return {team: merge(*found, key=_in_team) for team, found in teams.items()}
+
+
 def _place(state: State, job: Job) -> tuple[bool, int, int, datetime, datetime, str]:
-    used = state.used_cpus.get(job.team, 0)
-    first = not job.restarting, job.priority, used
-    return *first, job.waiting_since, job.submitted_at, job.job_id
+    place = _in_team(job)
+    return *place[:2], state.used_cpus.get(job.team, 0), *place[2:]
+
+
+def _in_team(job: Job) -> tuple[bool, int, datetime, datetime, str]:
+    return not job.restarting, job.priority, job.waiting_since, job.submitted_at, job.job_id
 
 
 def _yield(plan: Plan, decided: Sequence[Event]) -> None:
@@ -150,17 +177,14 @@ def _in_the_way(state: State, node: Node, team: str | None) -> str | None:
     return max(ordered)[-1] if ordered else None
 
 
-def _explain_new(plan: Plan, policy: Policy, decided: Sequence[Event]) -> None:
-    if not policy.give_reasons:
-        return
+def _without_reason(state: State, decided: Sequence[Event]) -> list[str]:
+    """Those that joined the queue now and still wait."""
     names = [
         event.job_id
         for event in decided
-        if isinstance(event, JobStateChanged) and event.job_id in plan.state.cpu_pending
+        if isinstance(event, JobStateChanged) and event.job_id in state.cpu_pending
     ]
-    new = [name for name in dict.fromkeys(names) if plan.state.jobs[name].waiting is None]
-    if new:
-        _explain(plan, CpuNodes(plan.state), new)
+    return [name for name in dict.fromkeys(names) if state.jobs[name].waiting is None]
 
 
 def _explain(plan: Plan, nodes: CpuNodes, job_ids: Sequence[str]) -> None:

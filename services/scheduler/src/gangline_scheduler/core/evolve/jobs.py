@@ -68,7 +68,7 @@ def _(state: State, event: JobStateChanged, at: datetime) -> None:
                 job, state=event.state, waiting_since=at, waiting=None, start_estimate=None
             )
         put_job(state, job)
-        if event.job_id not in state.pending and event.job_id not in state.cpu_pending:
+        if not state.is_pending(event.job_id):
             _wait(state, job)
     else:
         job = replace(job, state=event.state)
