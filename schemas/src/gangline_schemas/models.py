@@ -27,8 +27,8 @@ from gangline_schemas.limits import (
 MAX_ITEMS = 200_000
 """Items of one evaluation of a suite."""
 MAX_SUITES = 64
-_NAME = r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$"
-ModelName = Annotated[str, StringConstraints(pattern=_NAME)]
+NAME_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$"
+ModelName = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 """A registered model of MLflow whose name fits an address: letters, digits and . _ -."""
 
 
@@ -45,7 +45,7 @@ AliasName = Annotated[
 Version = Annotated[int, Field(ge=1, lt=2**31)]
 MaybeVersion = Annotated[int, Field(ge=0, lt=2**31)]
 """0: no version."""
-SuiteName = Annotated[str, StringConstraints(pattern=_NAME)]
+SuiteName = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 """sha256 in hex."""
 Confidence = Annotated[float, Field(ge=0.5, le=0.9999)]

@@ -17,6 +17,7 @@ from gangline_gateway.mlflow_door import is_mlflow
 from gangline_gateway.mlflow_jobs import JobTokens
 from gangline_gateway.request_checks import Names, RequestChecks
 from gangline_gateway.routes.alerts import alerts
+from gangline_gateway.routes.aliases import aliases
 from gangline_gateway.routes.approvals import approvals
 from gangline_gateway.routes.bundles import bundles
 from gangline_gateway.routes.changes import changes
@@ -33,6 +34,7 @@ from gangline_gateway.routes.models import models
 from gangline_gateway.routes.pipeline_outputs import pipeline_outputs
 from gangline_gateway.routes.pipelines import pipelines
 from gangline_gateway.routes.points import points
+from gangline_gateway.routes.profiles import profiles
 from gangline_gateway.routes.ranks import ranks
 from gangline_gateway.routes.reports import reports
 from gangline_gateway.routes.runs import runs
@@ -78,7 +80,7 @@ def routes(context: AppContext) -> FastAPI:
     for router in (
         jobs, checkpoints, ranks, bundles, logs, live, runs, comparisons, points, incidents, alerts,
         health, cluster, approvals, reports, searches, topics, changes, history, who, studies,
-        pipelines, pipeline_outputs, models,
+        pipelines, pipeline_outputs, models, aliases, profiles,
     ):  # fmt: skip
         app.include_router(router)
 

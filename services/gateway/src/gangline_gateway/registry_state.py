@@ -10,7 +10,14 @@ from gangline_bus.snapshot import SnapshotStore
 from gangline_gateway.followed import Copies, Followed, only_state
 from gangline_registry.core.comparing import missing
 from gangline_registry.core.decide import RegistryDecider
-from gangline_registry.core.model import GatedModel, Profiled, Registered, alias_key, version_key
+from gangline_registry.core.model import (
+    GatedModel,
+    Profiled,
+    Registered,
+    alias_key,
+    model_key,
+    version_key,
+)
 from gangline_registry.core.model import Move as MoveFacts
 from gangline_registry.core.model import Promotion as PromotionFacts
 from gangline_registry.core.policy.judge import approvers, judge
@@ -73,7 +80,7 @@ def rows(state: RegistryState, sees: Callable[[str], bool]) -> Iterator[api.Mode
 
 def _row(state: RegistryState, name: Name, versions: list[int]) -> dict[str, object]:
     team, model = name
-    gated = state.models.get(f"{team}/{model}")
+    gated = state.models.get(model_key(team, model))
     waiting = [one for one in state.promotions.values() if (one.team, one.model) == name]
     return {
         "team": team,
@@ -110,7 +117,7 @@ def _aliases(state: RegistryState, gated: GatedModel) -> Iterator[api.Alias]:
 def detail(state: RegistryState, name: Name) -> api.ModelDetail:
     """A model with everything about it."""
     team, model = name
-    gated = state.models.get(f"{team}/{model}")
+    gated = state.models.get(model_key(team, model))
     own = sorted(
         (one for one in state.versions.values() if (one.team, one.model) == name),
         key=lambda one: -one.version,
@@ -129,7 +136,7 @@ def detail(state: RegistryState, name: Name) -> api.ModelDetail:
 
 def version(state: RegistryState, one: Registered) -> api.VersionRow:
     """A version with its evidence."""
-    gated = state.models.get(f"{one.team}/{one.model}")
+    gated = state.models.get(model_key(one.team, one.model))
     aliases = () if gated is None else gated.gate.aliases
     counted = () if gated is None else approvers(gated.gate, one)
     return api.VersionRow(

@@ -7,7 +7,7 @@ import hashlib
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import IO, Annotated
+from typing import Annotated
 
 from fastapi import Query, Request, Response
 
@@ -22,11 +22,11 @@ from gangline_gateway.app_context import (
     may_change,
     router,
 )
+from gangline_gateway.objects import keep, store_of
 from gangline_gateway.problems import ProblemError, invalid, unavailable
 from gangline_gateway.request_checks import BUNDLES_PATH
 from gangline_schemas.api.jobs import BundleStored
 from gangline_schemas.checkpoint import code_key
-from gangline_storage.errors import AlreadyExists, StoreError
 from gangline_storage.port import ObjectStore
 
 bundles = router("Jobs")
@@ -63,11 +63,10 @@ async def upload_bundle(
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in _TYPES:
         raise ProblemError(415, "content-type", "send the tar.gz as application/gzip")
-    if app.store is None:
-        raise unavailable("store-away", "no store is configured: set store_url")
+    store = store_of(app)
     with app.uploads_of.hold(caller.name):
         async with _upload_slot(app):
-            digest, size, created = await _store(request, app.store, team)
+            digest, size, created = await _store(request, store, team)
     if not created:
         response.status_code = 200
     return BundleStored(digest=digest, size_bytes=size)
@@ -97,15 +96,5 @@ async def _store(request: Request, store: ObjectStore, team: str) -> tuple[str, 
             raise invalid("(body)", "is empty")
         file.seek(0)
         key = code_key(team, digest.hexdigest())
-        created = await asyncio.to_thread(_put, store, key, file)
+        created = await asyncio.to_thread(keep, store, key, file)
     return digest.hexdigest(), size, created
-
-
-def _put(store: ObjectStore, key: str, file: IO[bytes]) -> bool:
-    try:
-        store.put(key, file, if_absent=True)  # type: ignore[arg-type]
-    except AlreadyExists:
-        return False
-    except StoreError as error:
-        raise unavailable("store-away", f"the store rejected it: {type(error).__name__}") from None
-    return True

@@ -11,6 +11,7 @@ from starlette.responses import StreamingResponse
 
 from gangline_gateway import pipelines_state
 from gangline_gateway.app_context import App, AppContext, Caller, answers, router
+from gangline_gateway.objects import store_of
 from gangline_gateway.pipelines_state import pipelines_of
 from gangline_gateway.problems import ProblemError, conflict, not_found, unavailable
 from gangline_schemas.api.pipelines import OutputFiles
@@ -111,20 +112,19 @@ def _manifest(
     made = next((one for one in row.outputs if one.name == output), None)
     if made is None:
         raise not_found("output")
-    if app.store is None:
-        raise unavailable("store-away", "no store is configured: set store_url")
+    store = store_of(app)
     key = manifest_key(run.team, made.digest)
     try:
-        if app.store.head(key).size_bytes > MAX_MANIFEST_BYTES:
+        if store.head(key).size_bytes > MAX_MANIFEST_BYTES:
             raise conflict("damaged", "the list of its files is too large")
-        raw = app.store.get(key)
+        raw = store.get(key)
     except NotFound:
         raise gone("the output") from None
     except StoreError as error:
         raise unavailable("store-away", f"the store: {type(error).__name__}") from None
     if digest_bytes(raw) != made.digest:
         raise conflict("damaged", f"the list of its files {_REPAIR}")
-    return run.team, made.digest, ArtifactManifest.decode(raw), app.store
+    return run.team, made.digest, ArtifactManifest.decode(raw), store
 
 
 def _parts(store: ObjectStore, team: str, file: ArtifactFile) -> Iterator[bytes]:
