@@ -20,9 +20,17 @@ from gangline_schemas.api.studies import (
 )
 from gangline_schemas.catalog import Topic
 from gangline_schemas.mlflow_workspace import study_experiment
+from gangline_studies.core.advance import spent_gpu_hours
 from gangline_studies.core.decide import StudyDecider
 from gangline_studies.core.snapshot import codec
-from gangline_studies.core.state import Phase, StudyState, all_trials, job_id
+from gangline_studies.core.state import (
+    Phase,
+    StudyState,
+    all_trials,
+    find_trial,
+    job_id,
+    open_trials,
+)
 from gangline_studies.core.state import Study as StudyFacts
 from gangline_studies.core.state import Trial as TrialFacts
 from gangline_studies.core.values import is_feasible
@@ -66,7 +74,7 @@ def trials_of(state: StudyState, study_id: str) -> list[TrialFacts]:
 
 
 def summary(state: StudyState, study_id: str, facts: StudyFacts, now: datetime) -> Study:
-    """A study in short. Cost: its trials."""
+    """A study in short. Cost: the trials that are not over, and a search for the best one."""
     return Study(**_fields(state, study_id, facts, now))
 
 
@@ -79,7 +87,6 @@ def _fields(state: StudyState, study_id: str, facts: StudyFacts, now: datetime) 
     spec = facts.spec
     project = spec.project or spec.job.get("project")
     project = project if isinstance(project, str) else None
-    trials = trials_of(state, study_id)
     return {
         "study_id": study_id,
         "name": spec.name,
@@ -94,9 +101,9 @@ def _fields(state: StudyState, study_id: str, facts: StudyFacts, now: datetime) 
         "stopping": spec.stopping.kind,
         "created_at": facts.created_at,
         "ended_at": facts.ended_at,
-        "trials": counts(facts, trials),
-        "best": _best(study_id, facts, trials),
-        "gpu_hours": (facts.gpu_seconds + sum(_open(each, now) for each in trials)) / HOUR_S,
+        "trials": counts(state, study_id, facts),
+        "best": _best(state, study_id, facts),
+        "gpu_hours": spent_gpu_hours(state, study_id, now),
         "gpu_hours_limit": spec.limits.gpu_hours,
         "experiment": study_experiment(spec.team, project, study_id),
     }
@@ -117,14 +124,22 @@ def objectives(facts: StudyFacts) -> list[StudyObjective]:
     ]
 
 
-def counts(facts: StudyFacts, trials: list[TrialFacts]) -> TrialCounts:
-    """The trials by state."""
-    found = Counter(each.phase.value for each in trials)
-    return TrialCounts(limit=facts.spec.limits.trials, **found)
+def counts(state: StudyState, study_id: str, facts: StudyFacts) -> TrialCounts:
+    """The trials by state, without those that were withdrawn."""
+    found = Counter(each.phase for each in open_trials(state, study_id))
+    known = TrialCounts(
+        limit=facts.spec.limits.trials,
+        waiting=found[Phase.WAITING],
+        running=found[Phase.RUNNING],
+        paused=found[Phase.PAUSED],
+        completed=facts.completed,
+        pruned=facts.pruned,
+    )
+    return known.model_copy(update={"failed": facts.proposed - known.total})
 
 
-def _best(study_id: str, facts: StudyFacts, trials: list[TrialFacts]) -> BestTrial | None:
-    found = next((each for each in trials if each.number == facts.best), None)
+def _best(state: StudyState, study_id: str, facts: StudyFacts) -> BestTrial | None:
+    found = None if facts.best is None else find_trial(state, study_id, facts.best)
     if found is None or facts.best_value is None:
         return None
     return BestTrial(
@@ -134,13 +149,6 @@ def _best(study_id: str, facts: StudyFacts, trials: list[TrialFacts]) -> BestTri
         values=found.values,
         parameters=found.parameters,
     )
-
-
-def _open(trial: TrialFacts, now: datetime) -> float:
-    """GPU-seconds of the gang that it has now, which are not charged yet."""
-    if trial.since is None:
-        return 0.0
-    return max(0.0, (now - trial.since).total_seconds()) * trial.gpus
 
 
 def trial(study_id: str, facts: StudyFacts, found: TrialFacts, now: datetime) -> Trial:
@@ -169,7 +177,7 @@ def trial_fields(
         "by": found.by,
         "attempt": found.attempt,
         "gpus": found.gpus,
-        "gpu_hours": (found.gpu_seconds + _open(found, now)) / HOUR_S,
+        "gpu_hours": (found.gpu_seconds + found.running_gpu_seconds(now)) / HOUR_S,
         "proposed_at": found.proposed_at,
         "ended_at": found.ended_at,
     }

@@ -31,8 +31,8 @@ from gangline_schemas.api.studies import (
 from gangline_schemas.events.automation import StudyStopRequested
 from gangline_schemas.study_file import STUDY_ID, Objective, StudySpec
 from gangline_service.tokens import Principal
+from gangline_studies.core.state import Phase, StudyState, find_trial
 from gangline_studies.core.state import Study as StudyFacts
-from gangline_studies.core.state import StudyState
 from gangline_studies.core.state import Trial as TrialFacts
 from gangline_studies.core.values import oriented
 
@@ -202,8 +202,8 @@ def show_trial(
 ) -> TrialDetail:
     """The trial with the curve of the first objective."""
     known, facts = _found(app, caller, study_id)
-    found = next((each for each in trials_of(known, study_id) if each.number == number), None)
-    if found is None:
+    found = find_trial(known, study_id, number)
+    if found is None or found.phase is Phase.WITHDRAWN:
         raise not_found("trial")
     fields = studies_state.trial_fields(study_id, facts, found, app.clock())
     return TrialDetail(**fields, curve=study_views.curve(found))

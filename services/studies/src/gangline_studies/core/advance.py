@@ -19,7 +19,15 @@ from gangline_schemas.study_job import job_of
 from gangline_schemas.study_space import grid_points
 from gangline_studies.core.measuring import SERVICE, prune, stop
 from gangline_studies.core.policy import rungs
-from gangline_studies.core.state import Phase, Study, StudyPlan, StudyState, Trial, job_id
+from gangline_studies.core.state import (
+    Phase,
+    Study,
+    StudyPlan,
+    StudyState,
+    Trial,
+    find_trial,
+    job_id,
+)
 from gangline_studies.core.values import sampler_of
 
 SETTLED = timedelta(seconds=1)
@@ -55,9 +63,7 @@ def spent_gpu_hours(state: StudyState, study_id: str, now: datetime) -> float:
     study = state.studies[study_id]
     seconds = study.gpu_seconds
     for number in study.live:
-        trial = state.trials[study_id, number]
-        if trial.since is not None:
-            seconds += trial.gpus * max((now - trial.since).total_seconds(), 0.0)
+        seconds += state.trials[study_id, number].running_gpu_seconds(now)
     return seconds / 3600
 
 
@@ -147,11 +153,11 @@ def _wind_down(plan: StudyPlan, study_id: str) -> None:
 def best_of(state: StudyState, study_id: str) -> BestTrial | None:
     """The best trial of a study, if one has completed."""
     study = state.studies[study_id]
-    if study.best is None or study.best_value is None:
+    trial = None if study.best is None else find_trial(state, study_id, study.best)
+    if trial is None or study.best_value is None:
         return None
-    trial = next(each for each in state.over[study_id] if each.number == study.best)
     return BestTrial(
-        number=study.best,
+        number=trial.number,
         parameters=trial.parameters,
         value=study.best_value,
         job_id=job_id(study_id, trial.number, trial.part),

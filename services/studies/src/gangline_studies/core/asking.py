@@ -18,7 +18,7 @@ from gangline_schemas.study_job import TemplateError, job_of
 from gangline_schemas.study_space import Parameters
 from gangline_studies.core.advance import may_propose, request_job, room, source_of
 from gangline_studies.core.policy.rungs import bracket_of
-from gangline_studies.core.state import StudyPlan, StudyState, Trial
+from gangline_studies.core.state import StudyPlan, StudyState, Trial, find_trial, open_trials
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +76,10 @@ def wanted(state: StudyState) -> Mapping[str, Ask]:
 def question(state: StudyState, study_id: str) -> Ask:
     """The question for the study's next trial."""
     study = state.studies[study_id]
-    trials = state.trials
     if study.open == len(study.live):
-        held = [trials[study_id, number] for number in study.live]
+        held = [state.trials[study_id, number] for number in study.live]
     else:
-        held = [trial for key, trial in trials.items() if key[0] == study_id]
+        held = open_trials(state, study_id)
     starts = study.spec.start
     return Ask(
         study_id,
@@ -92,15 +91,8 @@ def question(state: StudyState, study_id: str) -> Ask:
         tuple(held),
         study.grid,
         start=starts[study.starts] if study.starts < len(starts) else None,
-        parent=_trial(state, study_id, study.clones[0]) if study.clones else None,
+        parent=find_trial(state, study_id, study.clones[0]) if study.clones else None,
     )
-
-
-def _trial(state: StudyState, study_id: str, number: int) -> Trial | None:
-    found = state.trials.get((study_id, number))
-    if found is not None:
-        return found
-    return next((each for each in state.over[study_id] if each.number == number), None)
 
 
 def take(plan: StudyPlan, answer: Suggestion | NoSuggestion) -> None:
@@ -124,7 +116,7 @@ def take(plan: StudyPlan, answer: Suggestion | NoSuggestion) -> None:
         bracket=bracket,
         parent=answer.parent,
     )
-    parent = None if answer.parent is None else _trial(plan.state, study_id, answer.parent)
+    parent = None if answer.parent is None else find_trial(plan.state, study_id, answer.parent)
     try:
         job_of(study.spec, study_id, number, answer.parameters)
     except (TemplateError, ValidationError) as error:

@@ -90,6 +90,12 @@ class Trial(NamedTuple):
     why: PruneReason | TrialFailure | None = None
     ended_at: datetime | None = None
 
+    def running_gpu_seconds(self, now: datetime) -> float:
+        """GPU-seconds of the gang that has GPUs now: not in `gpu_seconds` yet."""
+        if self.since is None:
+            return 0.0
+        return self.gpus * max((now - self.since).total_seconds(), 0.0)
+
 
 class Study(NamedTuple):
     """A study.
@@ -179,8 +185,20 @@ def request_key(source: str, request_id: str) -> str:
     return f"{len(source)} {source} {request_id}"
 
 
+def open_trials(state: StudyState, study_id: str) -> list[Trial]:
+    """The trials of a study that are not over. Cost: those of all studies."""
+    return [trial for (held, _), trial in state.trials.items() if held == study_id]
+
+
 def all_trials(state: StudyState, study_id: str) -> list[Trial]:
-    """Every trial of a study that is known, by number. Cost: its trials and all live ones."""
-    found = [*state.over.get(study_id, ())]
-    found += [trial for (held, _), trial in state.trials.items() if held == study_id]
+    """Every trial of a study that is known, by number. Cost: its trials and all open ones."""
+    found = [*state.over[study_id], *open_trials(state, study_id)]
     return sorted(found, key=lambda trial: trial.number)
+
+
+def find_trial(state: StudyState, study_id: str, number: int) -> Trial | None:
+    """The trial of this number; None: it is not known. Cost: the study's trials."""
+    found = state.trials.get((study_id, number))
+    if found is not None:
+        return found
+    return next((each for each in state.over[study_id] if each.number == number), None)

@@ -136,7 +136,7 @@ def _started(plan: StudyPlan, job: JobOf, trial: Trial, event: GangAllocated, at
     if event.attempt <= trial.attempt or not trial.live:
         return
     if trial.since is not None:  # its release was not seen: it ended when this one began
-        _charge(plan, job, trial, trial.gpus * (at - trial.since).total_seconds())
+        _charge(plan, job, trial, trial.running_gpu_seconds(at))
     gpus = sum(len(node.gpus) for node in event.nodes)
     started = TrialStarted(**_of(job), attempt=event.attempt, gpus=gpus, allocated_at=at)
     plan.add(job.study_id, started)
@@ -160,7 +160,7 @@ def _job_ended(
 ) -> None:
     """The scheduler releases the gang in the same moment: its event is not waited for."""
     if trial.since is not None:
-        _charge(plan, job, trial, trial.gpus * (at - trial.since).total_seconds())
+        _charge(plan, job, trial, trial.running_gpu_seconds(at))
     ended = TrialJobEnded(**_of(job), state=state, message=reason)
     plan.add(job.study_id, ended)
     _settle(plan, job.study_id, job.number)
