@@ -67,7 +67,7 @@ def test_a_record_before_the_snapshot_ends_no_state(broker: Broker) -> None:
     followed = quota_state.followed(snapshot(broker))
     followed.restore(broker.connect("gateway"), [PLACE], lambda: None)
     for record in records(broker)[:2]:
-        followed.apply(record, None, whole=False)
+        assert not followed.apply(record, None, whole=False)
     (state,) = followed.copies().states()
     assert list(state.teams) == list(TEAMS)
 
@@ -76,8 +76,8 @@ def test_an_unknown_event_is_skipped_and_the_state_is_exact_no_more(broker: Brok
     followed = quota_state.followed()
     followed.restore(broker.connect("gateway"), [PLACE], lambda: None)
     first, second, third = records(broker)
-    followed.apply(first, decode(first), whole=True)
-    followed.apply(second, None, whole=False)
+    assert followed.apply(first, decode(first), whole=True)
+    assert followed.apply(second, None, whole=False), "that is news to readers, too"
     followed.apply(third, decode(third), whole=True)
     (state,) = followed.copies().known
     assert list(state.teams) == ["nlp", "speech"]

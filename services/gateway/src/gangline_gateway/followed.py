@@ -65,17 +65,20 @@ class Followed(Generic[StateT]):
         folded = self._shards.get(place)
         return None if folded is None else folded.offset
 
-    def apply(self, record: Record, envelope: Envelope | None, *, whole: bool) -> None:
-        """Folds one record of any topic; `whole`: this version knows all of its event."""
+    def apply(self, record: Record, envelope: Envelope | None, *, whole: bool) -> bool:
+        """Folds one record of any topic; whether it was the next one of this log.
+
+        `whole`: this version knows all of its event.
+        """
         folded = self._shards.get(record.place)
         if folded is None or record.offset < folded.offset:
-            return  # the tail also reads records before the snapshot, for its rings
+            return False  # the tail also reads records before the snapshot, for its rings
         position = None if envelope is None else envelope.position
         if envelope is None or position is None:
             self._break(record, "has what this version does not know: upgrade the gateway")
-            return
+            return True
         if position.seq < folded.next_seq:
-            return
+            return False
         if not whole:
             self._break(record, "has what this version does not know: upgrade the gateway")
         if self._broken:
@@ -85,6 +88,7 @@ class Followed(Generic[StateT]):
         except Exception as error:
             log.exception("a followed log cannot be folded", topic=record.topic)
             self._break(record, f"cannot be folded ({type(error).__name__}): see the log")
+        return True
 
     def _break(self, record: Record, why: str) -> None:
         if self._broken:

@@ -114,6 +114,12 @@ class Tail:
         self._studies_view = OnDemand(self._lock, self._studies.copies)
         self._pipelines_view = OnDemand(self._lock, self._pipelines.copies)
         self._registry_view = OnDemand(self._lock, self._registry.copies)
+        self._views_of: dict[Followed[Any], OnDemand[Any]] = {
+            self._alerts: self._alerts_view,
+            self._studies: self._studies_view,
+            self._pipelines: self._pipelines_view,
+            self._registry: self._registry_view,
+        }
         self._rings: dict[TopicPartition, Ring] = {}
         self._pulses: dict[asyncio.AbstractEventLoop, asyncio.Future[None]] = {}
         self._heartbeats = names.name(Topic.HEARTBEATS)
@@ -279,11 +285,8 @@ class Tail:
         with self._lock:
             if view is not None:
                 self._live, self._marks = Live.of(view), Marks(view.marks)
-            self._view.changed()
-            self._alerts_view.changed()
-            self._studies_view.changed()
-            self._pipelines_view.changed()
-            self._registry_view.changed()
+            for copy in (self._view, *self._views_of.values()):
+                copy.changed()
 
     def _copied(self) -> LiveView:
         return LiveView(self._live, self._scheduling.copies(), self._quota.copies())
@@ -318,13 +321,13 @@ class Tail:
                     self._rings[record.place].add(record)
                     self._fold(record, envelope)
                 for each in self._followed:
-                    for record, envelope, whole in part:
+                    new = [
                         each.apply(record, envelope, whole=whole)
+                        for record, envelope, whole in part
+                    ]
+                    if any(new) and each in self._views_of:
+                        self._views_of[each].changed()
                 self._view.changed()
-                self._alerts_view.changed()
-                self._studies_view.changed()
-                self._pipelines_view.changed()
-                self._registry_view.changed()
         with self._lock:
             for place, position in positions.items():
                 self._rings[place].reached(position)
