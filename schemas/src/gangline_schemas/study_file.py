@@ -50,8 +50,13 @@ class Constraint(Model):
             raise ValueError("give exactly one of max and min")
         return self
 
-    def violation(self, value: float) -> float:
-        """How far the value is on the wrong side: above 0 if it breaks the constraint."""
+    def violation(self, value: float | None) -> float:
+        """How far the value is on the wrong side: above 0 if it breaks the constraint.
+
+        1 for None: the metric was not reported, or is not finite.
+        """
+        if value is None:
+            return 1.0
         return value - self.max if self.max is not None else (self.min or 0.0) - value
 
 

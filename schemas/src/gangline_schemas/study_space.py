@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Annotated, Literal, Self
 
 from pydantic import (
@@ -147,9 +148,17 @@ class ChoiceParameter(_Parameter):
         """Its values in order."""
         yield from self.values
 
+    @cached_property
+    def _places(self) -> dict[tuple[object, Value], int]:
+        return {(type(each), each): place for place, each in enumerate(self.values)}
+
     def holds(self, value: Value) -> bool:
         """Whether it is one of the values."""
-        return any(same(value, each) for each in self.values)
+        return (type(value), value) in self._places
+
+    def place(self, value: Value) -> int:
+        """Where the value is among `values`, from 0. Raises KeyError if it is none of them."""
+        return self._places[type(value), value]
 
     def probes(self) -> tuple[Value, ...]:
         """Values that stand for all in a check of the job."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
@@ -17,6 +16,7 @@ from gangline_schemas.api.studies import (
     StudyPlan,
     Trial,
 )
+from gangline_schemas.study_job import as_text
 from gangline_schemas.study_space import Value
 
 ENOUGH = 50
@@ -131,7 +131,7 @@ def value(found: Value) -> str:
     """A parameter's value: numbers rounded, texts as they are."""
     if isinstance(found, float):
         return render.number(found)
-    return found if isinstance(found, str) else json.dumps(found)
+    return as_text(found)
 
 
 def trials(found: Sequence[Trial]) -> tuple[Column[Trial], ...]:

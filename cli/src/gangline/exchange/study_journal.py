@@ -22,7 +22,6 @@ from gangline_schemas.study_space import (
     FloatParameter,
     IntParameter,
     Value,
-    same,
 )
 
 _CREATE_STUDY, _SET_STUDY_ATTR, _CREATE_TRIAL = 0, 2, 4
@@ -106,9 +105,7 @@ def _trial(spec: StudySpec, trial: Trial, curve: dict[int, float | None]) -> dic
 def _constraints(spec: StudySpec, trial: Trial) -> dict[str, Any]:
     if not spec.constraints:
         return {}
-    values = [trial.values.get(each.metric) for each in spec.constraints]
-    pairs = zip(spec.constraints, values, strict=True)
-    found = [1.0 if value is None else each.violation(value) for each, value in pairs]
+    found = [each.violation(trial.values.get(each.metric)) for each in spec.constraints]
     return {"constraints": found}
 
 
@@ -131,5 +128,5 @@ def _named(kind: str, **attributes: Any) -> str:
 
 def _internal(parameter: _Parameter, value: Value) -> float:
     if isinstance(parameter, ChoiceParameter):
-        return float(next(at for at, each in enumerate(parameter.values) if same(value, each)))
+        return float(parameter.place(value))
     return float(value or 0)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import count, takewhile
 
 from gangline_gateway.studies_state import HOUR_S, objectives, trial, value_of
 from gangline_schemas.api.runs import AxisKind, Parallel, ParallelAxis, ParallelRun
@@ -18,8 +18,10 @@ from gangline_schemas.api.studies import (
     TrialCurve,
 )
 from gangline_schemas.study_file import Asha, Hyperband, Objective
-from gangline_schemas.study_space import ChoiceParameter, Value
+from gangline_schemas.study_job import as_text
+from gangline_schemas.study_space import ChoiceParameter
 from gangline_studies.core.importance import importances
+from gangline_studies.core.policy.rungs import rung_step
 from gangline_studies.core.state import Phase, Study, Trial, job_id
 from gangline_studies.core.values import is_feasible, oriented
 
@@ -64,12 +66,8 @@ def _rungs(study: Study, longest: int) -> list[int]:
     if not isinstance(stopping, Asha | Hyperband):
         return []
     most = min(stopping.max_steps or longest + 1, longest + 1)
-    found: list[int] = []
-    step = stopping.min_steps
-    while step < most and len(found) < 64:
-        found.append(step)
-        step *= stopping.factor
-    return found
+    steps = (rung_step(stopping, 0, rung) for rung in count())
+    return list(takewhile(lambda step: step < most, steps))
 
 
 def parallel(study_id: str, study: Study, trials: Sequence[Trial]) -> Parallel:
@@ -107,11 +105,6 @@ def _placed(found: Trial, name: str, *, texts: bool) -> Placed:
     if texts or not isinstance(value, int | float):
         return as_text(value)
     return float(value)
-
-
-def as_text(value: Value) -> str:
-    """A value of a choice: texts as they are, others as JSON."""
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _last(found: Trial, objective: Objective) -> float | None:

@@ -13,7 +13,7 @@ imported, too much for an answer of the gateway.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 
 from gangline_schemas.study_space import (
@@ -22,7 +22,6 @@ from gangline_schemas.study_space import (
     IntParameter,
     Parameters,
     Space,
-    same,
 )
 
 _TARGET = 0.1
@@ -69,14 +68,13 @@ def _of_parameter(
 def _counts(
     name: str,
     parameter: FloatParameter | IntParameter | ChoiceParameter,
-    trials: Sequence[Mapping[str, object]],
+    trials: Sequence[Parameters],
 ) -> list[int]:
     """How many trials lie at each place of the parameter's grid."""
     if isinstance(parameter, ChoiceParameter):
         found = [0] * len(parameter.values)
         for trial in trials:
-            value = trial[name]
-            found[next(at for at, each in enumerate(parameter.values) if same(value, each))] += 1  # type: ignore[arg-type]
+            found[parameter.place(trial[name])] += 1
         return found
     places = _places(parameter)
     low, high = _edge(parameter, parameter.low), _edge(parameter, parameter.high)

@@ -14,15 +14,8 @@ def oriented(objective: Objective, value: float) -> float:
 
 
 def violations(spec: StudySpec, values: Mapping[str, float | None]) -> list[float]:
-    """By constraint, how far its metric is on the wrong side; above 0: broken.
-
-    A metric that was not reported, or is not finite, breaks its constraint by 1.
-    """
-    found = []
-    for constraint in spec.constraints:
-        value = values.get(constraint.metric)
-        found.append(1.0 if value is None else constraint.violation(value))
-    return found
+    """By constraint, how far its metric is on the wrong side; above 0: broken."""
+    return [each.violation(values.get(each.metric)) for each in spec.constraints]
 
 
 def is_feasible(spec: StudySpec, values: Mapping[str, float | None]) -> bool:

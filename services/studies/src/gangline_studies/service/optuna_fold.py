@@ -34,7 +34,6 @@ from gangline_schemas.study_space import (
     Parameters,
     Value,
     in_order,
-    same,
 )
 from gangline_studies.core.asking import Ask
 from gangline_studies.core.state import Phase, Trial
@@ -65,7 +64,7 @@ def distribution(
 def inner(parameter: FloatParameter | IntParameter | ChoiceParameter, value: Value) -> Any:
     """A value as Optuna has it."""
     if isinstance(parameter, ChoiceParameter):
-        return next(at for at, each in enumerate(parameter.values) if same(each, value))
+        return parameter.place(value)
     return float(value) if isinstance(parameter, FloatParameter) else value  # type: ignore[arg-type]
 
 
