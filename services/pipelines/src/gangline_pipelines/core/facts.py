@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from gangline_pipelines.core.model import RunState, StepRun, StepState
 from gangline_pipelines.core.state import PipelinePlan, graph_of_run, spec_of, step_key
-from gangline_pipelines.core.stepping import end_step, request_job, stop
+from gangline_pipelines.core.stepping import advance, end_step, request_if_room, stop
 from gangline_schemas.base import Event
 from gangline_schemas.events.faults import GangFailed
 from gangline_schemas.events.pipelines import (
@@ -73,16 +73,9 @@ def tick(plan: PipelinePlan) -> None:
     """Try deferred steps again, and wait no longer for what did not come."""
     for run_id, name in [*plan.state.waiting.values()]:
         step = plan.state.steps[step_key(run_id, name)]
-        run = plan.state.runs[run_id]
         if step.state is StepState.DEFERRED:
-            due = step.next_at is not None and step.next_at <= plan.now
-            limits = spec_of(plan.state, run).limits
-            if due and run.state is RunState.RUNNING and run.live < limits.parallel:
-                if run.jobs >= limits.jobs:
-                    reason = f"the run has had {run.jobs} jobs, its limits.jobs"
-                    stop(plan, run_id, "failed", reason)
-                else:
-                    request_job(plan, run_id, name)
+            if step.next_at is not None and step.next_at <= plan.now:
+                request_if_room(plan, run_id, name)
         elif step.job_ended is not None and step.job_ended_at is not None:
             waited = plan.now - step.job_ended_at
             wait = OUTPUTS_WAIT if step.job_ended else CAUSE_WAIT
@@ -225,8 +218,9 @@ def _conclude(plan: PipelinePlan, run_id: str, name: str, *, waited: bool = Fals
             next_at=plan.now + timedelta(minutes=retry.wait_minutes),
         )
         plan.add(run_id, deferred)
-        if not retry.wait_minutes and run.jobs < spec_of(plan.state, run).limits.jobs:
-            request_job(plan, run_id, name)
+        if not retry.wait_minutes:
+            request_if_room(plan, run_id, name)
+        advance(plan, run_id, ())  # what is ready gets the room
         return
     end_step(plan, run_id, name, "failed", _why(step))
 

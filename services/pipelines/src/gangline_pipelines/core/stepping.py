@@ -73,11 +73,6 @@ def advance(plan: PipelinePlan, run_id: str, names: Iterable[str] | None = None)
     _end_if_over(plan, run_id)
 
 
-def fed_by(plan: PipelinePlan, run_id: str, name: str) -> tuple[str, ...]:
-    """The steps that a step feeds."""
-    return graph_of_run(plan.state, plan.state.runs[run_id]).feeds.get(name, ())
-
-
 def end_step(
     plan: PipelinePlan, run_id: str, name: str, result: StepResult, reason: str = ""
 ) -> None:
@@ -91,7 +86,7 @@ def end_step(
     if result == "failed" and stops and run.state is RunState.RUNNING:
         stop(plan, run_id, "failed", f"step {name} failed: {reason}")
         return
-    advance(plan, run_id, fed_by(plan, run_id, name))
+    advance(plan, run_id, graph_of_run(plan.state, run).feeds.get(name, ()))
 
 
 def stop(
@@ -126,7 +121,20 @@ def _ask_to_stop(plan: PipelinePlan, run_id: str, name: str, user: str) -> None:
         plan.add(own, StepJobStopRequested(job_id=own, **of))
 
 
-def request_job(plan: PipelinePlan, run_id: str, name: str) -> None:
+def request_if_room(plan: PipelinePlan, run_id: str, name: str) -> bool:
+    """Request the job of a step if the limits of its run let it; whether it was requested."""
+    run = plan.state.runs[run_id]
+    limits = spec_of(plan.state, run).limits
+    if run.state is not RunState.RUNNING or run.live >= limits.parallel:
+        return False
+    if run.jobs >= limits.jobs:
+        stop(plan, run_id, "failed", f"the run has had {run.jobs} jobs, its limits.jobs")
+        return False
+    _request_job(plan, run_id, name)
+    return True
+
+
+def _request_job(plan: PipelinePlan, run_id: str, name: str) -> None:
     """Ask for the job or study of a step, whose inputs are all there."""
     run = plan.state.runs[run_id]
     step = plan.state.steps[step_key(run_id, name)]
@@ -354,18 +362,9 @@ def _job_problem(error: UnknownPlaceholder | ValidationError) -> str:
 
 def _start_ready(plan: PipelinePlan, run_id: str) -> None:
     """Request jobs of steps that are ready, as far as the limits of the run let it."""
-    run = plan.state.runs[run_id]
-    if not run.ready or run.state is not RunState.RUNNING:
-        return
-    limits = spec_of(plan.state, run).limits
-    for name in run.ready:
-        run = plan.state.runs[run_id]
-        if run.live >= limits.parallel or run.state is not RunState.RUNNING:
+    for name in plan.state.runs[run_id].ready:
+        if not request_if_room(plan, run_id, name):
             return
-        if run.jobs >= limits.jobs:
-            stop(plan, run_id, "failed", f"the run has had {run.jobs} jobs, its limits.jobs")
-            return
-        request_job(plan, run_id, name)
 
 
 def _end_if_over(plan: PipelinePlan, run_id: str) -> None:
