@@ -6,11 +6,11 @@ Each request is answered once, by an event that names it: what was asked, or why
 from __future__ import annotations
 
 from gangline_pipelines.core.checks import problems
-from gangline_pipelines.core.model import Pipeline, RunState
+from gangline_pipelines.core.model import RunState
 from gangline_pipelines.core.naming import pipeline_key, run_id
 from gangline_pipelines.core.state import PipelinePlan, request_key, spec_key
 from gangline_pipelines.core.stepping import advance, stop
-from gangline_pipelines.core.triggers import start
+from gangline_pipelines.core.triggers import enqueue, start
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.pipeline_requests import (
     PipelineConfigureRequested,
@@ -27,7 +27,6 @@ from gangline_schemas.events.pipelines import (
     PipelineRequestRefused,
     PipelineUnpaused,
     RunCause,
-    RunQueued,
     RunRetried,
 )
 
@@ -120,29 +119,14 @@ def _run(plan: PipelinePlan, event: RunRequested, ref: dict[str, str]) -> str | 
     subject = request_key(ref["request_source"], ref["request_id"])
     cause = RunCause(kind="manual", trigger=MANUAL, subject=subject[-256:], params=event.params)
     name = run_id(held.team, held.name, MANUAL, subject)
-    if held.active:
-        return _must_wait(plan, held, name, cause, event.user, ref)
-    start(plan, held, name, cause, event.user, ref)
-    return None
-
-
-def _must_wait(
-    plan: PipelinePlan,
-    held: Pipeline,
-    name: str,
-    cause: RunCause,
-    user: str,
-    ref: dict[str, str],
-) -> str | None:
-    spec = plan.state.specs[spec_key(held.team, held.name, held.revision)]
+    if not held.active:
+        start(plan, held, name, cause, event.user, ref)
+        return None
     if spec.overlap == "skip":
         return f"{held.active} runs, and overlap is skip; cancel it first"
-    if len(held.queued) >= spec.limits.queued:
+    if spec.overlap == "queue" and len(held.queued) >= spec.limits.queued:
         return f"{held.active} runs, and {len(held.queued)} runs wait already (limits.queued)"
-    given = {"run_id": name, "team": held.team, "pipeline": held.name, "cause": cause}
-    plan.add(name, RunQueued(**given, user=user, **ref))
-    if spec.overlap == "cancel" and not plan.state.runs[held.active].result:
-        stop(plan, held.active, "cancelled", f"{name} takes its place", user)
+    enqueue(plan, held, name, cause, event.user, ref)
     return None
 
 

@@ -85,21 +85,32 @@ def fire(plan: PipelinePlan, held: Pipeline, cause: RunCause, user: str = "") ->
         return
     spec = plan.state.specs[spec_key(held.team, held.name, held.revision)]
     reason = _refused(plan, held, spec)
-    given = {"run_id": name, "team": held.team, "pipeline": held.name, "cause": cause}
     if reason is not None:
+        given = {"run_id": name, "team": held.team, "pipeline": held.name, "cause": cause}
         plan.add(name, RunSkipped(**given, user=user, reason=reason))
-        return
-    if not held.active:
+    elif held.active:
+        enqueue(plan, held, name, cause, user)
+    else:
         start(plan, held, name, cause, user)
-        return
+
+
+def enqueue(
+    plan: PipelinePlan,
+    held: Pipeline,
+    name: str,
+    cause: RunCause,
+    user: str,
+    ref: Mapping[str, str] | None = None,
+) -> None:
+    """Let a run wait for the active one; with overlap `cancel` it takes the place of all others."""
+    spec = plan.state.specs[spec_key(held.team, held.name, held.revision)]
     if spec.overlap == "cancel":
         for other in held.queued:
             _skip_queued(plan, other, f"{name} came after it")
-    plan.add(name, RunQueued(**given, user=user))
-    if spec.overlap == "cancel":
-        run = plan.state.runs[held.active]
-        if not run.result:
-            stop(plan, held.active, "cancelled", f"{name} takes its place")
+    given = {"run_id": name, "team": held.team, "pipeline": held.name, "cause": cause}
+    plan.add(name, RunQueued(**given, user=user, **(ref or {})))
+    if spec.overlap == "cancel" and not plan.state.runs[held.active].result:
+        stop(plan, held.active, "cancelled", f"{name} takes its place", user)
 
 
 def start(
