@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gangline_pipelines.core import evolve
 from gangline_schemas.events.model_requests import SnapshotProfiled
 from gangline_schemas.events.pipeline_requests import (
     PipelinePauseRequested,
@@ -107,6 +108,52 @@ def test_with_cancel_the_newest_run_takes_the_place_of_the_others() -> None:
     assert [event.cause.subject[-1] for event in started(world)] == ["1", "3"]
     results = [event.result for event in world.events(RunEnded)]  # type: ignore[attr-defined]
     assert results == ["cancelled", "succeeded"]
+
+
+def test_with_cancel_a_request_takes_the_place_of_the_others_too() -> None:
+    world = PipelineRun()
+    world.apply(one_step(triggers=NEW_TEXT, overlap="cancel", limits={"queued": 0}))
+    first = world.begin()
+    (job_id,) = world.jobs
+    world.feed(snapshot(2))
+    world.feed(RunRequested(team=TEAM, pipeline="p", user="ada"))
+    world.jobs.clear()
+    world.feed(changed(job_id, JobState.CANCELLED))
+    world.finish()
+    assert world.run(first).state == "cancelled"
+    assert [event.cause.kind for event in started(world)] == ["manual", "manual"]
+    world.take_over()
+
+
+def test_times_and_requests_leave_nothing_behind_that_grows() -> None:
+    world = PipelineRun()
+    world.apply(one_step(triggers={**NEW_TEXT, "often": {"schedule": "* * * * *"}}))
+    world.feed(snapshot(1))
+    world.finish()
+    before = len(world.state.causes)
+    for _ in range(3):
+        world.tick(60)
+        world.finish()
+        world.begin()
+        world.finish()
+    assert len(started(world)) == 7
+    assert len(world.state.causes) == before == 1
+
+
+def test_the_oldest_runs_are_forgotten_if_ended_runs_have_too_many_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(evolve, "MOST_STEPS", 2)
+    world = PipelineRun()
+    world.apply(one_step())
+    runs = []
+    for _ in range(4):
+        runs.append(world.begin())
+        world.finish()
+        world.tick(1)
+    assert [*world.state.runs] == runs[2:]
+    assert len(world.state.steps) == 2
+    world.take_over()
 
 
 def test_so_many_runs_wait_and_so_many_begin_in_a_day() -> None:

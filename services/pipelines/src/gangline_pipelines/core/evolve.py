@@ -45,7 +45,9 @@ from gangline_schemas.memory import forget_old
 
 REQUESTS_KEPT = 10_000
 SEEN_FOR = timedelta(days=400)
-"""So long after its cause came, a run cannot start a second time by it."""
+"""So long after its news came, a run cannot start a second time by it."""
+MOST_STEPS = 100_000
+"""Steps of runs that ended: with more, the oldest runs are forgotten before their time."""
 DAY = timedelta(days=1)
 STARTS_KEPT = 10_000
 ValueT = TypeVar("ValueT")
@@ -240,9 +242,11 @@ def _answered(state: PipelineState, event: Any, reason: str = "") -> None:
 
 
 def _see(state: PipelineState, event: RunQueued | RunSkipped | RunStarted, at: datetime) -> None:
-    state.causes.setdefault(event.run_id, at)
     cause = event.cause
-    if cause.due_at is not None:
+    if cause.kind in {"snapshot", "drift"}:
+        state.causes.setdefault(event.run_id, at)
+        forget_old(state.causes, lambda came: came, at, SEEN_FOR)
+    elif cause.due_at is not None:
         place = f"{pipeline_key(event.team, event.pipeline)}/{cause.trigger}"
         if place in state.times:
             state.times[place] = max(state.times[place], cause.due_at)
@@ -263,14 +267,24 @@ def keep_newest(held: dict[str, Any], most: int) -> None:
 
 
 def _forget(state: PipelineState, now: datetime) -> None:
-    """Runs that ended long ago, and causes that came long ago."""
+    """Forget runs that ended long ago, and the oldest if those that ended have too many steps."""
     for run_id, _ in forget_old(state.ended, lambda at: at, now):
-        run = state.runs[run_id]
-        for name in graph_of(spec_of(state, run)).instances:
-            del state.steps[step_key(run_id, name)]
-        del state.runs[run_id]
-        _drop_spec(state, run.team, run.pipeline, run.revision)
-    forget_old(state.causes, lambda at: at, now, SEEN_FOR)
+        _forget_run(state, run_id)
+    live = sum(state.runs[run_id].steps for run_id in state.live)
+    while len(state.steps) - live > MOST_STEPS:
+        oldest = next(iter(state.ended))
+        if state.ended[oldest] == now:
+            return  # the ends of this decision are still followed up
+        del state.ended[oldest]
+        _forget_run(state, oldest)
+
+
+def _forget_run(state: PipelineState, run_id: str) -> None:
+    run = state.runs[run_id]
+    for name in graph_of(spec_of(state, run)).instances:
+        del state.steps[step_key(run_id, name)]
+    del state.runs[run_id]
+    _drop_spec(state, run.team, run.pipeline, run.revision)
 
 
 def _drop_spec(state: PipelineState, team: str, pipeline: str, revision: int) -> None:

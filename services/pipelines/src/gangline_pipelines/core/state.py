@@ -20,7 +20,8 @@ class PipelineState:
     - `pipelines`: by `TEAM/NAME`. `specs`: by `TEAM/NAME@REVISION`, while anything uses them.
     - `runs`: by id, until they are forgotten. `live`: those that have not ended. `ended`: others.
     - `steps`: of those runs, by `RUN/STEP`. `jobs`: the step of each job that has not ended.
-    - `queued`: runs that wait. `causes`: when the cause of each run came, also of skipped ones.
+    - `queued`: runs that wait. `causes`: when the news came (a snapshot, drift) that
+      started a run or skipped it; `times` and `requests` say it of the other causes.
     - `times`: up to when each schedule is done, by `TEAM/NAME/TRIGGER`.
     - `kept`: the cache, by `TEAM/KEY`, the oldest first. `last`: by `TEAM/NAME/STEP`.
     - `waiting`: steps whose next try, or whose job's cause or outputs, are waited for.
