@@ -20,9 +20,10 @@ from gangline_mlflow.trial_points import KnownTrial, TrialPoints
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.metrics import MetricLogged
 from gangline_schemas.events.scheduling import JobQueued, JobStateChanged
-from gangline_schemas.events.trials import POINTS_BURST, TrialLogged
+from gangline_schemas.events.trials import TrialLogged
 from gangline_schemas.job import JobSpec, JobState
 from gangline_schemas.mlflow_workspace import family_of, mlflow_run_id
+from gangline_schemas.trial_rate import POINTS_BURST
 from support.builders.agent_core import allocation
 
 JOB = "sweep-t7"

@@ -11,8 +11,6 @@ from gangline_schemas.limits import Attempt, MetricName, MetricValue, Step
 
 TRIAL_METRICS = 16
 """So many objectives and constraints a study can have together."""
-POINTS_BURST, POINTS_PER_S = 100.0, 1.0
-"""So many points of a trial are published at once, and then a second: no program may flood it."""
 
 
 class TrialEvaluated(Event):

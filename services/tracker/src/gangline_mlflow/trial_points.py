@@ -1,8 +1,7 @@
 """The objectives of trials, as programs log them to MLflow: each becomes a `trial.logged`.
 
 Only points of runs of a trial's job count; the id of a run names its job. Of a call, the newest
-step counts. A program that logs its objective all the time gets POINTS_BURST points, then
-POINTS_PER_S: a study decides by evaluations and never by steps.
+step counts. Points beyond `PointRate` are dropped: a study decides by evaluations, not by steps.
 """
 
 from __future__ import annotations
@@ -10,14 +9,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gangline_schemas.base import Event
 from gangline_schemas.events.metrics import MetricLogged
 from gangline_schemas.events.scheduling import GangAllocated, JobQueued, JobStateChanged
-from gangline_schemas.events.trials import POINTS_BURST, POINTS_PER_S, TrialLogged
+from gangline_schemas.events.trials import TrialLogged
 from gangline_schemas.limits import INT53_MAX, METRIC_MAX
 from gangline_schemas.mlflow_workspace import FAMILY_CHARS, family_of
+from gangline_schemas.trial_rate import PointRate
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,7 @@ class KnownTrial:
 @dataclass(slots=True)
 class _Held:
     trial: KnownTrial
-    left: float = POINTS_BURST
-    counted_s: float = 0.0
+    rate: PointRate = field(default_factory=PointRate)
 
 
 class TrialPoints:
@@ -48,7 +47,7 @@ class TrialPoints:
         """Take those that an earlier process knew."""
         with self._lock:
             for trial in trials:
-                self._held[family_of(trial.job_id)] = _Held(trial, counted_s=self._clock())
+                self._held[family_of(trial.job_id)] = _Held(trial)
 
     def follow(self, event: Event) -> None:
         """Take a decision of the scheduler; the same one again changes nothing."""
@@ -57,8 +56,7 @@ class TrialPoints:
             with self._lock:
                 family = family_of(event.job_id)
                 if family not in self._held:
-                    known = KnownTrial(event.job_id, metrics)
-                    self._held[family] = _Held(known, counted_s=self._clock())
+                    self._held[family] = _Held(KnownTrial(event.job_id, metrics))
         elif isinstance(event, GangAllocated) and event.spec.trial is not None:
             metrics = frozenset(event.spec.trial.metrics)
             with self._lock:
@@ -81,18 +79,9 @@ class TrialPoints:
                 if name in trial.metrics and 0 <= step <= INT53_MAX:
                     finite = value is not None and abs(value) <= METRIC_MAX
                     found.setdefault(step, {})[name] = value if finite else None
-            if not found or not self._may(held):
+            if not found or not held.rate.take(self._clock()):
                 return None
         step = max(found)
         return TrialLogged(
             job_id=trial.job_id, attempt=trial.attempt, step=step, values=found[step]
         )
-
-    def _may(self, held: _Held) -> bool:
-        now_s = self._clock()
-        held.left = min(POINTS_BURST, held.left + (now_s - held.counted_s) * POINTS_PER_S)
-        held.counted_s = now_s
-        if held.left < 1:
-            return False
-        held.left -= 1
-        return True

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gangline_schemas.events.trials import POINTS_BURST
 from gangline_schemas.events.workers import TrialReported
 from gangline_schemas.job import TrialRef
 from gangline_schemas.rank_protocol import TrialPoint
+from gangline_schemas.trial_rate import POINTS_BURST
 from gangline_worker.agent.decide.inputs import RankExited, RankMessage
 from gangline_worker.agent.decide.keys import RankKey
 from support.builders.agent_core import Node, published
