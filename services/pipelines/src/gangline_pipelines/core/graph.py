@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import weakref
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from typing import Any
 
 from gangline_schemas.pipeline_file import PipelineSpec, Step
-
-_KEPT = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +31,16 @@ class Graph:
     of_step: dict[str, tuple[str, ...]]
 
 
-_known: OrderedDict[int, tuple[PipelineSpec, Graph]] = OrderedDict()
+_known: dict[int, Graph] = {}
+"""By the id of the spec, as long as that lives."""
 
 
 def graph_of(spec: PipelineSpec) -> Graph:
-    """The graph of a pipeline without cycles. Computed once for each object of the last 64."""
-    found = _known.get(id(spec))
-    if found is not None and found[0] is spec:
-        return found[1]
-    graph = _graph(spec)
-    _known[id(spec)] = (spec, graph)
-    while len(_known) > _KEPT:
-        _known.popitem(last=False)
+    """The graph of a pipeline without cycles. Computed once for each object."""
+    graph = _known.get(id(spec))
+    if graph is None:
+        graph = _known[id(spec)] = _graph(spec)
+        weakref.finalize(spec, _known.pop, id(spec), None)
     return graph
 
 
