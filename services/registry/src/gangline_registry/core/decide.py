@@ -25,8 +25,9 @@ from gangline_bus.decision import (
 )
 from gangline_bus.plan import Plan
 from gangline_registry.core import effects, invariants, promoting, requests, watching
+from gangline_registry.core.evolve import fold
 from gangline_registry.core.model import Watch, model_key
-from gangline_registry.core.state import RegistryPlan, RegistryState, fold
+from gangline_registry.core.state import RegistryPlan, RegistryState
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.checkpoints import (
@@ -96,11 +97,12 @@ class RegistryDecider(BaseDecider[RegistryState, Watch]):
             case Decision(event=OfModel() as event):
                 effects.note(state, soft, model_key(event.team, event.model))
             case Decision(event=ProfileNoted() as event):
-                for name in state.models:
-                    if name.startswith(f"{event.team}/"):
+                for name, gated in state.models.items():
+                    if gated.gate.team == event.team and gated.gate.training_data is not None:
                         effects.note(state, soft, name)
             case _:
                 pass
+        effects.note_table(state, soft)
         return soft
 
     def effects(self, state: RegistryState, soft: Watch) -> Mapping[str, object]:

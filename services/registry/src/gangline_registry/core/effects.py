@@ -56,6 +56,12 @@ def note(state: RegistryState, soft: Watch, model: str | None) -> None:
             soft.wanted[name] = found
 
 
+def note_table(state: RegistryState, soft: Watch) -> None:
+    """Note the protected aliases if they changed."""
+    if soft.now is not None and soft.changes != state.changes:
+        soft.table, soft.changes = protected(state), state.changes
+
+
 def wanted(state: RegistryState, soft: Watch) -> Mapping[str, object]:
     """The work that is due, by key. Each try has its own key."""
     if soft.now is None:
@@ -67,8 +73,8 @@ def wanted(state: RegistryState, soft: Watch) -> Mapping[str, object]:
             found[f"{key}#0"] = effect
         elif failed.next_at <= soft.now:
             found[f"{key}#{failed.tries}"] = effect
-    if state.changes == state.projected and any(one.version for one in state.aliases.values()):
-        found[f"look:{soft.round}#0"] = Project(state.changes, protected(state))
+    if state.changes == state.projected and any(one.version for one in soft.table):
+        found[f"look:{soft.round}#0"] = Project(soft.changes, soft.table)
     return found
 
 
@@ -76,7 +82,7 @@ def _all(state: RegistryState, soft: Watch) -> Iterator[tuple[str, object]]:
     for number, registration in state.registrations.items():
         yield f"version:{number}", MakeVersion(registration)
     if state.changes != state.projected:
-        yield f"project:{state.changes}", Project(state.changes, protected(state))
+        yield f"project:{soft.changes}", Project(soft.changes, soft.table)
     for comparisons in soft.wanted.values():
         yield from comparisons.items()
 

@@ -9,7 +9,7 @@ from gangline_schemas.models import Verdict
 
 
 def violations(state: RegistryState) -> list[str]:
-    """Sentences about what does not hold; [] when all is well. Cost: the aliases and moves."""
+    """Sentences about what does not hold; [] when all is well. Cost: the aliases."""
     return [*_aliases(state), *_moves(state)]
 
 
@@ -25,9 +25,10 @@ def _aliases(state: RegistryState) -> Iterator[str]:
 
 
 def _moves(state: RegistryState) -> Iterator[str]:
-    """The newest move of each promotion that is remembered: a gate moves on `pass` alone."""
-    for number in list(state.moves)[-1:]:
-        move = state.moves[number]
-        judged = state.judged.get(move.evidence or 0)
-        if move.kind == "gate" and judged is not None and judged.verdict is not Verdict.PASS:
-            yield f"move {number}: was moved by a gate that said {judged.verdict}"
+    """The newest move: a gate moves on `pass` alone."""
+    move = next(reversed(state.moves.values()), None)
+    if move is None or move.kind != "gate":
+        return
+    judged = state.judged.get(move.evidence or 0)
+    if judged is not None and judged.verdict is not Verdict.PASS:
+        yield f"move {move.number}: was moved by a gate that said {judged.verdict}"

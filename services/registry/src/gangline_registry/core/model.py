@@ -284,9 +284,12 @@ class Watch:
 
     - `now`: the time of the last Tick. `round`: how often MLflow's table was looked at again.
     - `wanted`: the comparisons that each model's state asks for, by model and key.
+    - `table`: all protected aliases as of `changes`, as MLflow should have them.
     """
 
     now: datetime | None = None
     round: int = 0
     looked_at: datetime | None = None
     wanted: dict[str, dict[str, Compare | CompareProfiles]] = field(default_factory=dict)
+    table: tuple[Protected, ...] = ()
+    changes: int = -1

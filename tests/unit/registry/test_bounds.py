@@ -1,0 +1,75 @@
+"""The state forgets evidence about former champions, removed gates and comparisons of before."""
+
+from __future__ import annotations
+
+import pytest
+
+from gangline_registry.core import evolve
+from gangline_registry.core.model import Compare, CompareProfiles, Failed, ProfilesCompared
+from gangline_schemas.events.model_requests import GateRemovalRequested
+from support.builders.registry import ALIAS, MODEL, OLD, TEAM, RegistryRun, gate
+
+SALES, VISITS = "sales@xxh3-" + "2" * 32, "visits@xxh3-" + "3" * 32
+
+
+def watched() -> RegistryRun:
+    """A champion whose data were compared with those of two data sets."""
+    run = RegistryRun(gate(training_data={"datasets": ["sales", "visits"], "max_age_days": 30}))
+    run.profiled(OLD, days_old=31)
+    run.version(1, snapshot=OLD, qa="first")
+    run.promote(1)
+    for snapshot in (SALES, VISITS):
+        run.profiled(snapshot)
+        compare_profiles(run)
+    run.tick()
+    assert {one.snapshot for one in run.state.data.values()} == {SALES, VISITS}
+    assert run.state.aged == {f"{TEAM}/{MODEL}/{ALIAS}": 1}
+    return run
+
+
+def compare_profiles(run: RegistryRun) -> None:
+    for key, one in run.effects().items():
+        if isinstance(one, CompareProfiles):
+            run.done(key, ProfilesCompared(()))
+
+
+def test_judgements_about_the_data_of_former_champions_are_forgotten() -> None:
+    run = watched()
+    run.version(2, snapshot=SALES)
+    run.promote(2, reason="test")
+    compare_profiles(run)
+    assert {one.version for one in run.state.data.values()} == {2}
+
+
+def test_a_removed_gate_leaves_nothing_about_its_aliases() -> None:
+    run = watched()
+    run.feed(GateRemovalRequested(team=TEAM, model=MODEL, user="ana"))
+    assert (run.state.aliases, run.state.data, run.state.aged) == ({}, {}, {})
+
+
+def test_failures_of_comparisons_that_nobody_wants_any_more_are_forgotten() -> None:
+    run = RegistryRun(gate())
+    run.version(1, qa="first")
+    run.promote(1)
+    run.version(2, qa="second")
+    (key,) = [key for key, one in run.effects().items() if isinstance(one, Compare)]
+    run.done(key, Failed("the store is away"))
+    assert len(run.state.deferred) == 1
+    run.promote(2, reason="test")
+    assert not run.state.deferred
+
+
+def test_versions_of_models_without_a_gate_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evolve, "FREE_VERSIONS_KEPT", 3)
+    run = RegistryRun()
+    for number in range(1, 6):
+        run.version(number)
+    assert [one.version for one in run.state.versions.values()] == [3, 4, 5]
+
+
+def test_a_rollback_leads_back_fifty_moves() -> None:
+    run = RegistryRun(gate())
+    for number in range(1, 60):
+        run.version(number)
+        run.promote(number, reason="test")
+    assert run.pointer.before == tuple(range(9, 59))
