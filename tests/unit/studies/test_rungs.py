@@ -62,7 +62,7 @@ def test_each_decision_is_that_of_optuna(stopping: rungs.Rungs, direction: str) 
             reached, passes = rungs.climb(
                 stopping,
                 lambda at, b=bracket, known=held: known.get((b, at), []),
-                bracket, rung, step, sign * value,
+                bracket, rung, step, (sign * value, trial.number),
             )  # fmt: skip
             for at in reached:
                 insort(held.setdefault((bracket, at), []), (sign * value, trial.number))
@@ -85,5 +85,5 @@ def test_brackets_share_trials_by_their_budgets() -> None:
 
 def test_no_rung_lies_at_the_last_step() -> None:
     stopping = Asha(kind="asha", min_steps=1, max_steps=9, factor=3)
-    worst = rungs.climb(stopping, lambda _: [(0.0, 1)] * 9, 0, 2, 9, 5.0)
+    worst = rungs.climb(stopping, lambda _: [(0.0, 1)] * 9, 0, 2, 9, (5.0, 2))
     assert worst == ((), True)

@@ -6,7 +6,8 @@ each counts. A value that is not finite ends the trial there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from itertools import islice
 
 from gangline_schemas.events.studies import (
     PruneReason,
@@ -67,7 +68,7 @@ def take(plan: StudyPlan, job: JobOf, trial: Trial, event: TrialEvaluated) -> No
         _leave_rung(plan, study, job, event.step, reached)
 
 
-def _rungs(  # noqa: PLR0911 - a dispatch by kind
+def _rungs(
     state: StudyState,
     study: Study,
     job: JobOf,
@@ -80,14 +81,12 @@ def _rungs(  # noqa: PLR0911 - a dispatch by kind
     value = reported.get(objective.metric)
     if value is None:
         return (), True
-    ranked = oriented(objective, value)
+    ranked = (oriented(objective, value), job.number)
 
     def held(rung: int) -> Sequence[Ranked]:
         return state.rungs.get((job.study_id, trial.bracket, rung), ())
 
     match study.spec.stopping:
-        case Asha(mode="promote") as stopping:
-            return _until_not_promoted(stopping, held, trial, step, (ranked, job.number))
         case Asha() | Hyperband() as stopping:
             return rungs.climb(stopping, held, trial.bracket, trial.rung, step, ranked)
         case Median() as stopping:
@@ -96,32 +95,11 @@ def _rungs(  # noqa: PLR0911 - a dispatch by kind
             rung = min(step // stopping.interval_steps, MOST_RUNGS) - 1
             if rung < trial.rung:
                 return (), True
-            others = [*held(rung), (ranked, job.number)]
+            others = [*held(rung), ranked]
             _best, worst = population.quantiles(sorted(others), stopping.quantile)
             return (rung,), len(others) < NEED_MEMBERS or job.number not in worst
         case _:
             return (), True
-
-
-def _until_not_promoted(
-    stopping: Asha,
-    held: Callable[[int], Sequence[Ranked]],
-    trial: Trial,
-    step: int,
-    ranked: Ranked,
-) -> tuple[tuple[int, ...], bool]:
-    """Like `climb`, but only the best 1/factor of a rung, rounded down, pass it."""
-    reached: list[int] = []
-    rung = trial.rung
-    while True:
-        lies_at = rungs.rung_step(stopping, 0, rung)
-        if step < lies_at or (stopping.max_steps is not None and lies_at >= stopping.max_steps):
-            return tuple(reached), True
-        reached.append(rung)
-        others = sorted([*held(rung), ranked])
-        if ranked not in rungs.promotable(others, stopping.factor):
-            return tuple(reached), False
-        rung += 1
 
 
 def _below_median(
@@ -135,8 +113,9 @@ def _below_median(
 ) -> bool:
     if step <= stopping.warmup_steps or study.completed < stopping.startup_trials:
         return False
-    ended = [each for each in state.over[job.study_id] if each.phase is Phase.COMPLETED]
-    curves = [each.curve for each in ended[-median.COMPARED :]]
+    newest = reversed(state.over[job.study_id])
+    completed = (each.curve for each in newest if each.phase is Phase.COMPLETED)
+    curves = islice(completed, median.COMPARED)
     sign = 1 if study.spec.objective[0].direction == "minimize" else -1
     own = [*trial.curve, (step, value)]
     return median.is_below_median(own, curves, step, sign, stopping.startup_trials)

@@ -43,13 +43,18 @@ def bracket_of(stopping: Hyperband, study_id: str, number: int) -> int:
     raise AssertionError("the budgets hold every remainder")
 
 
-def is_among_best(value: float, held: Sequence[Ranked], factor: int) -> bool:
-    """Whether a new value (lower is better) is among the best 1/factor of its rung.
+def is_among_best(ranked: Ranked, held: Sequence[Ranked], factor: int) -> bool:
+    """Whether a new value is among the best 1/factor of its rung.
 
     `held` are the others' values, sorted. Of fewer than `factor` values the best one is.
     """
-    better = bisect_left(held, (value, -1))
+    better = bisect_left(held, (ranked[0], -1))
     return better <= max((len(held) + 1) // factor - 1, 0)
+
+
+def is_promotable(ranked: Ranked, held: Sequence[Ranked], factor: int) -> bool:
+    """Like `is_among_best`, but of fewer than `factor` values none is, and numbers break ties."""
+    return bisect_left(held, ranked) < (len(held) + 1) // factor
 
 
 def climb(
@@ -58,19 +63,21 @@ def climb(
     bracket: int,
     rung: int,
     step: int,
-    value: float,
+    ranked: Ranked,
 ) -> tuple[tuple[int, ...], bool]:
     """The rungs that a report reaches, and whether the trial passed all of them.
 
     `rung`: the next one of the trial; `held`: the values of others by rung. Cost: O(log steps).
     """
+    pauses = isinstance(stopping, Asha) and stopping.mode == "promote"
+    passes = is_promotable if pauses else is_among_best
     reached: list[int] = []
     while True:
         lies_at = rung_step(stopping, bracket, rung)
         if step < lies_at or (stopping.max_steps is not None and lies_at >= stopping.max_steps):
             return tuple(reached), True
         reached.append(rung)
-        if not is_among_best(value, held(rung), stopping.factor):
+        if not passes(ranked, held(rung), stopping.factor):
             return tuple(reached), False
         rung += 1
 
