@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from gangline_gateway.live import place_of
 from gangline_gateway.publish import SOURCE
 from gangline_schemas.base import FieldError
 from gangline_schemas.events.quota import (
@@ -91,7 +90,7 @@ def test_an_answer_to_somebody_else_s_request_of_the_same_id_is_no_answer() -> N
 def test_lists_come_newest_first_whatever_order_jobs_became_known_in() -> None:
     model = fold([queued("b", 2), queued("a", 1), queued("d", 3), queued("c", 3)])
     assert [job.job_id for job in model.view().newest_first()] == ["d", "c", "b", "a"]
-    older = model.view().newest_first(place_of(model.live.jobs["c"]))
+    older = model.view().newest_first(model.live.jobs["c"].place)
     assert [job.job_id for job in older] == ["b", "a"]
     again = model.restarted()
     assert [job.job_id for job in again.view().newest_first()] == ["d", "c", "b", "a"]

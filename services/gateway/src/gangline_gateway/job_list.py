@@ -11,7 +11,6 @@ from heapq import nlargest, nsmallest
 from itertools import islice
 from typing import Literal
 
-from gangline_gateway.live import place_of
 from gangline_gateway.live_model import LiveJob
 from gangline_gateway.live_view import LiveView
 from gangline_gateway.problems import invalid
@@ -88,7 +87,7 @@ def page(
     value = _VALUES[order_by]
 
     def key(job: LiveJob) -> _Key:
-        ms, job_id = place_of(job)
+        ms, job_id = job.place
         return value(job), -ms, job_id
 
     def is_next(job: LiveJob) -> bool:

@@ -14,14 +14,22 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from dataclasses import fields, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import singledispatchmethod
 from itertools import islice
 from typing import Generic, TypeVar
 
 from gangline_gateway import checkpoint_rows
 from gangline_gateway.job_ids import suffix_of
-from gangline_gateway.live_model import LiveFacts, LiveJob, NodeNotes, Outcome, Progress, Silence
+from gangline_gateway.live_model import (
+    JobPlace,
+    LiveFacts,
+    LiveJob,
+    NodeNotes,
+    Outcome,
+    Progress,
+    Silence,
+)
 from gangline_gateway.publish import SOURCE
 from gangline_schemas.api.checkpoints import Advice, Checkpoint
 from gangline_schemas.api.data import Approval
@@ -69,18 +77,14 @@ from gangline_schemas.job import JobSpec, JobState
 
 Admitted = (
     CancelAdmitted | PriorityAdmitted | RestoreAdmitted | PinAdmitted | DrainAdmitted
-    | TeamConfigured
+    | TeamConfigured | StudyCreated | StudyEnding
 )  # fmt: skip
-Answer = (
-    Admitted | RequestRefused | SnapshotApproved | SnapshotWithdrawn
-    | StudyCreated | StudyEnding | StudyRefused
-)  # fmt: skip
+Answer = Admitted | RequestRefused | StudyRefused | SnapshotApproved | SnapshotWithdrawn
 ENDED_KEPT = 10_000
 OUTCOMES_KEPT = 10_000
 NODES_KEPT = 10_000
 _OTHERS_KEPT = 3 * ENDED_KEPT
 METRICS_OF_A_RUN = 64
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 ValueT = TypeVar("ValueT")
 
@@ -98,15 +102,6 @@ class Recent(dict[str, ValueT], Generic[ValueT]):
         self[key] = value
         if len(self) > self._size:
             del self[next(iter(self))]
-
-
-JobPlace = tuple[int, str]
-"""A job's place in lists: milliseconds of its submission, and its id."""
-
-
-def place_of(job: LiveJob) -> JobPlace:
-    """The job's place in the order of lists."""
-    return (job.submitted_at - _EPOCH) // timedelta(milliseconds=1), job.job_id
 
 
 class Live:
@@ -138,7 +133,7 @@ class Live:
         for field in fields(LiveFacts):
             getattr(found, field.name).update(getattr(facts, field.name))
         found._by_suffix = {suffix_of(job_id): job_id for job_id in facts.jobs}
-        found._order = sorted(place_of(job) for job in facts.jobs.values())
+        found._order = sorted(job.place for job in facts.jobs.values())
         return found
 
     def facts(self) -> LiveFacts:
@@ -164,10 +159,10 @@ class Live:
 
     def _add(self, job: LiveJob) -> None:
         known = self.jobs.get(job.job_id)
-        if known is None or place_of(known) != place_of(job):
+        if known is None or known.place != job.place:
             if known is not None:
                 self._leave_order(known)
-            insort(self._order, place_of(job))
+            insort(self._order, job.place)
         self.jobs[job.job_id] = job
         self._by_suffix[suffix_of(job.job_id)] = job.job_id
         if job.ended:
@@ -181,7 +176,7 @@ class Live:
             self._forget(oldest)
 
     def _leave_order(self, job: LiveJob) -> None:
-        del self._order[bisect_left(self._order, place_of(job))]
+        del self._order[bisect_left(self._order, job.place)]
 
     def _forget(self, job_id: str) -> None:
         job = self.jobs.pop(job_id)
@@ -276,7 +271,7 @@ class Live:
         )
 
     @_on.register
-    def _(self, event: Admitted | StudyCreated | StudyEnding, at: datetime) -> None:
+    def _(self, event: Admitted, at: datetime) -> None:
         self._decided(event)
 
     @_on.register

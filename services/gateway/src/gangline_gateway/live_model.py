@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from gangline_scheduler.core import model as scheduling
@@ -32,6 +32,11 @@ class Progress:
     tokens_per_s: float | None = None
     data_wait_share: float | None = None
     stalled_since: datetime | None = None
+
+
+JobPlace = tuple[int, str]
+"""A job's place in lists: milliseconds of its submission, and its id."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,11 @@ class LiveJob:
     def restarts(self) -> int:
         """Attempts after the first one."""
         return max(0, self.attempt - 1)
+
+    @property
+    def place(self) -> JobPlace:
+        """The job's place in the order of lists."""
+        return (self.submitted_at - _EPOCH) // timedelta(milliseconds=1), self.job_id
 
 
 Silence = Literal["suspected", "failed"]

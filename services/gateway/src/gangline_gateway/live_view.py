@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from gangline_gateway.followed import Copies
-from gangline_gateway.live import JobPlace, Live
-from gangline_gateway.live_model import JobDetails, LiveJob, LiveNode, NodeNotes
+from gangline_gateway.live import Live
+from gangline_gateway.live_model import JobDetails, JobPlace, LiveJob, LiveNode, NodeNotes
 from gangline_quota.core.state import State as QuotaState
 from gangline_scheduler.core.model import Job, Node
 from gangline_scheduler.core.state import State as SchedulerState
