@@ -12,12 +12,13 @@ from gangline_scheduler.core.cycle import reservations
 from gangline_scheduler.core.free import FreeIndex
 from gangline_scheduler.core.free_node import LEVELS, empty_of
 from gangline_scheduler.core.invariants import reserved_for_waiting
-from gangline_scheduler.core.model import Demand, Job, Node, Team
+from gangline_scheduler.core.model import Demand, Job, Node
 from gangline_scheduler.core.policy.config import Policy
 from gangline_scheduler.core.policy.order import FairShare, own_rank
 from gangline_scheduler.core.policy.placement import place
 from gangline_scheduler.core.policy.statement import Snapshot, Statement
 from gangline_scheduler.core.state import State
+from gangline_scheduler.core.team_model import Team
 from gangline_schemas.events.quota import TeamConfigured
 from gangline_schemas.events.scheduling import GangAllocated, JobWaiting
 from gangline_schemas.events.workers import NodeInfo, NodeJoined

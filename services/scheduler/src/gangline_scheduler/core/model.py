@@ -18,7 +18,6 @@ from gangline_schemas.events.workers import NodeInfo, SampleRange
 from gangline_schemas.gpus import covered_by, exact_name
 from gangline_schemas.job import JobSpec, JobState
 from gangline_schemas.resources import Resources
-from gangline_schemas.team_limits import TeamConfig
 
 NODE = "node"
 CLUSTER = "cluster"
@@ -219,14 +218,6 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Runtime:
-    """How long a job that succeeded had GPUs, and what its spec had said (None: nothing)."""
-
-    ran_s: float
-    expected_s: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class ReservedGpus:
     """GPUs by node that are being freed for a waiting job, and until when they are kept for it.
 
@@ -237,19 +228,6 @@ class ReservedGpus:
     until: datetime
     reason: str
     victims: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Team:
-    """A team's limits. `excused`: GPUs it had above its ceiling when that was lowered."""
-
-    config: TeamConfig
-    excused: int = 0
-
-    @property
-    def parent(self) -> str | None:
-        """The team above it in the tree."""
-        return self.config.parent
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,19 +295,6 @@ def demand_of(spec: JobSpec) -> Demand:
         counts=need.gpu_counts or (),
         gpus_per_worker=spec.gpus_per_worker,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """The present and decayed past use of a team and those below it: GPUs, CPUs, GB.
-
-    `past` is weighed: use a half-life before `at` counts half. It is in units times
-    seconds, as of `at`; `rate` is used since then.
-    """
-
-    rate: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    past: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,10 @@ from gangline_bus.overlay import Overlay
 from gangline_scheduler.core.ended_runs import EndedRun
 from gangline_scheduler.core.free import FreeIndex
 from gangline_scheduler.core.free_node import LEVELS
-from gangline_scheduler.core.model import Job, Node, Part, ReservedGpus, Runtime, Team, Usage, Wait
+from gangline_scheduler.core.model import Job, Node, Part, ReservedGpus, Wait
 from gangline_scheduler.core.queue import PendingIndex, Slot, cpu_slot
 from gangline_scheduler.core.searches import Searches
+from gangline_scheduler.core.team_model import Runtime, Team, Usage
 from gangline_schemas.events.policy import PolicyConfigured
 from gangline_schemas.isolation import Isolation
 

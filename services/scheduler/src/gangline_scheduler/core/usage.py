@@ -10,8 +10,9 @@ from dataclasses import replace
 from datetime import datetime
 from math import log
 
-from gangline_scheduler.core.model import Gang, Job, Team, Usage
+from gangline_scheduler.core.model import Gang, Job
 from gangline_scheduler.core.state import State
+from gangline_scheduler.core.team_model import Team, Usage
 from gangline_schemas.teams import upwards
 
 HALF_LIFE_S = 7 * 24 * 3600.0

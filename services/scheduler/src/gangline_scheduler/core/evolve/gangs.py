@@ -15,12 +15,12 @@ from gangline_scheduler.core.model import (
     Member,
     NodeAllocation,
     ReservedGpus,
-    Runtime,
     Saved,
     Stop,
     Wait,
 )
 from gangline_scheduler.core.state import State
+from gangline_scheduler.core.team_model import Runtime
 from gangline_scheduler.core.values import replace
 from gangline_schemas.events.scheduling import (
     GangAllocated,

@@ -7,8 +7,9 @@ from datetime import datetime
 from gangline_scheduler.core import usage
 from gangline_scheduler.core.evolve.registry import fold
 from gangline_scheduler.core.indexes import reindex
-from gangline_scheduler.core.model import Part, Team
+from gangline_scheduler.core.model import Part
 from gangline_scheduler.core.state import State
+from gangline_scheduler.core.team_model import Team
 from gangline_schemas.events.policy import PolicyConfigured
 from gangline_schemas.events.scheduling import (
     FeatureEnabled,

@@ -23,10 +23,11 @@ from math import inf
 from typing import Any
 
 from gangline_scheduler.core import usage
-from gangline_scheduler.core.model import Job, Team, Usage, demand_of
+from gangline_scheduler.core.model import Job, demand_of
 from gangline_scheduler.core.policy.order import Group
 from gangline_scheduler.core.queue import Slot
 from gangline_scheduler.core.state import State
+from gangline_scheduler.core.team_model import Team, Usage
 
 Total = tuple[float, float, float]
 

@@ -24,9 +24,10 @@ from datetime import datetime, timedelta
 from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple, Protocol
 
-from gangline_scheduler.core.model import Avoid, Demand, Job, Team, demand_of
+from gangline_scheduler.core.model import Avoid, Demand, Job, demand_of
 from gangline_scheduler.core.queue import Slot
 from gangline_scheduler.core.state import State
+from gangline_scheduler.core.team_model import Team
 
 SHARE_WEIGHT = 50.0
 MAX_WAIT_BONUS = 20.0
