@@ -59,6 +59,7 @@ from gangline_service.vitals import Vitals
 from gangline_studies.core.state import StudyState
 
 log = structlog.get_logger(__name__)
+StateT = TypeVar("StateT")
 ValueT = TypeVar("ValueT")
 
 STREAM_RECORDS = 20_000
@@ -100,26 +101,14 @@ class Tail:
         self._live = Live()
         self._scheduling = scheduling.followed(snapshots)
         self._quota = quota_state.followed(snapshots)
-        self._alerts = alerts_state.followed(snapshots)
-        self._studies = studies_state.followed(snapshots)
-        self._pipelines = pipelines_state.followed(snapshots)
-        self._registry = registry_state.followed(snapshots)
-        self._followed: tuple[Followed[Any], ...] = (
-            self._scheduling, self._quota, self._alerts, self._studies, self._pipelines,
-            self._registry,
-        )  # fmt: skip
-        self._folded = {names.name(each.log) for each in self._followed}
         self._view = OnDemand(self._lock, self._copied)
-        self._alerts_view = OnDemand(self._lock, self._alerts.copies)
-        self._studies_view = OnDemand(self._lock, self._studies.copies)
-        self._pipelines_view = OnDemand(self._lock, self._pipelines.copies)
-        self._registry_view = OnDemand(self._lock, self._registry.copies)
-        self._views_of: dict[Followed[Any], OnDemand[Any]] = {
-            self._alerts: self._alerts_view,
-            self._studies: self._studies_view,
-            self._pipelines: self._pipelines_view,
-            self._registry: self._registry_view,
-        }
+        self._views_of: dict[Followed[Any], OnDemand[Any]] = {}
+        self._alerts = self._view_of(alerts_state.followed(snapshots))
+        self._studies = self._view_of(studies_state.followed(snapshots))
+        self._pipelines = self._view_of(pipelines_state.followed(snapshots))
+        self._registry = self._view_of(registry_state.followed(snapshots))
+        self._followed: list[Followed[Any]] = [self._scheduling, self._quota, *self._views_of]
+        self._folded = {names.name(each.log) for each in self._followed}
         self._rings: dict[TopicPartition, Ring] = {}
         self._pulses: dict[asyncio.AbstractEventLoop, asyncio.Future[None]] = {}
         self._heartbeats = names.name(Topic.HEARTBEATS)
@@ -129,6 +118,10 @@ class Tail:
         self._marks = Marks({})
         self._since = 0
         self._thread = threading.Thread(target=self._run, name="tail", daemon=True)
+
+    def _view_of(self, followed: Followed[StateT]) -> OnDemand[Copies[StateT]]:
+        view = self._views_of[followed] = OnDemand(self._lock, followed.copies)
+        return view
 
     def start(self, beat: Callable[[], None] = lambda: None) -> None:
         """Finds the start positions, then reads in a thread. Raises BusError.
@@ -174,19 +167,19 @@ class Tail:
 
     def alerts(self) -> Copies[AlertState]:
         """The state of the alerts service, with all records folded up to now."""
-        return self._alerts_view.now()
+        return self._alerts.now()
 
     def studies(self) -> Copies[StudyState]:
         """The state of the studies service, with all records folded up to now."""
-        return self._studies_view.now()
+        return self._studies.now()
 
     def pipelines(self) -> Copies[PipelineState]:
         """The state of the pipelines service, with all records folded up to now."""
-        return self._pipelines_view.now()
+        return self._pipelines.now()
 
     def registry(self) -> Copies[RegistryState]:
         """The state of the registry, with all records folded up to now."""
-        return self._registry_view.now()
+        return self._registry.now()
 
     async def until(
         self, question: Callable[[LiveView], ValueT | None], timeout_s: float
