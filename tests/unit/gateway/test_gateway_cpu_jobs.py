@@ -10,39 +10,30 @@ from gangline_gateway.queue import queue
 from gangline_gateway.scheduling import Shard
 from gangline_gateway.teams import teams
 from gangline_scheduler.core.policy.config import Policy
-from gangline_schemas.base import Event
-from gangline_schemas.events.quota import JobAdmitted, TeamConfigured
+from gangline_schemas.events.quota import TeamConfigured
 from gangline_schemas.events.workers import NodeJoined
-from support.builders.deciding import spec, team
+from support.builders.cpu_jobs import cpu_node, cpu_spec, gpu_node, submit
+from support.builders.deciding import team
 from support.builders.read_model import ReadModel
-from support.builders.scheduler import Cluster, node
+from support.builders.scheduler import Cluster
 
-PORTS = tuple(range(7001, 7033))
-NEED = {"gpus": 0, "cpus": 4, "memory_gb": 8, "nodes": 2}
+NEED = cpu_spec(4, 8, nodes=2)
 
 
 def crowd() -> tuple[Cluster, ReadModel]:
     """A gang with GPUs, one without on two nodes, and one of each that waits."""
-    cluster = Cluster(node("n1", 2, cpus=16, ports=PORTS))
+    cluster = Cluster(gpu_node("n1", 2, cpus=16))
     cluster.give(TeamConfigured(config=team("nlp")))
-    bare = node("n2", 0, cpus=4, ports=PORTS).model_copy(update={"cpu_only": True})
-    cluster.give(NodeJoined(node=bare))
+    cluster.give(NodeJoined(node=cpu_node("n2", cpus=4)))
     cluster.run("gang", 2)
-    submit(cluster, "prepare")
+    submit(cluster, "prepare", NEED)
     cluster.start("prepare")
-    submit(cluster, "next")
+    submit(cluster, "next", NEED)
     cluster.submit("waits", 2)
     model = ReadModel()
     for decision, at in cluster.log:
         model.apply(decision.event, at)
     return cluster, model
-
-
-def submit(cluster: Cluster, job_id: str) -> list[Event]:
-    wanted = spec("nlp", 1, resources=NEED)
-    return cluster.give(
-        JobAdmitted(job_id=job_id, spec=wanted, user="ada", submitted_at=cluster.now)
-    )
 
 
 def test_the_queue_has_them_behind_those_that_want_gpus() -> None:

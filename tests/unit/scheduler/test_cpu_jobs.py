@@ -1,8 +1,7 @@
-"""Jobs without GPUs: their room, their order, and that gangs with GPUs never see them."""
+"""Jobs without GPUs: their room, their order, and when they stop."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -10,17 +9,12 @@ import pytest
 
 from gangline_scheduler.core import invariants
 from gangline_scheduler.core.cpu_jobs import in_order
-from gangline_scheduler.core.policy.config import ORDERS, Policy
+from gangline_scheduler.core.policy.config import Policy
 from gangline_scheduler.core.questions import explain, what_if
 from gangline_scheduler.core.snapshot import codec, fingerprint
 from gangline_schemas.base import Event
 from gangline_schemas.events.faults import FailureCause, NodeFailed
-from gangline_schemas.events.quota import (
-    DrainAdmitted,
-    JobAdmitted,
-    TeamConfigured,
-    TeamCpuBudgetChanged,
-)
+from gangline_schemas.events.quota import DrainAdmitted, TeamConfigured, TeamCpuBudgetChanged
 from gangline_schemas.events.scheduling import (
     GangAllocated,
     GangReleased,
@@ -28,42 +22,11 @@ from gangline_schemas.events.scheduling import (
     TeamBudgetNoted,
     TeamCpuBudgetNoted,
 )
-from gangline_schemas.events.workers import ExitReason, NodeInfo, NodeJoined
+from gangline_schemas.events.workers import ExitReason, NodeJoined
 from gangline_schemas.isolation import Isolation
-from gangline_schemas.job import JobSpec
+from support.builders.cpu_jobs import cpu_node, cpu_spec, gpu_node, submit
 from support.builders.deciding import every, only, spec, team
 from support.builders.scheduler import Cluster, node, started_jobs, states, stopped_for
-
-PORTS = tuple(range(7000, 7032))
-
-
-def cpu_node(node_id: str, cpus: float = 16, memory_gb: float = 64) -> NodeInfo:
-    plain = node(node_id, 0, cpus=cpus, ports=PORTS)
-    return plain.model_copy(update={"cpu_only": True, "memory_gb": memory_gb})
-
-
-def gpu_node(node_id: str, gpus: int = 4, cpus: float = 16, **fields: object) -> NodeInfo:
-    return node(node_id, gpus, cpus=cpus, ports=PORTS, **fields)  # type: ignore[arg-type]
-
-
-def cpu_spec(
-    cpus: float = 4,
-    memory_gb: float = 8,
-    nodes: int | None = None,
-    of_team: str = "nlp",
-    **fields: object,
-) -> JobSpec:
-    resources: dict[str, object] = {"gpus": 0, "cpus": cpus, "memory_gb": memory_gb}
-    if nodes is not None:
-        resources["nodes"] = nodes
-    return spec(of_team, 1, resources=resources, **fields)
-
-
-def submit(cluster: Cluster, job_id: str, wanted: JobSpec | None = None) -> list[Event]:
-    wanted = wanted or cpu_spec()
-    return cluster.give(
-        JobAdmitted(job_id=job_id, spec=wanted, user="ada", submitted_at=cluster.now)
-    )
 
 
 def places(events: Sequence[Event]) -> dict[str, list[str]]:
@@ -315,98 +278,6 @@ def test_a_snapshot_of_a_state_without_them_is_read() -> None:
     kept = codec(cluster.decider.initial)
     old = [line for line in kept.dump(kept.copy(cluster.state)) if not line.startswith(b"cpu_")]
     assert fingerprint(kept.load(old, version=1)) == fingerprint(cluster.state)
-
-
-class Pair:
-    """The same story about GPUs for two schedulers, of which one has jobs without GPUs too."""
-
-    def __init__(self, seed: int, order: str) -> None:
-        policy = Policy(order=ORDERS[order], reserve_after=timedelta(minutes=2))
-        nodes = [gpu_node(f"n{at}", 4, rack=f"r{at % 2}") for at in range(4)]
-        self.plain = Cluster(*nodes, policy=policy, limit=12)
-        self.mixed = Cluster(*nodes, policy=policy, limit=12)
-        self.draw = random.Random(seed)
-        self.number = 0
-        self.mixed.give(NodeJoined(node=cpu_node("cpus", cpus=8)))
-
-    def both(self, act: str, *args: object, **fields: object) -> None:
-        for cluster in (self.plain, self.mixed):
-            getattr(cluster, act)(*args, **fields)
-        assert about_gpus(self.plain) == about_gpus(self.mixed)
-        assert invariants.consistent(self.mixed.state) == []
-
-    def step(self) -> None:
-        draw = self.draw
-        self.number += 1
-        live = [name for name in self.plain.state.live if self.plain.job(name).gang]
-        kind = draw.choice(("gang", "gang", "end", "end", "fail", "tick", "drain", "cpu", "cpu"))
-        if kind == "gang":
-            gpus = draw.choice((1, 2, 4, 6))
-            least = draw.choice((None, 1))
-            resources = {"gpus": gpus, "cpus_per_gpu": draw.choice((1, 2, 4))}
-            if least is not None:
-                resources["min_gpus"] = least
-            self.both(
-                "submit", f"g{self.number}", gpus, of_team=draw.choice(("nlp", "cv")),
-                resources=resources, preemptible=draw.random() < 0.5,
-                priority=draw.choice((5, 50)), expected_runtime_hours=draw.choice((0.1, 5)),
-            )  # fmt: skip
-        elif kind == "end" and live:
-            name = draw.choice(live)
-            self.both("start", name)
-            if name in self.plain.state.live:
-                self.both("exit", name)
-        elif kind == "fail" and live:
-            self.both("fail", draw.choice(live))
-        elif kind == "tick":
-            self.both("tick", draw.choice((1, 60, 600)))
-        elif kind == "drain":
-            name, on = f"n{draw.randrange(4)}", draw.random() < 0.5
-            self.both("give", DrainAdmitted(node_id=name, drain=on, user="ada"))
-        else:
-            self.without_gpus()
-
-    def without_gpus(self) -> None:
-        draw, cluster = self.draw, self.mixed
-        live = [*cluster.state.cpu_live]
-        if live and draw.random() < 0.4:
-            name = draw.choice(live)
-            cluster.start(name)
-            if name in cluster.state.cpu_live:
-                cluster.exit(name, draw.choice((ExitReason.FINISHED, ExitReason.STOPPED)))
-        else:
-            wanted = cpu_spec(
-                draw.choice((1, 4, 8)), draw.choice((1, 100)), draw.choice((1, 1, 3)),
-                of_team=draw.choice(("nlp", "cv")), priority=draw.choice((5, 50)),
-            )  # fmt: skip
-            submit(cluster, f"c{self.number}", wanted)
-        assert about_gpus(self.plain) == about_gpus(cluster)
-
-
-def about_gpus(cluster: Cluster) -> list[Event]:
-    """The decisions, without those about jobs and nodes without GPUs, and without ports."""
-    found = []
-    for decision, _ in cluster.log:
-        event = decision.event
-        if decision.subject.startswith("c"):
-            continue
-        if isinstance(event, GangAllocated):
-            at = event.rendezvous.model_copy(update={"port": 1})
-            event = event.model_copy(update={"rendezvous": at})
-        found.append(event)
-    return found
-
-
-@pytest.mark.parametrize("order", ["fair", "drf", "short", "fifo"])
-@pytest.mark.parametrize("seed", range(4))
-def test_decisions_about_gpus_are_equal_with_and_without_them(seed: int, order: str) -> None:
-    pair = Pair(seed, order)
-    for _ in range(60):
-        pair.step()
-    ran = {event.job_id for event in every([d.event for d, _ in pair.mixed.log], GangAllocated)}
-    assert any(name.startswith("c") for name in ran), "the story has jobs without GPUs"
-    assert any(name.startswith("g") for name in ran)
-    assert fingerprint(pair.mixed.replayed()) == fingerprint(pair.mixed.state)
 
 
 def test_a_failed_node_without_gpus_is_forgotten_and_never_expected_back() -> None:
