@@ -57,10 +57,7 @@ fold: Fold[StudyState] = Fold(Topic.STUDIES)
 
 @fold.on(StudyCreated)
 def _(state: StudyState, event: StudyCreated, _at: datetime) -> None:
-    key = request_key(event.request_source, event.request_id)
-    state.studies[event.study_id] = Study(
-        event.spec, event.user, event.seed, event.created_at, request=key
-    )
+    state.studies[event.study_id] = Study(event.spec, event.user, event.seed, event.created_at)
     state.active[event.study_id] = None
     state.over[event.study_id] = ()
     _answered(state, event.request_source, event.request_id)

@@ -114,7 +114,6 @@ class Study(NamedTuple):
     user: str
     seed: int
     created_at: datetime
-    request: str = ""
     next_number: int = 0
     proposed: int = 0
     starts: int = 0
