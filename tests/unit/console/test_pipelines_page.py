@@ -40,10 +40,12 @@ def world() -> tuple[PipelineRun, str]:
 def answers(made: PipelineRun, run: str) -> dict[str, Any]:
     """REST's answers, from the gateway's own code."""
     state = made.state
-    (found,) = pipelines_state.pipelines(state, lambda team: team == TEAM, made.now)
+    listed = PipelineList(
+        pipelines=pipelines_state.pipelines(state, lambda team: team == TEAM, made.now)
+    )
+    found = pipelines_state.pipeline(state, state.pipelines[f"{TEAM}/p"], made.now)
     runs = RunList(runs=[*pipelines_state.runs(state, lambda _: True)])
     details = pipelines_state.run_details(state, state.runs[run])
-    listed = PipelineList(pipelines=[pipelines_state.without_spec(found)])
     known = {
         "GET /v1/pipelines": listed,
         "GET /v1/pipeline-runs": runs,
@@ -151,3 +153,7 @@ def test_the_axis_of_times_has_the_steps_that_ran() -> None:
     assert {bar.step.name for bar in drawn.bars} == {"odd", "slow"}
     assert all(0 <= bar.left <= bar.left + bar.width <= 100.01 for bar in drawn.bars)
     assert timeline([row for row in rows if row.hit], made.now) is None
+
+
+def test_a_run_without_steps_has_no_picture() -> None:
+    assert picture([]) is None

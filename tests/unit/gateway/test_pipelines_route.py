@@ -186,13 +186,20 @@ def test_a_run_is_cancelled_and_continued_and_the_pipeline_paused_and_removed(
     run = run_of(context)
     queued = ask("POST", "/v1/pipelines/p/runs", json={}).json()
     assert queued["state"] == "queued"
+    shown = ask("GET", f"/v1/pipeline-runs/{queued['run_id']}").json()
+    assert (shown["state"], shown["step_rows"]) == ("queued", [])
+    assert ask("GET", f"/v1/pipeline-runs/{queued['run_id']}", EVE).status_code == 404
     assert ask("GET", "/v1/pipelines/p/runs").json()["runs"][0]["state"] == "queued"
     refused = ask("POST", f"/v1/pipeline-runs/{run}/retry")
     assert (refused.status_code, "is running" in refused.text) == (409, True)
     assert ask("POST", f"/v1/pipeline-runs/{run}/cancel").json()["state"] == "stopping"
-    assert ask("POST", "/v1/pipelines/p/pause", json={"paused": True}).json()["paused"] == "by ada"
-    assert ask("POST", "/v1/data/snapshots", json=SNAPSHOT).json()["runs"] != []
+    (led_to,) = ask("POST", "/v1/data/snapshots", json=SNAPSHOT).json()["runs"]
+    assert led_to in [one["run_id"] for one in ask("GET", "/v1/pipeline-runs").json()["runs"]]
     assert ask("POST", "/v1/data/snapshots", json=SNAPSHOT).json()["runs"] == []
+    assert ask("POST", "/v1/pipelines/p/pause", json={"paused": True}).json()["paused"] == "by ada"
+    other = {**SNAPSHOT, "snapshot": "web-2@xxh3-" + "0" * 32}
+    skipped = ask("POST", "/v1/data/snapshots", json=other)
+    assert (skipped.status_code, skipped.json()["runs"]) == (201, [])
     assert ask("POST", "/v1/pipelines/p/pause", json={"paused": False}).json()["paused"] == ""
     assert ask("DELETE", "/v1/pipelines/p").status_code == 200
     assert ask("GET", "/v1/pipelines/p").status_code == 404

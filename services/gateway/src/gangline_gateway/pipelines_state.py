@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime
 from fnmatch import fnmatchcase
+from typing import Any
 
 from gangline_bus.snapshot import SnapshotStore
 from gangline_gateway.followed import Copies, Followed, only_state
@@ -62,49 +63,53 @@ def _copy(state: PipelineState) -> PipelineState:
     )
 
 
-def pipelines(
-    state: PipelineState, sees: Callable[[str], bool], now: datetime
-) -> list[PipelineDetails]:
-    """All that the caller sees, by team and name."""
-    last: dict[tuple[str, str], Run] = {}
-    for run in state.runs.values():
-        known = last.get((run.team, run.pipeline))
-        if known is None or run.number > known.number:
-            last[run.team, run.pipeline] = run
+def pipelines(state: PipelineState, sees: Callable[[str], bool], now: datetime) -> list[Pipeline]:
+    """All that the caller sees, by team and name, without their files."""
+    last = _last_runs(state)
     found = sorted(state.pipelines.values(), key=lambda held: (held.team, held.name))
     return [
-        pipeline(state, held, last.get((held.team, held.name)), now)
+        Pipeline(**_fields(state, held, last.get((held.team, held.name)), now))
         for held in found
         if sees(held.team)
     ]
 
 
-def pipeline(
-    state: PipelineState, held: PipelineFacts, last: Run | None, now: datetime
-) -> PipelineDetails:
-    """A pipeline as answers show it."""
+def pipeline(state: PipelineState, held: PipelineFacts, now: datetime) -> PipelineDetails:
+    """A pipeline with its file."""
+    last = _last_runs(state).get((held.team, held.name))
     spec = state.specs[spec_key(held.team, held.name, held.revision)]
-    return PipelineDetails(
-        team=held.team,
-        name=held.name,
-        description=spec.description,
-        revision=held.revision,
-        user=held.user,
-        configured_at=held.configured_at,
-        paused=held.paused,
-        steps=len(spec.steps),
-        runs=held.runs,
-        queued=len(held.queued),
-        failures=held.failures,
-        triggers=[*_triggers(spec, now, paused=bool(held.paused))],
-        last=run_row(state, last) if last is not None else None,
-        spec=spec,
-    )
+    return PipelineDetails(**_fields(state, held, last, now), spec=spec)
 
 
-def without_spec(one: PipelineDetails) -> Pipeline:
-    """As lists show it."""
-    return Pipeline(**{name: getattr(one, name) for name in Pipeline.model_fields})
+def _last_runs(state: PipelineState) -> dict[tuple[str, str], Run]:
+    """The newest run of each pipeline, by team and name."""
+    last: dict[tuple[str, str], Run] = {}
+    for run in state.runs.values():
+        known = last.get((run.team, run.pipeline))
+        if known is None or run.number > known.number:
+            last[run.team, run.pipeline] = run
+    return last
+
+
+def _fields(
+    state: PipelineState, held: PipelineFacts, last: Run | None, now: datetime
+) -> dict[str, Any]:
+    spec = state.specs[spec_key(held.team, held.name, held.revision)]
+    return {
+        "team": held.team,
+        "name": held.name,
+        "description": spec.description,
+        "revision": held.revision,
+        "user": held.user,
+        "configured_at": held.configured_at,
+        "paused": held.paused,
+        "steps": len(spec.steps),
+        "runs": held.runs,
+        "queued": len(held.queued),
+        "failures": held.failures,
+        "triggers": [*_triggers(spec, now, paused=bool(held.paused))],
+        "last": run_row(state, last) if last is not None else None,
+    }
 
 
 def runs(
@@ -118,6 +123,19 @@ def runs(
     for run in newest:
         if sees(run.team) and name in {None, run.pipeline}:
             yield run_row(state, run)
+
+
+def one_run(state: PipelineState, run_id: str) -> PipelineRun | None:
+    """A run, or one that is queued; None if there is none."""
+    if run_id in state.queued:
+        return _queued(run_id, state.queued[run_id])
+    run = state.runs.get(run_id)
+    return run_row(state, run) if run is not None else None
+
+
+def queued_details(run_id: str, queued: Queued) -> RunDetails:
+    """A run that is queued: it has no steps yet."""
+    return RunDetails(**dict(_queued(run_id, queued)), step_rows=[])
 
 
 def run_row(state: PipelineState, run: Run) -> PipelineRun:
@@ -227,8 +245,8 @@ def _triggers(spec: PipelineSpec, now: datetime, *, paused: bool) -> Iterator[Tr
         yield Trigger(name=name, kind=one.kind, on=f"{on}{zone}", next_at=next_at)
 
 
-def started_by(state: PipelineState, team: str, snapshot: str) -> list[str]:
-    """The runs that the news of a snapshot leads to."""
+def led_to(state: PipelineState, team: str, snapshot: str) -> list[str]:
+    """The runs that the news of a snapshot starts, queues or skips."""
     corpus = snapshot.partition("@")[0]
     return [
         run_id(team, held.name, name, snapshot)

@@ -11,8 +11,9 @@ from fastapi import Path, Query
 from gangline_alerts.core.state import AlertState, request_key
 from gangline_gateway import alerts_state
 from gangline_gateway.alerts_state import alerts_of
+from gangline_gateway.answered import answered
 from gangline_gateway.app_context import App, AppContext, Caller, answers, may_change, router
-from gangline_gateway.problems import conflict, forbidden, not_found, unavailable
+from gangline_gateway.problems import conflict, forbidden, not_found
 from gangline_gateway.publish import SOURCE
 from gangline_schemas.alerts import SilenceScope
 from gangline_schemas.api.alerts import (
@@ -159,16 +160,4 @@ def _may_silence(caller: Principal, scope: SilenceScope) -> None:
 
 async def _answered(app: AppContext, event: Event) -> tuple[str, AlertState]:
     """The request's id, and the state with its answer. Raises a 409 or 503 problem."""
-    request_id = await app.publisher.publish(_KEY, event)
-    key = request_key(SOURCE, request_id)
-
-    def answered(_: object) -> AlertState | None:
-        state = alerts_of(app.tail.alerts())
-        return state if key in state.requests else None
-
-    state = await app.tail.until(answered, app.answer_wait_s)
-    if state is None:
-        raise unavailable("undecided", "the service alerts has not answered yet")
-    if state.requests[key]:
-        raise conflict("refused", state.requests[key])
-    return request_id, state
+    return await answered(app, _KEY, event, lambda: alerts_of(app.tail.alerts()), request_key)

@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import Body, Path, Query
 
 from gangline_gateway import pipelines_state
+from gangline_gateway.answered import answered
 from gangline_gateway.app_context import App, AppContext, Caller, answers, may_change, router
 from gangline_gateway.pipelines_state import pipelines_of
 from gangline_gateway.problems import ProblemError, conflict, invalid, not_found, unavailable
@@ -16,7 +17,7 @@ from gangline_pipelines.core.checks import problems
 from gangline_pipelines.core.model import Pipeline as PipelineFacts
 from gangline_pipelines.core.model import Run
 from gangline_pipelines.core.naming import pipeline_key, run_id
-from gangline_pipelines.core.state import PipelineState, request_key
+from gangline_pipelines.core.state import PipelineState, request_key, spec_key
 from gangline_schemas.api.pipelines import (
     Announced,
     PauseBody,
@@ -94,7 +95,7 @@ async def apply_pipeline(
         now = app.clock()
         facts = PipelineFacts(spec.team, spec.name, 1, caller.name, now)
         return pipelines_state.pipeline(
-            PipelineState(specs={f"{spec.team}/{spec.name}@1": spec}), facts, None, now
+            PipelineState(specs={spec_key(spec.team, spec.name, facts.revision): spec}), facts, now
         )
     event = PipelineConfigureRequested(spec=spec, user=caller.name)
     _, state = await _answered(app, name, event)
@@ -111,8 +112,7 @@ async def apply_pipeline(
 def list_pipelines(app: App, caller: Caller) -> PipelineList:
     """Those of the caller's teams, by team and name."""
     state = pipelines_of(app.tail.pipelines())
-    found = pipelines_state.pipelines(state, caller.reads, app.clock())
-    return PipelineList(pipelines=[pipelines_state.without_spec(one) for one in found])
+    return PipelineList(pipelines=pipelines_state.pipelines(state, caller.reads, app.clock()))
 
 
 @pipelines.get(
@@ -184,10 +184,10 @@ async def run_pipeline(
     event = RunRequested(team=held.team, pipeline=name, params=body.params, user=caller.name)
     request, state = await _answered(app, name, event)
     begun = run_id(held.team, name, "manual", request_key(SOURCE, request))
-    for run in pipelines_state.runs(state, caller.reads, name):
-        if run.run_id == begun:
-            return run
-    raise conflict("refused", "another run has taken its place already")
+    run = pipelines_state.one_run(state, begun)
+    if run is None:
+        raise conflict("refused", "another run has taken its place already")
+    return run
 
 
 @pipelines.get(
@@ -195,7 +195,7 @@ async def run_pipeline(
     operation_id="listRunsOfPipeline",
     summary="List the runs of a pipeline",
     response_model=RunList,
-    responses=answers(404),
+    responses=answers(),
 )
 def list_runs_of(
     name: Name, app: App, caller: Caller, team: Team = None, limit: Limit = 50
@@ -227,7 +227,10 @@ def list_runs(app: App, caller: Caller, limit: Limit = 50) -> RunList:
     responses=answers(404),
 )
 def get_run(name: RunName, app: App, caller: Caller) -> RunDetails:
-    """With each of its steps."""
+    """With each of its steps; one that is queued has none yet."""
+    queued = pipelines_of(app.tail.pipelines()).queued.get(name)
+    if queued is not None and caller.reads(queued.team):
+        return pipelines_state.queued_details(name, queued)
     state, run = _run(app, caller, name)
     return pipelines_state.run_details(state, run)
 
@@ -259,11 +262,7 @@ def why_step(
 )
 async def cancel_run(name: RunName, app: App, caller: Caller) -> RunDetails:
     """Its jobs are asked to stop; its other steps do not start."""
-    _, run = _run(app, caller, name)
-    may_change(caller, run.team)
-    event = RunCancelRequested(team=run.team, run_id=name, user=caller.name)
-    _, state = await _answered(app, run.pipeline, event)
-    return pipelines_state.run_details(state, state.runs[name])
+    return await _changed(app, caller, name, RunCancelRequested)
 
 
 @pipelines.post(
@@ -275,11 +274,7 @@ async def cancel_run(name: RunName, app: App, caller: Caller) -> RunDetails:
 )
 async def retry_run(name: RunName, app: App, caller: Caller) -> RunDetails:
     """From its failed steps; those that succeeded keep their outputs."""
-    _, run = _run(app, caller, name)
-    may_change(caller, run.team)
-    event = RunRetryRequested(team=run.team, run_id=name, user=caller.name)
-    _, state = await _answered(app, run.pipeline, event)
-    return pipelines_state.run_details(state, state.runs[name])
+    return await _changed(app, caller, name, RunRetryRequested)
 
 
 @pipelines.post(
@@ -300,25 +295,28 @@ async def announce_snapshot(body: SnapshotBody, app: App, caller: Caller) -> Ann
     await app.publisher.publish(body.team, event)
 
     def begun(_: object) -> list[str] | None:
-        causes = pipelines_of(app.tail.pipelines()).causes
-        return waiting if all(one in causes for one in waiting) else None
+        state = pipelines_of(app.tail.pipelines())
+        if any(one not in state.causes for one in waiting):
+            return None
+        return [one for one in waiting if one in state.runs or one in state.queued]
 
-    return Announced(
-        snapshot=body.snapshot, runs=await app.tail.until(begun, app.answer_wait_s) or []
-    )
+    runs = await app.tail.until(begun, app.answer_wait_s)
+    if runs is None:
+        raise unavailable("undecided", "the service pipelines has not answered yet; look again")
+    return Announced(snapshot=body.snapshot, runs=runs)
 
 
 def _waiting(state: PipelineState, body: SnapshotBody) -> list[str]:
-    """The runs that a snapshot starts and that its news did not start before."""
-    found = pipelines_state.started_by(state, body.team, body.snapshot)
+    """The runs that a snapshot leads to and that its news did not lead to before."""
+    found = pipelines_state.led_to(state, body.team, body.snapshot)
     return [one for one in found if one not in state.causes]
 
 
 def _details(app: AppContext, state: PipelineState, team: str, name: str) -> PipelineDetails:
-    for one in pipelines_state.pipelines(state, lambda other: other == team, app.clock()):
-        if one.name == name:
-            return one
-    raise not_found("pipeline")
+    held = state.pipelines.get(pipeline_key(team, name))
+    if held is None:
+        raise not_found("pipeline")
+    return pipelines_state.pipeline(state, held, app.clock())
 
 
 def _held(
@@ -348,18 +346,20 @@ def _run(app: AppContext, caller: Principal, name: str) -> tuple[PipelineState, 
     return state, run
 
 
+async def _changed(
+    app: AppContext,
+    caller: Principal,
+    name: str,
+    request: type[RunCancelRequested | RunRetryRequested],
+) -> RunDetails:
+    """The run after a request about it. Raises problems."""
+    _, run = _run(app, caller, name)
+    may_change(caller, run.team)
+    event = request(team=run.team, run_id=name, user=caller.name)
+    _, state = await _answered(app, run.pipeline, event)
+    return pipelines_state.run_details(state, state.runs[name])
+
+
 async def _answered(app: AppContext, key: str, event: Event) -> tuple[str, PipelineState]:
     """The request's id, and the state with its answer. Raises a 409 or 503 problem."""
-    request_id = await app.publisher.publish(key, event)
-    asked = request_key(SOURCE, request_id)
-
-    def answered(_: object) -> PipelineState | None:
-        state = pipelines_of(app.tail.pipelines())
-        return state if asked in state.requests else None
-
-    state = await app.tail.until(answered, app.answer_wait_s)
-    if state is None:
-        raise unavailable("undecided", "the service pipelines has not answered yet")
-    if state.requests[asked]:
-        raise conflict("refused", state.requests[asked])
-    return request_id, state
+    return await answered(app, key, event, lambda: pipelines_of(app.tail.pipelines()), request_key)

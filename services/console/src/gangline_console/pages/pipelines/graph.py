@@ -40,8 +40,8 @@ class Picture:
 
 
 def picture(steps: Sequence[StepRow]) -> Picture | None:
-    """The picture of a run; None if it has too many steps. `steps`: each after what it needs."""
-    if len(steps) > MOST_BOXES:
+    """The picture of a run; None without steps, or with too many. `steps`: each after its needs."""
+    if not 0 < len(steps) <= MOST_BOXES:
         return None
     columns: list[list[str]] = []
     level: dict[str, int] = {}
