@@ -9,15 +9,8 @@ import pytest
 
 from gangline_schemas.base import Event
 from gangline_schemas.events.automation import StudyStopRequested, StudySubmitted
-from gangline_schemas.events.checkpoints import CheckpointCommitted, CheckpointCorrupted
 from gangline_schemas.events.faults import FailureCause, FailureClass, GangFailed
 from gangline_schemas.events.quota import JobRejected, RequestRefused
-from gangline_schemas.events.scheduling import (
-    CheckpointRef,
-    GangAllocated,
-    JobStateChanged,
-    Rendezvous,
-)
 from gangline_schemas.events.studies import (
     EndReason,
     PruneReason,
@@ -31,102 +24,29 @@ from gangline_schemas.events.studies import (
     TrialJobRequested,
     TrialJobStopRequested,
     TrialMeasured,
-    TrialPaused,
-    TrialPromoted,
     TrialProposed,
     TrialPruned,
-    TrialSaveLost,
     TrialWithdrawn,
 )
 from gangline_schemas.events.trials import TrialLogged
-from gangline_schemas.events.workers import ExitReason, TrialReported, WorkerExited
 from gangline_schemas.job import JobState
-from gangline_schemas.study_file import StudySpec
-from gangline_studies.core.asking import Ask, NoSuggestion, Suggestion
+from gangline_studies.core.asking import NoSuggestion, Suggestion
 from gangline_studies.core.decide import StudyDecider
 from gangline_studies.core.snapshot import fingerprint
-from gangline_studies.core.state import Phase, StudyState
+from gangline_studies.core.state import Phase
 from support.harnesses.decider_run import START, DeciderRun
-from support.harnesses.study_world import PLACE
-
-Run = DeciderRun[StudyState, None]
-
-
-def spec(**changes: Any) -> StudySpec:
-    fields: dict[str, Any] = {
-        "name": "s",
-        "team": "nlp",
-        "objective": {"metric": "loss"},
-        "space": {"x": {"type": "float", "low": 0, "high": 1}},
-        "job": {"run": "x", "resources": {"gpus": 2}},
-        "limits": {"trials": 4, "parallel": 2, "failed": 1},
-    }
-    return StudySpec.model_validate({**fields, **changes})
-
-
-def begun(**changes: Any) -> Run:
-    """A study whose first trial waits."""
-    run: Run = DeciderRun(StudyDecider(), fingerprint)
-    run.feed(StudySubmitted(study_id="s", spec=spec(**changes), user="ada"))
-    answer(run)
-    return run
-
-
-def answer(run: Run, by: str = "tpe") -> list[Event]:
-    ((key, ask),) = run.effects().items()
-    assert isinstance(ask, Ask)
-    parameters = {"x": ask.number / 10}
-    return run.done(key, Suggestion("s", ask.number, parameters, by, ask.results))
-
-
-def _first_job(run: Run) -> TrialJobRequested:
-    found = run.events(TrialJobRequested)[0]
-    assert isinstance(found, TrialJobRequested)
-    return found
-
-
-def allocated(run: Run, job: str = "s-t0", attempt: int = 1) -> list[Event]:
-    spec_of_job = _first_job(run).spec
-    gang = GangAllocated(
-        job_id=job, attempt=attempt, team="nlp", world_size=2, nodes=(PLACE,),
-        rendezvous=Rendezvous(address="10.0.0.1", port=1), spec=spec_of_job,
-    )  # fmt: skip
-    return run.feed(gang)
-
-
-def reported(run: Run, step: int, value: float | None, job: str = "s-t0") -> list[Event]:
-    return run.feed(TrialReported(job_id=job, attempt=1, step=step, values={"loss": value}))
-
-
-def ended(run: Run, state: JobState, job: str = "s-t0", reason: str = "") -> list[Event]:
-    return run.feed(
-        JobStateChanged(
-            job_id=job, attempt=1, previous=JobState.RUNNING, state=state, reason=reason
-        )
-    )
-
-
-def exited(run: Run, job: str = "s-t0") -> list[Event]:
-    return run.feed(
-        WorkerExited(
-            job_id=job, attempt=1, rank=0, node_id="n1", incarnation="i",
-            reason=ExitReason.FINISHED, exit_code=0,
-        )
-    )  # fmt: skip
-
-
-def failed(run: Run, kind: FailureClass, action: str = "fail") -> list[Event]:
-    return run.feed(
-        GangFailed(
-            job_id="s-t0", attempt=1, cause=FailureCause.USER_ERROR, action=action,
-            message="why", restarts_used=0, restarts_max=3, failed_at=run.now, failure_class=kind,
-        )
-    )  # fmt: skip
-
-
-def only(run: Run, kind: type[Any]) -> Any:
-    (found,) = run.events(kind)
-    return found
+from support.harnesses.study_run import (
+    Run,
+    allocated,
+    answer,
+    begun,
+    ended,
+    exited,
+    failed,
+    only,
+    reported,
+    spec,
+)
 
 
 def test_a_study_is_created_once_and_its_id_is_taken() -> None:
@@ -368,91 +288,3 @@ def test_a_late_answer_is_not_taken() -> None:
     run = begun()
     late = Suggestion("s", 0, {"x": 0.9}, "tpe", 0)
     assert run.done("s/0", late) == []
-
-
-def test_a_damaged_checkpoint_is_not_continued_from() -> None:
-    run = begun()
-    allocated(run)
-    made = CheckpointRef(job_id="s-t0", attempt=1, step=10, world_size=2, commit_key="k")
-    run.feed(CheckpointCommitted(job_id="s-t0", checkpoint=made, size_bytes=1, objects=1))
-    damaged = CheckpointCorrupted(job_id="s-t0", attempt=1, step=10, key="k", reason="differs")
-    run.feed(damaged)
-    assert only(run, TrialSaveLost).step == 10
-    assert run.state.trials["s", 0].saved is None
-
-
-# Few trials
-
-ASHA = {"kind": "asha", "mode": "promote", "min_steps": 10, "max_steps": 90}
-LIMITS = {"trials": 2, "parallel": 1, "failed": 1}
-
-
-def pauses(run: Run, job: str, step: int, value: float, *, saved: bool) -> None:
-    """The job starts, reports, saves, and ends as the study asks."""
-    allocated(run, job)
-    reported(run, step, value, job)
-    if saved:
-        made = CheckpointRef(job_id=job, attempt=1, step=step, world_size=2, commit_key="k")
-        run.feed(CheckpointCommitted(job_id=job, checkpoint=made, size_bytes=1, objects=1))
-    ended(run, JobState.CANCELLED, job)
-    run.tick(2)
-
-
-def paused_twice(*, saved: bool) -> Run:
-    """A study of two trials, both paused at the first rung; the second one is better."""
-    run = begun(stopping=ASHA, limits=LIMITS, sampler="random")
-    pauses(run, "s-t0", 10, 3.0, saved=saved)
-    answer(run, "random")
-    pauses(run, "s-t1", 10, 2.0, saved=saved)
-    return run
-
-
-def kinds(run: Run, kind: type[Any]) -> list[int]:
-    return [each.number for each in run.events(kind)]
-
-
-def test_the_best_of_few_runs_to_its_end() -> None:
-    run = paused_twice(saved=True)
-    assert (kinds(run, TrialPaused), kinds(run, TrialPromoted)) == ([0, 1], [1])
-    pauses(run, "s-t1-2", 30, 1.5, saved=True)
-    assert (kinds(run, TrialPaused), kinds(run, TrialPromoted)) == ([0, 1, 1], [1, 1])
-    sources = [each.spec.resume_from for each in run.events(TrialJobRequested)]
-    assert sources == [None, None, "s-t1", "s-t1-2"]
-    allocated(run, "s-t1-3")
-    reported(run, 90, 1.0, "s-t1-3")
-    exited(run, "s-t1-3")
-    ended(run, JobState.SUCCEEDED, "s-t1-3")
-    run.tick(3)
-    assert kinds(run, TrialCompleted) == [1]
-    assert kinds(run, TrialPruned) == [0]
-    assert only(run, StudyEnded).reason is EndReason.TRIALS
-
-
-def test_trials_without_a_checkpoint_end_the_study_some_day() -> None:
-    run = paused_twice(saved=False)
-    run.tick(20)
-    assert run.events(TrialPruned) == []
-    for _ in range(4):
-        run.tick(11)
-    assert {each.reason for each in run.events(TrialPruned)} == {PruneReason.UNSAVED}
-    assert only(run, StudyEnded).reason is EndReason.TRIALS
-
-
-def test_a_promotion_that_the_scheduler_cannot_begin_yet_is_made_again() -> None:
-    stopping = {"kind": "asha", "mode": "promote", "min_steps": 1, "factor": 2}
-    run = begun(stopping=stopping, limits={"trials": 2, "parallel": 1})
-    allocated(run)
-    reported(run, 1, 0.5)
-    made = CheckpointRef(job_id="s-t0", attempt=1, step=1, world_size=2, commit_key="k")
-    run.feed(CheckpointCommitted(job_id="s-t0", checkpoint=made, size_bytes=1, objects=1))
-    ended(run, JobState.CANCELLED)
-    answer(run)
-    allocated(run, "s-t1")
-    reported(run, 1, 0.9, "s-t1")
-    ended(run, JobState.CANCELLED, "s-t1")
-    assert run.events(TrialJobRequested)[-1].job_id == "s-t0-2"  # type: ignore[attr-defined]
-    ended(run, JobState.FAILED, "s-t0-2", "run s-t0 has no committed checkpoint")
-    assert not run.events(TrialFailed)
-    assert run.events(TrialJobRequested)[-1].job_id == "s-t0-3"  # type: ignore[attr-defined]
-    allocated(run, "s-t0-3")
-    assert run.state.trials["s", 0].phase is Phase.RUNNING

@@ -1,0 +1,111 @@
+"""Which checkpoints trials continue from, and what becomes of paused trials."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gangline_schemas.events.checkpoints import CheckpointCommitted, CheckpointCorrupted
+from gangline_schemas.events.scheduling import CheckpointRef
+from gangline_schemas.events.studies import (
+    EndReason,
+    PruneReason,
+    StudyEnded,
+    TrialCompleted,
+    TrialFailed,
+    TrialJobRequested,
+    TrialPaused,
+    TrialPromoted,
+    TrialPruned,
+    TrialSaveLost,
+)
+from gangline_schemas.job import JobState
+from gangline_studies.core.state import Phase
+from support.harnesses.study_run import Run, allocated, answer, begun, ended, exited, only, reported
+
+
+def test_a_damaged_checkpoint_is_not_continued_from() -> None:
+    run = begun()
+    allocated(run)
+    made = CheckpointRef(job_id="s-t0", attempt=1, step=10, world_size=2, commit_key="k")
+    run.feed(CheckpointCommitted(job_id="s-t0", checkpoint=made, size_bytes=1, objects=1))
+    damaged = CheckpointCorrupted(job_id="s-t0", attempt=1, step=10, key="k", reason="differs")
+    run.feed(damaged)
+    assert only(run, TrialSaveLost).step == 10
+    assert run.state.trials["s", 0].saved is None
+
+
+# Few trials
+
+ASHA = {"kind": "asha", "mode": "promote", "min_steps": 10, "max_steps": 90}
+LIMITS = {"trials": 2, "parallel": 1, "failed": 1}
+
+
+def pauses(run: Run, job: str, step: int, value: float, *, saved: bool) -> None:
+    """The job starts, reports, saves, and ends as the study asks."""
+    allocated(run, job)
+    reported(run, step, value, job)
+    if saved:
+        made = CheckpointRef(job_id=job, attempt=1, step=step, world_size=2, commit_key="k")
+        run.feed(CheckpointCommitted(job_id=job, checkpoint=made, size_bytes=1, objects=1))
+    ended(run, JobState.CANCELLED, job)
+    run.tick(2)
+
+
+def paused_twice(*, saved: bool) -> Run:
+    """A study of two trials, both paused at the first rung; the second one is better."""
+    run = begun(stopping=ASHA, limits=LIMITS, sampler="random")
+    pauses(run, "s-t0", 10, 3.0, saved=saved)
+    answer(run, "random")
+    pauses(run, "s-t1", 10, 2.0, saved=saved)
+    return run
+
+
+def kinds(run: Run, kind: type[Any]) -> list[int]:
+    return [each.number for each in run.events(kind)]
+
+
+def test_the_best_of_few_runs_to_its_end() -> None:
+    run = paused_twice(saved=True)
+    assert (kinds(run, TrialPaused), kinds(run, TrialPromoted)) == ([0, 1], [1])
+    pauses(run, "s-t1-2", 30, 1.5, saved=True)
+    assert (kinds(run, TrialPaused), kinds(run, TrialPromoted)) == ([0, 1, 1], [1, 1])
+    sources = [each.spec.resume_from for each in run.events(TrialJobRequested)]
+    assert sources == [None, None, "s-t1", "s-t1-2"]
+    allocated(run, "s-t1-3")
+    reported(run, 90, 1.0, "s-t1-3")
+    exited(run, "s-t1-3")
+    ended(run, JobState.SUCCEEDED, "s-t1-3")
+    run.tick(3)
+    assert kinds(run, TrialCompleted) == [1]
+    assert kinds(run, TrialPruned) == [0]
+    assert only(run, StudyEnded).reason is EndReason.TRIALS
+
+
+def test_trials_without_a_checkpoint_end_the_study_some_day() -> None:
+    run = paused_twice(saved=False)
+    run.tick(20)
+    assert run.events(TrialPruned) == []
+    for _ in range(4):
+        run.tick(11)
+    assert {each.reason for each in run.events(TrialPruned)} == {PruneReason.UNSAVED}
+    assert only(run, StudyEnded).reason is EndReason.TRIALS
+
+
+def test_a_promotion_that_the_scheduler_cannot_begin_yet_is_made_again() -> None:
+    stopping = {"kind": "asha", "mode": "promote", "min_steps": 1, "factor": 2}
+    run = begun(stopping=stopping, limits={"trials": 2, "parallel": 1})
+    allocated(run)
+    reported(run, 1, 0.5)
+    made = CheckpointRef(job_id="s-t0", attempt=1, step=1, world_size=2, commit_key="k")
+    run.feed(CheckpointCommitted(job_id="s-t0", checkpoint=made, size_bytes=1, objects=1))
+    ended(run, JobState.CANCELLED)
+    answer(run)
+    allocated(run, "s-t1")
+    reported(run, 1, 0.9, "s-t1")
+    ended(run, JobState.CANCELLED, "s-t1")
+    assert run.events(TrialJobRequested)[-1].job_id == "s-t0-2"  # type: ignore[attr-defined]
+    ended(run, JobState.FAILED, "s-t0-2", "run s-t0 has no committed checkpoint")
+    assert not run.events(TrialFailed)
+    assert run.events(TrialJobRequested)[-1].job_id == "s-t0-3"  # type: ignore[attr-defined]
+    allocated(run, "s-t0-3")
+    assert run.state.trials["s", 0].phase is Phase.RUNNING
