@@ -16,13 +16,15 @@ import pytest
 from gangline.local.client import Client
 from gangline.local.kafka import EmbeddedKafka
 from gangline.local.s3proxy import BUCKET
+from gangline_schemas.events.checkpoints import CheckpointScrubbed
 from gangline_schemas.events.requests import JobCancelRequested
+from gangline_schemas.events.scheduling import CheckpointRef
 from gangline_storage import open_store
 from gangline_storage.s3_options import S3Credentials
 from support.builders.held_job import training
 from support.fakes.s3_server import S3Server, s3_server
 from support.fixtures.platform import start_platform
-from support.harnesses.cli_run import runner
+from support.harnesses.cli_run import Runner, runner
 from support.harnesses.log_watch import PACED, LogWatch
 
 __all__ = ["s3_server"]
@@ -95,6 +97,24 @@ def test_a_job_is_saved_to_and_resumed_from_s3_over_ones_own_kafka(
     assert store.head(last.commit_key).size_bytes > 0
 
 
+def assert_listed(
+    gangline: Runner, job: str, *, scrubbed: CheckpointScrubbed, corrupted: CheckpointRef
+) -> None:
+    """`gangline checkpoints` names the corrupted one, and all that stand are retained."""
+    shown = gangline("checkpoints", job)
+    assert shown.code == 0, shown.err
+    assert max(len(line) for line in shown.out.splitlines()) <= 80
+    assert f"step {corrupted.step} of attempt {corrupted.attempt} is corrupted:" in shown.out
+    assert "advised:" in shown.out
+    listed = gangline("checkpoints", job, "--json").json["checkpoints"]
+    health = {(item["attempt"], item["step"]): item for item in listed}
+    assert health[corrupted.attempt, corrupted.step]["status"] == "corrupted"
+    assert health[scrubbed.attempt, scrubbed.step]["scrubbed_at"] is not None
+    standing = [item for item in listed if item["status"] == "committed"]
+    assert standing
+    assert all(item["retained"] for item in standing)
+
+
 def test_a_checkpoint_that_rots_is_found_and_the_interval_is_passed_on(
     started: Started,
     watch: LogWatch,
@@ -155,18 +175,7 @@ def test_a_checkpoint_that_rots_is_found_and_the_interval_is_passed_on(
 
     monkeypatch.setenv("GANGLINE_URL", client.url)
     monkeypatch.setenv("GANGLINE_TOKEN", client.token)
-    shown = runner(capsys)("checkpoints", job)
-    assert shown.code == 0, shown.err
-    assert max(len(line) for line in shown.out.splitlines()) <= 80
-    assert f"step {oldest.step} of attempt {oldest.attempt} is corrupted:" in shown.out
-    assert "advised:" in shown.out
-    listed = runner(capsys)("checkpoints", job, "--json").json["checkpoints"]
-    health = {(item["attempt"], item["step"]): item for item in listed}
-    assert health[oldest.attempt, oldest.step]["status"] == "corrupted"
-    assert health[first.data.attempt, first.data.step]["scrubbed_at"] is not None
-    standing = [item for item in listed if item["status"] == "committed"]
-    assert standing
-    assert all(item["retained"] for item in standing)
+    assert_listed(runner(capsys), job, scrubbed=first.data, corrupted=oldest)
     watch.assert_sound()
 
 
