@@ -46,6 +46,7 @@ from gangline_gateway.live_view import LiveView
 from gangline_gateway.on_demand import OnDemand
 from gangline_gateway.processes import Processes
 from gangline_gateway.progress_watch import ProgressWatch
+from gangline_gateway.pulses import Pulses
 from gangline_gateway.ring import MAX_RECORDS, Ring
 from gangline_gateway.view_snapshot import Marks, ViewSnapshots
 from gangline_pipelines.core.state import PipelineState
@@ -110,7 +111,7 @@ class Tail:
         self._followed: list[Followed[Any]] = [self._scheduling, self._quota, *self._views_of]
         self._folded = {names.name(each.log) for each in self._followed}
         self._rings: dict[TopicPartition, Ring] = {}
-        self._pulses: dict[asyncio.AbstractEventLoop, asyncio.Future[None]] = {}
+        self._pulses = Pulses()
         self._heartbeats = names.name(Topic.HEARTBEATS)
         self._steps = names.name(Topic.STEPS)
         self._watch = ProgressWatch()
@@ -197,12 +198,7 @@ class Tail:
 
     def news(self) -> asyncio.Future[None]:
         """Done when a record is read after this call; belongs to the running loop."""
-        loop = asyncio.get_running_loop()
-        with self._lock:
-            pulse = self._pulses.get(loop)
-            if pulse is None or pulse.done():
-                pulse = self._pulses[loop] = loop.create_future()
-            return pulse
+        return self._pulses.next()
 
     def places(self, topic: Topic) -> list[TopicPartition]:
         """All partitions of a topic."""
@@ -324,12 +320,9 @@ class Tail:
         with self._lock:
             for place, position in positions.items():
                 self._rings[place].reached(position)
-            pulses, self._pulses = self._pulses, {}
         if not self.ready.is_set() and _reached(positions, self._goal):
             self.ready.set()
-        for loop, pulse in pulses.items():
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(_finish, pulse)
+        self._pulses.wake()
         if self.ready.is_set():
             self._snapshot()
 
@@ -405,8 +398,3 @@ def _poll(reader: Reader) -> list[Record]:
 
 def _reached(positions: Mapping[TopicPartition, int], goal: Mapping[TopicPartition, int]) -> bool:
     return all(positions.get(place, 0) >= end for place, end in goal.items())
-
-
-def _finish(pulse: asyncio.Future[None]) -> None:
-    if not pulse.done():
-        pulse.set_result(None)

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from gangline_registry.core.model import Failed, Made, Project, Projected, Registration
 from gangline_schemas.mlflow_registry import (
     ALIASES_PATH,
+    REGISTRATION_TAG,
     VERSIONS_PATH,
     AliasesAnswer,
     AliasesAsked,
@@ -44,7 +45,7 @@ class MlflowRegistry:
     def make(self, one: Registration) -> Made | Failed:
         """The version of a registration; the same one each time that it is asked for."""
         checkpoint = one.checkpoint
-        run, source, tags = None, None, {"gangline.registration": str(one.number)}
+        run, source, tags = None, None, {REGISTRATION_TAG: str(one.number)}
         if checkpoint is not None:
             run = mlflow_run_id(checkpoint.job_id)
             source = f"runs:/{run}/checkpoints/{checkpoint.step}"
