@@ -11,7 +11,7 @@ import torch
 from gangline_worker.checkpoint.commit import commit_local
 from gangline_worker.checkpoint.saver import AsyncSaver, SaverIdentity
 from gangline_worker.data.errors import DataError
-from gangline_worker.data.opening import placed
+from gangline_worker.data.step_inputs import placed
 from gangline_worker.steps import compare, evaluate, export, prepare, register
 from gangline_worker.steps.weights import load_model
 from gangline_worker.training.config import TrainConfig

@@ -18,14 +18,13 @@ from gangline_worker.data.flag import flag
 from gangline_worker.data.manifest import MANIFEST_FILE, TarManifest
 from gangline_worker.data.samples import Samples
 from gangline_worker.data.source import Snapshot, folder_snapshot, store_snapshot
+from gangline_worker.data.step_inputs import placed
 from gangline_worker.data.tar import TarData
 from gangline_worker.data.text import STDLIB, TextData, load_text
 from gangline_worker.data.tokens import TokenData, TokenReader
 
 CACHE_ENV = "GANGLINE_DATA_CACHE"
 SNAPSHOT_ENV = "GANGLINE_DATA_SNAPSHOT"  # the job's data_snapshot
-INPUTS_ENV = "GANGLINE_IN"
-INPUT = "in:"
 DEFAULT_CACHE_GB = 50.0
 STORE_WAIT_S = 240.0
 """For so long a store that is away is waited for, and to the end of the try that it is in then."""
@@ -72,24 +71,6 @@ def check_is_named(source: str, name: str | None) -> None:
         f"data: {source!r} is {name or 'text'}, and the job names data_snapshot {wanted}; say "
         "where that one lies, or name in the job what it reads"
     )
-
-
-def placed(source: str) -> str:
-    """The folder of `in:NAME`, an input of the job; any other source as it is.
-
-    Raises:
-        DataError: the job has no such input.
-    """
-    name = source.removeprefix(INPUT)
-    if name == source:
-        return source
-    top = os.environ.get(INPUTS_ENV)
-    path = Path(top or ".", name)
-    if top is None or not path.is_dir():
-        raise DataError(
-            f"data: the job has no input {name}; give the step `in: {{{name}: STEP.OUT}}`"
-        )
-    return str(path)
 
 
 def open_samples(

@@ -23,8 +23,9 @@ from gangline_worker.data.errors import DataError
 from gangline_worker.data.flag import flag
 from gangline_worker.data.opening import open_samples
 from gangline_worker.data.samples import Samples
+from gangline_worker.data.step_inputs import find
 from gangline_worker.reporting import flush, report
-from gangline_worker.steps.folders import StepError, find, given, leave_score, output, write_json
+from gangline_worker.steps.folders import StepError, given, leave_score, output, write_json
 from gangline_worker.steps.weights import device_of_rank, load_model
 from gangline_worker.training.model import Transformer
 

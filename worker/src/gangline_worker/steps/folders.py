@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from gangline_worker.data.step_inputs import find
+
 
 class StepError(Exception):
     """A step cannot do its work; the message says what is missing, and the way out."""
@@ -18,13 +20,6 @@ def given(name: str) -> Path:
     if found is None:
         raise StepError(f"there is no input {name}; give the step `in: {{{name}: STEP.OUT}}`")
     return found
-
-
-def find(name: str) -> Path | None:
-    """The folder of an input, if the step has it."""
-    top = os.environ.get("GANGLINE_IN")
-    path = Path(top or ".", name)
-    return path if top is not None and path.is_dir() else None
 
 
 def output(name: str) -> Path | None:

@@ -15,7 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gangline_worker.data.__main__ import main as prepare
-from gangline_worker.steps.folders import StepError, given, output
+from gangline_worker.data.errors import DataError
+from gangline_worker.data.step_inputs import placed
+from gangline_worker.steps.folders import StepError, output
 
 _LEFT_OUT = {"sources.json"}
 """Names the inputs with their times: equal inputs must leave equal bytes."""
@@ -32,8 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         target = output("snapshot")
         if target is None:
             raise StepError("declare the output: `out: {snapshot: folder}`")
-        inputs = [_place(text) for text in options.inputs]
-    except StepError as error:
+        inputs = [placed(text) for text in options.inputs]
+    except (StepError, DataError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
     with tempfile.TemporaryDirectory() as folder:
@@ -46,11 +48,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if path.is_file() and path.name not in _LEFT_OUT and path.suffix != ".lock":
                 shutil.copy2(path, target / path.name)
     return 0
-
-
-def _place(text: str) -> str:
-    name = text.removeprefix("in:")
-    return str(given(name)) if name != text else text
 
 
 if __name__ == "__main__":

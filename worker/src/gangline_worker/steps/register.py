@@ -1,6 +1,6 @@
 """`python -m gangline_worker.steps.register NAME`: a model as a new version in MLflow's registry.
 
-- in: `model`, as `export` leaves it.
+- in: `model`, as `export` leaves it; `scores`, as `evaluate` leaves it, if there are some.
 - out: `version` (score): the version's number.
 
 The files become artifacts of the job's run, and the version points to them.
@@ -13,7 +13,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from gangline_worker.steps.folders import StepError, find, given, leave_score
+from gangline_worker.data.step_inputs import find
+from gangline_worker.steps.folders import StepError, given, leave_score
 
 _FOLDER = "model"
 
@@ -37,27 +38,23 @@ def _register(name: str, tags: dict[str, str]) -> int:
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
 
-    folder = given("model")
-    client, run = MlflowClient(), os.environ["GANGLINE_RUN_ID"]
-    mine = os.environ.get("MLFLOW_RUN_ID") or _run_of(client, run)
-    client.log_artifacts(mine, str(folder), _FOLDER)
-    if find("scores") is not None:
-        client.log_artifacts(mine, str(given("scores")), "scores")
+    folder, scores, job = given("model"), find("scores"), os.environ["GANGLINE_RUN_ID"]
+    run = os.environ.get("MLFLOW_RUN_ID")
+    if not run:
+        raise StepError(f"set `mlflow: {{run_id: true}}` in the step's job ({job})")
+    client = MlflowClient()
+    client.log_artifacts(run, str(folder), _FOLDER)
+    if scores is not None:
+        client.log_artifacts(run, str(scores), "scores")
     try:
         client.create_registered_model(name)
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
-    source = f"{client.get_run(mine).info.artifact_uri}/{_FOLDER}"
-    made = client.create_model_version(name, source, mine, tags={"gangline.job": run, **tags})
+    source = f"{client.get_run(run).info.artifact_uri}/{_FOLDER}"
+    made = client.create_model_version(name, source, run, tags={"gangline.job": job, **tags})
     leave_score("version", float(made.version))
     return int(made.version)
-
-
-def _run_of(client: object, job: str) -> str:
-    """The MLflow run of this job: `mlflow: {run_id: true}` in the job names it."""
-    del client
-    raise StepError(f"set `mlflow: {{run_id: true}}` in the step's job ({job})")
 
 
 def _tag(text: str) -> tuple[str, str]:
