@@ -13,7 +13,7 @@ from mlflow.utils.workspace_context import ServerWorkspaceContext
 
 from gangline_mlflow.plugin import registry_store
 from gangline_mlflow.protected_registry import ProtectedRegistry
-from gangline_schemas.mlflow_registry import AliasRow, VersionAsked
+from gangline_schemas.mlflow_registry import REGISTRATION_TAG, AliasRow, VersionAsked
 
 TEAM, MODEL = "nlp", "summarizer"
 
@@ -23,7 +23,7 @@ def row(version: int, *keep: int, alias: str = "champion", model: str = MODEL) -
 
 
 def asked(number: int, **fields: object) -> VersionAsked:
-    tags = {"gangline.registration": str(number), "gangline.step": "100"}
+    tags = {REGISTRATION_TAG: str(number), "gangline.step": "100"}
     source = {} if "version" in fields else {"source": "runs:/r1/checkpoints/100"}
     return VersionAsked.model_validate(
         {"workspace": TEAM, "model": MODEL, "tags": tags, **source, **fields}
@@ -99,6 +99,7 @@ def test_another_team_has_its_own(client: MlflowClient, store: ProtectedRegistry
         assert store.version_for(asked(9, workspace="vision")) == 1
         client.set_registered_model_alias(MODEL, "champion", "1")
         client.delete_registered_model(MODEL)
+    assert client.get_model_version_by_alias(MODEL, "champion").version == 2
 
 
 def test_a_move_is_seen_and_a_change_behind_the_gate_is_repaired(
@@ -138,14 +139,21 @@ def test_a_gate_that_is_removed_frees_its_aliases(
     client: MlflowClient, store: ProtectedRegistry
 ) -> None:
     store.project([])
+    assert client.get_model_version_by_alias(MODEL, "champion").version == 2
     client.set_registered_model_alias(MODEL, "champion", "3")
+    assert client.get_model_version_by_alias(MODEL, "champion").version == 3
     client.delete_registered_model(MODEL)
+    assert client.search_registered_models() == []
 
 
 def test_a_registration_makes_one_version(client: MlflowClient, store: ProtectedRegistry) -> None:
     assert store.version_for(asked(2)) == 2
     assert store.version_for(asked(4)) == 4
     assert store.version_for(asked(5, version=1)) == 1
+    client.set_model_version_tag(MODEL, "2", "gangline.step", "by a user")
+    assert store.version_for(asked(2)) == 2
+    client.create_model_version(MODEL, "runs:/r2/other", tags={"gangline.registration": "7"})
+    assert store.version_for(asked(7)) == 6
     with pytest.raises(mlflow.exceptions.MlflowException, match="not found"):
         store.version_for(asked(6, version=77))
     assert client.get_model_version(MODEL, "2").tags["gangline.registration"] == "2"

@@ -17,7 +17,7 @@ MOST_ALIASES = 100_000
 
 
 class VersionAsked(Model):
-    """Make a version of this source, unless one has its registration tag; or look for one."""
+    """Make a version of this source, unless one has its `REGISTRATION_TAG`; or look for one."""
 
     workspace: Name
     model: ModelName
@@ -31,6 +31,8 @@ class VersionAsked(Model):
     def _check(self) -> Self:
         if (self.version is None) == (self.source is None):
             raise ValueError("give a version or a source")
+        if REGISTRATION_TAG not in self.tags:
+            raise ValueError(f"tags: {REGISTRATION_TAG} is missing")
         return self
 
 

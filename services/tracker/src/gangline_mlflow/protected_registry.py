@@ -17,7 +17,12 @@ from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
 from mlflow.store.model_registry.sqlalchemy_workspace_store import WorkspaceAwareSqlAlchemyStore
 
 from gangline_mlflow.latest import transaction
-from gangline_schemas.mlflow_registry import AliasesAnswer, AliasRow, VersionAsked
+from gangline_schemas.mlflow_registry import (
+    REGISTRATION_TAG,
+    AliasesAnswer,
+    AliasRow,
+    VersionAsked,
+)
 
 _CREATE = """
 CREATE TABLE IF NOT EXISTS gangline_protected_aliases
@@ -115,9 +120,12 @@ class ProtectedRegistry(WorkspaceAwareSqlAlchemyStore):  # type: ignore[misc]  #
             if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                 raise
             self.create_registered_model(asked.model)
-        known = self.search_model_versions(f"name = '{asked.model}'", max_results=10_000)
+        number = asked.tags[REGISTRATION_TAG]
+        known = self.search_model_versions(
+            f"name = '{asked.model}' AND tags.`{REGISTRATION_TAG}` = '{number}'"
+        )
         for one in known:
-            if asked.tags.items() <= one.tags.items():
+            if one.source == asked.source:
                 return int(one.version)
         tags = [ModelVersionTag(name, value) for name, value in asked.tags.items()]
         made = self.create_model_version(
