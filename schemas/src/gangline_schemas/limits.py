@@ -80,7 +80,8 @@ Cpus = Annotated[float, Field(ge=0, le=1e8)]
 """Of a gang without GPUs, a team or a cluster, in thousandths."""
 Amount = Annotated[float, Field(ge=0, le=1e24)]
 """A number that a service summed up or multiplied: GPU-seconds, costs."""
-Score = Annotated[float, Field(ge=-1e24, le=1e24)]
+SCORE_MAX = 1e24
+Score = Annotated[float, Field(ge=-SCORE_MAX, le=SCORE_MAX)]
 MetricValue = Annotated[float, Field(ge=-METRIC_MAX, le=METRIC_MAX)]
 
 _Plain = StringConstraints(pattern=PLAIN)

@@ -6,6 +6,7 @@ import os
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from gangline_registry.core.profile import Profile, read_profile, write_profile
 from gangline_registry.core.profile_difference import differences
@@ -87,6 +88,15 @@ def test_a_profile_is_read_as_it_was_written_and_damage_is_seen() -> None:
     assert read_profile(raw, digest) == made
     with pytest.raises(BadScores):
         read_profile(raw + b" ", digest)
+
+
+def test_the_largest_numbers_are_compared_and_larger_ones_are_missing() -> None:
+    low, high = (profile_of({"a": [sign * 1e24] * 9 + [1e30]}, 10) for sign in (-1, 1))
+    (found,) = compared(low, high)
+    assert (found.shift, found.ks, found.missing) == (1e6, 1.0, 0.0)
+    sent = high.model_dump_json().replace("1e+24", "1e+300")
+    with pytest.raises(ValidationError):
+        Profile.model_validate_json(sent)
 
 
 def test_a_profile_holds_no_text() -> None:

@@ -225,7 +225,7 @@ class RegistryDeferred(Event):
     """MLflow or the object store was away: what was to be done is tried again then."""
 
     type: ClassVar[str] = "model.effect.deferred"
-    effect: str = Field(max_length=512)
+    effect: str = Field(max_length=1024)
     tries: Few = Field(ge=1)
     reason: Message
     next_at: Timestamp
@@ -251,7 +251,7 @@ class _OfData(OfModel):
 class DriftFound(_OfData):
     """A snapshot differs from the one that the champion was trained on.
 
-    It is said once of each pair of version and snapshot.
+    It is said once for each version that gets the alias, and snapshot.
     """
 
     type: ClassVar[str] = "drift.found"

@@ -196,7 +196,9 @@ class RequestChecks:
     def _limit(self, path: str) -> int:
         if takes_files(path):
             return FILE_LIMIT_BYTES
-        if path.startswith("/v1/models/") and path.endswith("/evaluations"):
+        if path == "/v1/profiles" or (
+            path.startswith("/v1/models/") and path.endswith("/evaluations")
+        ):
             return SCORES_LIMIT_BYTES
         return self.limits.get(path, MLFLOW_LIMIT_BYTES if is_mlflow(path) else JSON_LIMIT_BYTES)
 

@@ -35,7 +35,7 @@ from gangline_schemas.events.model_requests import (
 )
 from gangline_schemas.events.requests import CheckpointPinRequested
 from gangline_schemas.gate_file import Gate
-from gangline_schemas.models import ServingReport
+from gangline_schemas.models import Evaluation, ServingReport
 from gangline_service.tokens import Principal
 
 models = router("Models")
@@ -155,12 +155,9 @@ async def report_evaluation(
 ) -> api.VersionRow:
     """The scores of the items go into the store; the log has their digest, number and mean."""
     try:
-        check_scores(body.scores)
+        scored, raw = await asyncio.to_thread(_scored, model.fields["team"], body)
     except BadScores as error:
         raise invalid("scores", str(error)) from None
-    raw = encode(body.scores)
-    team = model.fields["team"]
-    scored = described(team, raw, body.scores, job_id=body.job_id, details=body.details)
     await asyncio.to_thread(keep, store_of(model.app), scored.key, raw)
     asked = EvaluationRequested(
         **model.fields, version=version, suite=body.suite, evaluation=scored
@@ -215,6 +212,13 @@ def check(
     """Against the version that the alias points to now; default: the gate's first alias."""
     gated, chosen = model.gated(alias)
     return registry_state.check(model.state, model.version(version), gated, chosen)
+
+
+def _scored(team: str, body: api.EvaluationBody) -> tuple[Evaluation, bytes]:
+    """The evaluation and its object. Raises BadScores."""
+    check_scores(body.scores)
+    raw = encode(body.scores)
+    return described(team, raw, body.scores, job_id=body.job_id, details=body.details), raw
 
 
 def _team_for_new(app: AppContext, caller: Principal, model: str, team: str | None) -> str:

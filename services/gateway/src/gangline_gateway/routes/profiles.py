@@ -59,7 +59,7 @@ async def send_profile(
     """It is compared with the data of the versions that protected aliases point to."""
     may_change(caller, team)
     try:
-        profile = Profile.model_validate(body.profile)
+        profile = await asyncio.to_thread(Profile.model_validate, body.profile)
     except ValidationError as error:
         first = field_errors(error)[0]
         raise invalid(f"profile.{first.field}", first.message) from None

@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError
 
 from gangline_registry.core.scores import BadScores
 from gangline_schemas.base import Model
-from gangline_schemas.limits import Count, Name
+from gangline_schemas.limits import Count, Name, Score
 
 QUANTILES = 201
 CATEGORIES = 200
@@ -23,13 +23,13 @@ MOST_COLUMNS = 2000
 class Sketch(Model):
     """How numbers are distributed. Without numbers there are no quantiles."""
 
-    mean: float = 0.0
-    std: float = Field(default=0.0, ge=0)
-    quantiles: tuple[float, ...] = Field(default=(), max_length=QUANTILES)
+    mean: Score = 0.0
+    std: Score = Field(default=0.0, ge=0)
+    quantiles: tuple[Score, ...] = Field(default=(), max_length=QUANTILES)
 
 
 class NumberColumn(Model):
-    """Numbers; NaN counts as missing."""
+    """Numbers; NaN and numbers beyond 1e24 count as missing."""
 
     kind: Literal["number"] = "number"
     name: Name

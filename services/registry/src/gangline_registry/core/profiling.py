@@ -19,6 +19,7 @@ from gangline_registry.core.profile import (
     Sketch,
     TextColumn,
 )
+from gangline_schemas.limits import SCORE_MAX
 
 PROBABILITIES = np.linspace(0.0, 1.0, QUANTILES)
 _MOST_DISTINCT = 1000
@@ -31,7 +32,7 @@ def profile_of(columns: Mapping[str, Sequence[Any] | np.ndarray], rows: int) -> 
 
 
 def sketch_of(values: np.ndarray) -> Sketch:
-    """The sketch of finite numbers."""
+    """The sketch of numbers within `SCORE_MAX`."""
     if not len(values):
         return Sketch()
     quantiles = np.quantile(values, PROBABILITIES)
@@ -72,8 +73,8 @@ def _column(name: str, values: Sequence[Any] | np.ndarray) -> Column:
 
 def _number(name: str, values: np.ndarray) -> NumberColumn:
     numbers = values.astype(float, copy=False)
-    finite = numbers[np.isfinite(numbers)]
-    return NumberColumn(name=name, missing=len(numbers) - len(finite), sketch=sketch_of(finite))
+    known = numbers[np.abs(numbers) <= SCORE_MAX]
+    return NumberColumn(name=name, missing=len(numbers) - len(known), sketch=sketch_of(known))
 
 
 def is_number(text: str) -> bool:

@@ -33,6 +33,7 @@ from gangline_schemas.events.registry import (
     VersionRegistered,
 )
 from gangline_schemas.gate_file import Gate
+from gangline_schemas.memory import REMEMBERED
 from gangline_schemas.models import MAX_SUITES, CheckpointOf
 
 MODELS_OF_TEAM = 1000
@@ -159,9 +160,10 @@ def _promoted(plan: RegistryPlan, job_id: str, step: int | None) -> CheckpointOf
         found = max(own, key=lambda one: one.checkpoint.step, default=None)
     if found is None:
         which = f"checkpoint of step {step}" if step is not None else "checkpoint"
+        since = f"in the last {REMEMBERED.days} days"
         raise Refusal(
-            f"job {job_id} has no {which} that validated itself: only these can be registered; "
-            "set checkpoint.promote in its job file"
+            f"job {job_id} has no {which} that validated itself {since}: "
+            "only these can be registered; set checkpoint.promote in its job file"
         )
     return found.checkpoint
 

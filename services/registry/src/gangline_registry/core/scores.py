@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from gangline_schemas.models import MAX_ITEMS, Evaluation
 
 MOST_ID_CHARS = 200
+MOST = 1e23
+"""Of a score, so that bounds of differences are within `SCORE_MAX`."""
 PREFIX = "registry"
 
 
@@ -36,8 +38,8 @@ def check(scores: Mapping[str, float]) -> None:
     for name, value in scores.items():
         if not 1 <= len(name) <= MOST_ID_CHARS:
             raise BadScores(f"an item's id has 1 to {MOST_ID_CHARS} characters")
-        if not math.isfinite(value) or abs(value) > 1e24:
-            raise BadScores(f"item {name[:40]}: its score is not a finite number")
+        if not abs(value) <= MOST:
+            raise BadScores(f"item {name[:40]}: its score is not a number up to {MOST:g}")
 
 
 def described(team: str, raw: bytes, scores: Mapping[str, float], **fields: object) -> Evaluation:
