@@ -67,7 +67,7 @@ def wanted(state: StudyState) -> Mapping[str, Ask]:
     """The open question of each study, by key. Cost: the studies, and their trials that run."""
     found = {}
     for study_id in state.active:
-        if may_propose(state, study_id) and room(state, study_id):
+        if room(state, study_id) and may_propose(state, study_id):
             number = state.studies[study_id].next_number
             found[f"{study_id}/{number}"] = question(state, study_id)
     return found
