@@ -180,6 +180,7 @@ def test_the_best_so_far_improves_over_gpu_hours(get: Get) -> None:
     found = parse(BestSoFar, get(f"{STUDY}/best-so-far").text)
     assert [(each.number, each.value) for each in found.points] == [(0, 2.0), (2, 1.5)]
     assert [each.gpu_hours for each in found.points] == [0.5, 1.5]
+    assert found.gpu_hours == parse(StudyDetail, get(STUDY).text).gpu_hours
 
 
 def test_the_pareto_front_of_two_objectives() -> None:

@@ -17,7 +17,7 @@ from gangline.errors import CliError, ExitCode
 from gangline.output import Output
 from gangline.session import Json, Session, target_of
 from gangline.study_file import StudyFile, read_study_file
-from gangline_schemas.api.studies import Study, StudyDetail
+from gangline_schemas.api.studies import ENOUGH_TRIALS, Study, StudyDetail
 
 StudyId = Annotated[
     str, typer.Argument(metavar="STUDY", help="The study's id, as `study list` shows it.")
@@ -164,7 +164,7 @@ def importance(
     session.out.listing(
         found.parameters, study_text.importances(), "the space has no parameters", found
     )
-    if found.trials < study_text.ENOUGH:
+    if found.trials < ENOUGH_TRIALS:
         session.out.note(f"from {render.count(found.trials, 'completed trial')}: it says little")
 
 

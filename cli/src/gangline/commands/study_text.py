@@ -19,8 +19,6 @@ from gangline_schemas.api.studies import (
 from gangline_schemas.study_job import as_text
 from gangline_schemas.study_space import Value
 
-ENOUGH = 50
-"""From fewer completed trials, importances say little."""
 _PARAMETERS = 4
 _WIDTH = 11
 _BAR = 30
@@ -55,8 +53,7 @@ def _points(found: StudyPlan) -> str:
 def progress(study: Study) -> str:
     """`12 of 40 trials ended, 4 run, best eval_loss 2.31 by trial 7`."""
     counts = study.trials
-    ended = counts.completed + counts.pruned + counts.failed
-    text = f"{ended} of {counts.limit} trials ended, {counts.running} run"
+    text = f"{counts.ended} of {counts.limit} trials ended, {counts.running} run"
     if study.best is not None:
         text += f", best {study.objectives[0].metric} {render.number(study.best.value)}"
         text += f" by trial {study.best.number}"

@@ -18,6 +18,8 @@ TrialPhase = Annotated[
 ]
 Direction = Annotated[Literal["minimize", "maximize"], OPEN_WORD]
 Values = dict[str, float | None]
+ENOUGH_TRIALS = 50
+"""From fewer completed trials, importances say little."""
 
 
 class StudyObjective(Answer):
@@ -41,8 +43,12 @@ class TrialCounts(Answer):
     @property
     def total(self) -> int:
         """All trials so far."""
-        states = (self.waiting, self.running, self.paused)
-        return sum((*states, self.completed, self.pruned, self.failed))
+        return self.waiting + self.running + self.paused + self.ended
+
+    @property
+    def ended(self) -> int:
+        """Those that have their result, or will have none."""
+        return self.completed + self.pruned + self.failed
 
 
 class BestTrial(Answer):
@@ -183,7 +189,7 @@ class StudyImportance(Answer):
 class BestPoint(Answer):
     """From here on this trial was the best."""
 
-    gpu_hours: float = Field(description="That the study had used when it ended.")
+    gpu_hours: float = Field(description="Of this trial and those that had ended before it.")
     at: datetime
     number: int
     value: float

@@ -140,8 +140,8 @@ def importance(study: Study, trials: Sequence[Trial], objective: Objective) -> S
     )
 
 
-def best_so_far(study: Study, trials: Sequence[Trial]) -> BestSoFar:
-    """Each trial that was better than all that had ended before."""
+def best_so_far(study: Study, trials: Sequence[Trial], spent_gpu_hours: float) -> BestSoFar:
+    """Each trial that was better than all that had ended before. `spent_gpu_hours`: until now."""
     objective = study.spec.objective[0]
     spent_s, best = 0.0, None
     points: list[BestPoint] = []
@@ -162,7 +162,7 @@ def best_so_far(study: Study, trials: Sequence[Trial]) -> BestSoFar:
         metric=objective.metric,
         direction=objective.direction,
         points=points,
-        gpu_hours=study.gpu_seconds / HOUR_S,
+        gpu_hours=spent_gpu_hours,
     )
 
 

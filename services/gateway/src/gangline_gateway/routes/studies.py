@@ -31,6 +31,7 @@ from gangline_schemas.api.studies import (
 from gangline_schemas.events.automation import StudyStopRequested
 from gangline_schemas.study_file import STUDY_ID, Objective, StudySpec
 from gangline_service.tokens import Principal
+from gangline_studies.core.advance import spent_gpu_hours
 from gangline_studies.core.state import Phase, StudyState, find_trial
 from gangline_studies.core.state import Study as StudyFacts
 from gangline_studies.core.state import Trial as TrialFacts
@@ -275,9 +276,10 @@ def show_importance(
     responses=answers(404),
 )
 def show_best_so_far(study_id: StudyName, app: App, caller: Caller) -> BestSoFar:
-    """Each trial that was better than all before, with the GPU-hours used until its end."""
+    """Each trial that was better than all before, with the GPU-hours of all that had ended."""
     known, facts = _found(app, caller, study_id)
-    return study_views.best_so_far(facts, trials_of(known, study_id))
+    spent = spent_gpu_hours(known, study_id, app.clock())
+    return study_views.best_so_far(facts, trials_of(known, study_id), spent)
 
 
 @studies.get(

@@ -12,6 +12,7 @@ from gangline_console.client import Query
 from gangline_console.page import Page, View
 from gangline_console.pages.studies import STATES
 from gangline_schemas.api.studies import (
+    ENOUGH_TRIALS,
     ParetoFront,
     StudyDetail,
     StudyImportance,
@@ -41,7 +42,7 @@ TABS = (
 )
 PARAMETERS = 12
 """Columns of parameters in the table of trials."""
-BEST, PAGE_OF_TRIALS, ENOUGH = 8, 100, 50
+BEST, PAGE_OF_TRIALS = 8, 100
 
 
 def study_path(study_id: str) -> str:
@@ -84,7 +85,7 @@ async def _overview(view: View, path: str, study: StudyDetail) -> dict[str, Any]
         "trials": trials,
         "names": parameter_names(trials),
         "importance": importance,
-        "enough": ENOUGH,
+        "enough": ENOUGH_TRIALS,
     }
 
 
