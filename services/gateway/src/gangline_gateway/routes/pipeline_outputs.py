@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Annotated
 
 from fastapi import Path, Query
 from starlette.responses import StreamingResponse
 
-from gangline_gateway import pipelines_state
 from gangline_gateway.app_context import App, AppContext, Caller, answers, router
 from gangline_gateway.objects import store_of
 from gangline_gateway.pipelines_state import pipelines_of
 from gangline_gateway.problems import ProblemError, conflict, not_found, unavailable
+from gangline_gateway.routes.pipelines import ID, RunName
+from gangline_pipelines.core.state import step_key
 from gangline_schemas.api.pipelines import OutputFiles
 from gangline_schemas.artifacts import (
     MAX_MANIFEST_BYTES,
@@ -28,13 +30,11 @@ from gangline_storage.errors import NotFound, StoreError
 from gangline_storage.port import ObjectStore
 
 pipeline_outputs = router("Pipelines")
-_ID = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 _OUTPUT = r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$"
 _CHUNK_BYTES = 1 << 20
 _REPAIR = "is damaged in the store; a new run of the step replaces it"
 _OF = "/v1/pipeline-runs/{run_id}/steps/{step}/outputs/{name}"
-RunName = Annotated[str, Path(alias="run_id", pattern=_ID, description="The run's id.")]
-Step = Annotated[str, Path(pattern=_ID, description="The step, or the item of its fan-out.")]
+Step = Annotated[str, Path(pattern=ID, description="The step, or the item of its fan-out.")]
 Output = Annotated[str, Path(alias="name", pattern=_OUTPUT, description="The output's name.")]
 
 
@@ -49,8 +49,8 @@ def list_output_files(
     run_name: RunName, step: Step, output: Output, app: App, caller: Caller
 ) -> OutputFiles:
     """With the size and the xxh3-128 of each; a score is the file `value`."""
-    _, digest, manifest, _ = _manifest(app, caller, run_name, step, output)
-    return OutputFiles(digest=digest, files=[*manifest.files])
+    team, digest = _made(app, caller, run_name, step, output)
+    return OutputFiles(digest=digest, files=[*_manifest(store_of(app), team, digest).files])
 
 
 @pipeline_outputs.get(
@@ -77,13 +77,16 @@ async def download_output_file(
     path: Annotated[str, Query(min_length=1, max_length=1024, description="As the list has it.")],
 ) -> StreamingResponse:
     """Its bytes as they are stored: compare them with the digest of the list."""
-    team, _, manifest, store = await asyncio.to_thread(
-        _manifest, app, caller, run_name, step, output
-    )
-    file = next((one for one in manifest.files if one.path == path), None)
-    if file is None:
-        raise not_found("file")
-    parts = await asyncio.to_thread(_parts, store, team, file)
+
+    def found() -> tuple[ArtifactFile, Iterator[bytes]]:
+        team, digest = _made(app, caller, run_name, step, output)
+        store = store_of(app)
+        file = _by_path(store, team, digest).get(path)  # type: ignore[arg-type] # by identity
+        if file is None:
+            raise not_found("file")
+        return file, _parts(store, team, file)
+
+    file, parts = await asyncio.to_thread(found)
     headers = {
         "Content-Length": str(file.size_bytes),
         "Content-Disposition": "attachment",
@@ -98,22 +101,26 @@ def gone(what: str) -> ProblemError:
     return ProblemError(404, "gone", f"{what} was deleted from the store; a new run makes it again")
 
 
-def _manifest(
+def _made(
     app: AppContext, caller: Principal, run_name: str, step: str, output: str
-) -> tuple[str, str, ArtifactManifest, ObjectStore]:
-    """The team, the digest and the files of an output. Raises problems."""
+) -> tuple[str, str]:
+    """The team and the digest of an output. Raises problems."""
     state = pipelines_of(app.tail.pipelines())
     run = state.runs.get(run_name)
     if run is None or not caller.reads(run.team):
         raise not_found("run")
-    row = pipelines_state.step_why(state, run, step)
-    if row is None:
+    found = state.steps.get(step_key(run_name, step))
+    if found is None:
         raise not_found("step")
-    made = next((one for one in row.outputs if one.name == output), None)
+    made = found.outputs.get(output)
     if made is None:
         raise not_found("output")
-    store = store_of(app)
-    key = manifest_key(run.team, made.digest)
+    return run.team, made.digest
+
+
+def _manifest(store: ObjectStore, team: str, digest: str) -> ArtifactManifest:
+    """The list of an artifact's files. Raises problems."""
+    key = manifest_key(team, digest)
     try:
         if store.head(key).size_bytes > MAX_MANIFEST_BYTES:
             raise conflict("damaged", "the list of its files is too large")
@@ -122,9 +129,15 @@ def _manifest(
         raise gone("the output") from None
     except StoreError as error:
         raise unavailable("store-away", f"the store: {type(error).__name__}") from None
-    if digest_bytes(raw) != made.digest:
+    if digest_bytes(raw) != digest:
         raise conflict("damaged", f"the list of its files {_REPAIR}")
-    return run.team, made.digest, ArtifactManifest.decode(raw), store
+    return ArtifactManifest.decode(raw)
+
+
+@lru_cache(maxsize=4)
+def _by_path(store: ObjectStore, team: str, digest: str) -> Mapping[str, ArtifactFile]:
+    """The files of an artifact; read once for the many requests that bring one after the other."""
+    return {file.path: file for file in _manifest(store, team, digest).files}
 
 
 def _parts(store: ObjectStore, team: str, file: ArtifactFile) -> Iterator[bytes]:

@@ -44,7 +44,7 @@ from gangline_schemas.pipeline_file import PipelineSpec
 from gangline_service.tokens import Principal
 
 pipelines = router("Pipelines")
-_ID = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
+ID = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 _EXAMPLE = {
     "name": "nightly",
     "team": "nlp",
@@ -58,11 +58,11 @@ _EXAMPLE = {
     },
     "triggers": {"nightly": {"schedule": "0 3 * * *", "zone": "Europe/Berlin"}},
 }
-Name = Annotated[str, Path(pattern=_ID, description="The pipeline's name.")]
-RunName = Annotated[str, Path(alias="run_id", pattern=_ID, description="The run's id.")]
+Name = Annotated[str, Path(pattern=ID, description="The pipeline's name.")]
+RunName = Annotated[str, Path(alias="run_id", pattern=ID, description="The run's id.")]
 Team = Annotated[
     str | None,
-    Query(pattern=_ID, description="Needed if several of the caller's teams have one so named."),
+    Query(pattern=ID, description="Needed if several of the caller's teams have one so named."),
 ]
 Spec = Annotated[PipelineSpec, Body(openapi_examples={"pipeline": {"value": _EXAMPLE}})]
 Limit = Annotated[int, Query(ge=1, le=1000)]
@@ -243,7 +243,7 @@ def get_run(name: RunName, app: App, caller: Caller) -> RunDetails:
     responses=answers(404),
 )
 def why_step(
-    name: RunName, step: Annotated[str, Path(pattern=_ID)], app: App, caller: Caller
+    name: RunName, step: Annotated[str, Path(pattern=ID)], app: App, caller: Caller
 ) -> StepWhy:
     """Its key, the digests that make it, and what changed since the last run."""
     state, run = _run(app, caller, name)
