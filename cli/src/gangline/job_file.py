@@ -156,8 +156,8 @@ def pack(folder: Path) -> Bundle:
     return Bundle(data, hashlib.sha256(data).hexdigest(), len(sizes))
 
 
-def read_fields(path: Path) -> JobDocument:
-    """The fields of a file and their lines, unchecked. Raises CliError."""
+def read_fields(path: Path, hint: str = "see examples/ for complete job files") -> JobDocument:
+    """The fields of a file and their lines, unchecked. Raises CliError, with this hint."""
     try:
         return read_document(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -166,11 +166,7 @@ def read_fields(path: Path) -> JobDocument:
         raise CliError(f"{path} is not text in UTF-8", code=ExitCode.USAGE) from None
     except JobFileError as error:
         where = f" at line {error.line}:" if error.line else ""
-        raise CliError(
-            f"{path}{where} {error.message}",
-            "see examples/ for complete job files",
-            ExitCode.USAGE,
-        ) from None
+        raise CliError(f"{path}{where} {error.message}", hint, ExitCode.USAGE) from None
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -10,9 +10,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from gangline.errors import CliError, ExitCode
-from gangline.job_file import Bundle, pack
+from gangline.job_file import Bundle, pack, read_fields
 from gangline_schemas.base import FieldError, field_errors
-from gangline_schemas.job_file import JobDocument, JobFileError, read_document
+from gangline_schemas.job_file import JobDocument
 from gangline_schemas.pipeline_checks import pipeline_problems
 from gangline_schemas.pipeline_file import PipelineSpec, named_in_file
 
@@ -43,7 +43,7 @@ def read_pipeline_file(path: Path) -> PipelineFile:
 
     Raises CliError that names the file, the lines and the fields.
     """
-    document = _read(path)
+    document = read_fields(path, _HINT)
     bundles: dict[str, Bundle] = {}
     steps = document.content.get("steps")
     for name, step in steps.items() if isinstance(steps, dict) else ():
@@ -69,7 +69,7 @@ def _complete(
         if not file.is_file():
             wrong = FieldError(field=f"steps.{name}.job", message=f"there is no file {job}")
             raise _wrong(str(path), document, [wrong])
-        job, folder = _read(file).content, file.parent
+        job, folder = read_fields(file).content, file.parent
         job.pop("name", None)
         step["job"] = job
     if not isinstance(job, dict) or not isinstance(job.get("workdir"), str):
@@ -85,18 +85,6 @@ def _complete(
     if key not in bundles:
         bundles[key] = pack(workdir)
     job["code_bundle"] = bundles[key].digest
-
-
-def _read(path: Path) -> JobDocument:
-    try:
-        return read_document(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CliError(f"cannot read {path}: {error.strerror}", code=ExitCode.USAGE) from None
-    except UnicodeDecodeError:
-        raise CliError(f"{path} is not text in UTF-8", code=ExitCode.USAGE) from None
-    except JobFileError as error:
-        where = f"{path}:{error.line}" if error.line else f"{path}"
-        raise CliError(f"{where}: {error.message}", _HINT, ExitCode.USAGE) from None
 
 
 def _wrong(where: str, document: JobDocument, errors: Iterable[FieldError]) -> CliError:
