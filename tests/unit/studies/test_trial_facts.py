@@ -284,6 +284,11 @@ def test_a_sampler_that_fails_ends_the_study() -> None:
     assert only(run, StudyEnding).reason is EndReason.SAMPLER
 
 
+def test_an_answer_about_a_study_that_is_forgotten_is_nothing() -> None:
+    run = begun()
+    assert run.done("gone/0", Suggestion("gone", 0, {"x": 0.5}, "tpe", 0)) == []
+
+
 def test_a_late_answer_is_not_taken() -> None:
     run = begun()
     late = Suggestion("s", 0, {"x": 0.9}, "tpe", 0)

@@ -42,8 +42,8 @@ FROM_RESULTS = frozenset({"tpe", "cmaes"})
 
 def advance(plan: StudyPlan, study_id: str) -> None:
     """Decide what follows from the study as it is now."""
-    study = plan.state.studies[study_id]
-    if study.ended_at is not None:
+    study = plan.state.studies.get(study_id)
+    if study is None or study.ended_at is not None:
         return
     if study.ending is None:
         found = _end_of(plan.state, study_id, plan.now)
