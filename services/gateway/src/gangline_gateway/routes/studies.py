@@ -112,7 +112,7 @@ def list_studies(
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     cursor: Cursor = None,
 ) -> StudyPage:
-    """Those that the caller can see, the newest first; ended ones for 30 days."""
+    """Those that the caller can see, the newest first; ended ones for up to 30 days."""
     known, now = studies_of(app.tail.studies()), app.clock()
     first = int(cursor or 0)
     seen = [

@@ -35,7 +35,10 @@ from gangline_schemas.job import JobState
 from gangline_schemas.memory import forget_old
 from gangline_studies.core.state import (
     CURVE_POINTS,
+    CURVE_POINTS_ENDED,
+    MOST_ENDED_TRIALS,
     REQUESTS_KEPT,
+    Curve,
     JobOf,
     Phase,
     Ranked,
@@ -81,9 +84,28 @@ def _(state: StudyState, event: StudyEnded, at: datetime) -> None:
     state.ended[event.study_id] = at
     for key in [key for key in state.rungs if key[0] == event.study_id]:
         del state.rungs[key]
+    state.over[event.study_id] = tuple(
+        trial._replace(curve=_thinned(trial.curve, CURVE_POINTS_ENDED))
+        for trial in state.over[event.study_id]
+    )
+    _forget(state, at)
+
+
+def _forget(state: StudyState, at: datetime) -> None:
+    """Forget studies that ended long ago, and the oldest if those that ended have many trials."""
     for study_id, _ended in forget_old(state.ended, lambda ended: ended, at):
-        del state.studies[study_id]
-        del state.over[study_id]
+        _forget_study(state, study_id)
+    trials = sum(len(state.over[study_id]) for study_id in state.ended)
+    while trials > MOST_ENDED_TRIALS and len(state.ended) > 1:
+        oldest = next(iter(state.ended))
+        trials -= len(state.over[oldest])
+        del state.ended[oldest]
+        _forget_study(state, oldest)
+
+
+def _forget_study(state: StudyState, study_id: str) -> None:
+    del state.studies[study_id]
+    del state.over[study_id]
 
 
 def _answered(state: StudyState, source: str, request_id: str) -> None:
@@ -184,8 +206,7 @@ def _(state: StudyState, event: TrialMeasured, _at: datetime) -> None:
     curve = trial.curve
     if not curve or event.step > curve[-1][0]:
         curve = (*curve, (event.step, value))
-    if len(curve) > CURVE_POINTS:
-        curve = (*curve[:-1:2], curve[-1])
+    curve = _thinned(curve, CURVE_POINTS)
     rung = event.rungs[-1] + 1 if event.rungs else trial.rung
     logged = trial.logged or event.logged
     _set(state, event, step=event.step, curve=curve, values=event.values, rung=rung, logged=logged)
@@ -194,6 +215,13 @@ def _(state: StudyState, event: TrialMeasured, _at: datetime) -> None:
         for at in event.rungs:
             key = (event.study_id, trial.bracket, at)
             state.rungs[key] = _inserted(state.rungs.get(key, ()), ranked)
+
+
+def _thinned(curve: Curve, most: int) -> Curve:
+    """At most so many points of a curve, the last one among them."""
+    while len(curve) > most:
+        curve = (*curve[:-1:2], curve[-1])
+    return curve
 
 
 @fold.on(TrialExited)

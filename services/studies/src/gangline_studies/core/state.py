@@ -2,7 +2,7 @@
 
 Everything here is a dict of values that never change. A trial is in `trials` until it has its
 result and its job has ended; then it is in `over`, in the order of the ends. An ended study is
-forgotten by the rule of gangline_schemas.memory.
+forgotten by the rule of gangline_schemas.memory, or earlier (MOST_ENDED_TRIALS).
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from gangline_schemas.study_file import StudySpec
 from gangline_schemas.study_space import Parameters
 
 REQUESTS_KEPT = 10_000
-CURVE_POINTS = 256
-"""So many measurements of a trial are kept; then every other one goes."""
+CURVE_POINTS, CURVE_POINTS_ENDED = 256, 64
+"""So many measurements of a trial are kept, and after its study's end; every other one goes."""
+MOST_ENDED_TRIALS = 100_000
+"""If ended studies have more trials than this together, the oldest ones are forgotten early."""
 
 
 class Phase(StrEnum):
@@ -49,6 +51,10 @@ class Saved:
     step: int
 
 
+Curve = tuple[tuple[int, float | None], ...]
+"""Steps that rise, and the value at each; None: it was not finite."""
+
+
 class Trial(NamedTuple):
     """A trial.
 
@@ -56,7 +62,7 @@ class Trial(NamedTuple):
     - `attempt`: the newest with GPUs, 0 before the first; `exited`: the one whose rank 0 ended.
     - `logged`: some of its evaluations came by MLflow.
     - `gpus`, `since`: of the gang that has GPUs now.
-    - `curve`: steps and values of the first objective; None: it was not finite.
+    - `curve`: of the first objective.
     - `values`: its last report, or its result once it has ended.
     - `rung`: the next one that it can reach; `paused_rung`: where it is paused.
     """
@@ -82,7 +88,7 @@ class Trial(NamedTuple):
     since: datetime | None = None
     gpu_seconds: float = 0.0
     step: int = 0
-    curve: tuple[tuple[int, float | None], ...] = ()
+    curve: Curve = ()
     values: dict[str, float | None] = {}  # noqa: RUF012 - never changed in place
     rung: int = 0
     paused_rung: int | None = None
