@@ -150,6 +150,8 @@ def _yield(plan: Plan, decided: Sequence[Event]) -> None:
 
     Also those on a node that joined again, or reloaded, with less than they have.
     """
+    if not plan.state.cpu_live:
+        return
     touched: dict[str, str | None] = {}
     for event in decided:
         if isinstance(event, NodeAdmitted):
