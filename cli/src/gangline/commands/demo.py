@@ -33,7 +33,7 @@ def demo(
         bool,
         typer.Option(
             "--loop",
-            help="Show the other circle: from new data by a study to the model that serves.",
+            help="Show the way from new data through a study to the model that serves.",
         ),
     ] = False,
 ) -> None:
