@@ -144,7 +144,7 @@ def test_a_workdir_is_uploaded_for_the_team(gangline: Runner, stub: Stub, file: 
 def test_wait_ends_with_the_jobs_code_and_one_document(
     gangline: Runner, stub: Stub, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gangline.sdk.jobs.FIRST_POLL_S", 0.0)
+    monkeypatch.setattr("gangline.sdk.waiting.FIRST_POLL_S", 0.0)
     stub.on("GET", f"{JOBS}/{JOB}", job("running"), job("failed", failure=FAILURE))
     shown = gangline("submit", str(file), "--wait", "--json")
     assert shown.code == 100
@@ -155,7 +155,7 @@ def test_wait_ends_with_the_jobs_code_and_one_document(
 def test_wait_gives_the_last_step_of_a_job_that_succeeded(
     gangline: Runner, stub: Stub, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gangline.sdk.jobs.FIRST_POLL_S", 0.0)
+    monkeypatch.setattr("gangline.sdk.waiting.FIRST_POLL_S", 0.0)
     stub.on("GET", f"{JOBS}/{JOB}", job("succeeded", step=29), job("succeeded", step=30))
     assert gangline("submit", str(file), "--wait", "--json").json["step"] == 30
 

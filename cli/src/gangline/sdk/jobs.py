@@ -11,6 +11,7 @@ from typing import Any
 
 from gangline.errors import CliError, ExitCode
 from gangline.job_file import Bundle, JobFile, apply_overrides, check_spec, read_job_file
+from gangline.sdk import waiting
 from gangline.sdk.answers import path_id
 from gangline.sdk.calls import Calls
 from gangline.sdk.reproduction import Reproduction, reproduction_of
@@ -18,7 +19,6 @@ from gangline_schemas.api.jobs import BundleStored, DryRun, Job, JobPage, JobSum
 from gangline_schemas.api.questions import Explanation, WhatIf
 from gangline_schemas.job import JobSpec
 
-FIRST_POLL_S, LONGEST_POLL_S = 0.2, 2.0
 LINGER_S = 2.0
 """The last step may be known this much later than the end of its job."""
 
@@ -146,28 +146,20 @@ class Jobs(Calls):
 
         Raises CliError with code NOT_FINISHED after `timeout_s`.
         """
-        ends = None if timeout_s is None else time.monotonic() + timeout_s
-        delay_s, seen = FIRST_POLL_S, ""
-        while True:
-            job = self.get(job_id)
-            if job.state != seen:
-                seen, delay_s = job.state, FIRST_POLL_S
-                on_change(job)
-            if job.ended:
-                return self._with_last_step(job)
-            if ends is not None and time.monotonic() >= ends:
-                raise CliError(
-                    f"{job_id} is {job.state} after {timeout_s:g} s; it continues",
-                    f"wait again with: gangline watch {job_id}",
-                    ExitCode.NOT_FINISHED,
-                )
-            time.sleep(delay_s if ends is None else min(delay_s, max(0.0, ends - time.monotonic())))
-            delay_s = min(LONGEST_POLL_S, delay_s * 1.5)
+        job = waiting.until_ended(
+            job_id,
+            lambda: self.get(job_id),
+            timeout_s,
+            on_change,
+            shown=lambda job: job.state,
+            again=f"wait again with: gangline watch {job_id}",
+        )
+        return self._with_last_step(job)
 
     def _with_last_step(self, job: Job) -> Job:
         ends = time.monotonic() + LINGER_S
         while lacks_steps(job) and time.monotonic() < ends:
-            time.sleep(FIRST_POLL_S)
+            time.sleep(waiting.FIRST_POLL_S)
             job = self.get(job.job_id)
         return job
 

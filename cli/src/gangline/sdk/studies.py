@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gangline.errors import CliError, ExitCode
 from gangline.sdk.answers import path_id
-from gangline.sdk.jobs import FIRST_POLL_S, LONGEST_POLL_S, Jobs
+from gangline.sdk.jobs import Jobs
+from gangline.sdk.waiting import until_ended
 from gangline.study_file import StudyFile, check_study, read_study_file
 from gangline_schemas.api.runs import Parallel
 from gangline_schemas.api.studies import (
@@ -131,24 +130,14 @@ class Studies(Jobs):
         on_change: Callable[[StudyDetail], None] = lambda _: None,
     ) -> StudyDetail:
         """Wait for a study's end. Raises CliError with code NOT_FINISHED after `timeout_s`."""
-        ends = None if timeout_s is None else time.monotonic() + timeout_s
-        delay_s, seen = FIRST_POLL_S, None
-        while True:
-            found = self.study(study_id)
-            shown = (found.state, found.trials, found.best)
-            if shown != seen:
-                seen, delay_s = shown, FIRST_POLL_S
-                on_change(found)
-            if found.ended:
-                return found
-            if ends is not None and time.monotonic() >= ends:
-                raise CliError(
-                    f"{study_id} is {found.state} after {timeout_s:g} s; it continues",
-                    f"look at it: gangline study show {study_id}",
-                    ExitCode.NOT_FINISHED,
-                )
-            time.sleep(delay_s if ends is None else min(delay_s, max(0.0, ends - time.monotonic())))
-            delay_s = min(LONGEST_POLL_S, delay_s * 1.5)
+        return until_ended(
+            study_id,
+            lambda: self.study(study_id),
+            timeout_s,
+            on_change,
+            shown=lambda found: (found.state, found.trials, found.best),
+            again=f"look at it: gangline study show {study_id}",
+        )
 
 
 def read_study(study: StudySubmission) -> StudyFile:
