@@ -43,7 +43,7 @@ class EndReason(StrEnum):
     TRIALS = "trials"  # all trials that its limits allow have ended
     EXHAUSTED = "exhausted"  # each point of its grid has been tried
     GPU_HOURS = "gpu_hours"
-    FAILED = "failed"  # more trials failed than its limits allow
+    FAILED = "failed"  # more trials failed than its limits allow, or quota rejected a job
     DEADLINE = "deadline"
     STOPPED = "stopped"  # a user asked for it
     SAMPLER = "sampler"  # no suggestion could be made
