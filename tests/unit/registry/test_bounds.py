@@ -6,8 +6,8 @@ import pytest
 
 from gangline_registry.core import evolve
 from gangline_registry.core.model import Compare, CompareProfiles, Failed, ProfilesCompared
-from gangline_schemas.events.model_requests import GateRemovalRequested
-from support.builders.registry import ALIAS, MODEL, OLD, TEAM, RegistryRun, gate
+from gangline_schemas.events.model_requests import GateRemovalRequested, SnapshotProfiled
+from support.builders.registry import ALIAS, MODEL, OLD, TEAM, RegistryRun, gate, profile
 
 SALES, VISITS = "sales@xxh3-" + "2" * 32, "visits@xxh3-" + "3" * 32
 
@@ -73,3 +73,15 @@ def test_a_rollback_leads_back_fifty_moves() -> None:
         run.version(number)
         run.promote(number, reason="test")
     assert run.pointer.before == tuple(range(9, 59))
+
+
+def test_profiles_are_bounded_by_team_and_those_of_champions_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(evolve, "PROFILES_KEPT", 2)
+    run = watched()
+    run.feed(SnapshotProfiled(team="vision", snapshot=SALES, profile=profile()))
+    for digit in "4567":
+        run.profiled("sales@xxh3-" + digit * 32)
+    kept = [(one.team, one.snapshot[-1]) for one in run.state.profiles.values()]
+    assert kept == [(TEAM, "1"), ("vision", "2"), (TEAM, "6"), (TEAM, "7")]

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from gangline_bus.snapshot import SnapshotStore
 from gangline_gateway.followed import Copies, Followed, only_state
-from gangline_registry.core.comparing import missing
+from gangline_registry.core.comparing import baseline_of, missing
 from gangline_registry.core.decide import RegistryDecider
 from gangline_registry.core.model import (
     GatedModel,
@@ -21,7 +21,6 @@ from gangline_registry.core.model import (
 from gangline_registry.core.model import Move as MoveFacts
 from gangline_registry.core.model import Promotion as PromotionFacts
 from gangline_registry.core.policy.judge import approvers, judge
-from gangline_registry.core.promoting import baseline_of
 from gangline_registry.core.snapshot import codec
 from gangline_registry.core.state import RegistryState
 from gangline_schemas.api import models as api

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from gangline_registry.core.model import (
     Compare,
+    Pointer,
     Registered,
     alias_key,
     comparison_key,
@@ -17,6 +18,11 @@ from gangline_schemas.gate_file import Gate
 
 CANDIDATES = 20
 """So many of a model's newest versions are compared without being asked for."""
+
+
+def baseline_of(gate: Gate, pointer: Pointer) -> int:
+    """The version that candidates for this alias are compared with; 0: none."""
+    return pointer.version if gate.baseline == "current" else gate.baseline
 
 
 def missing(gate: Gate, candidate: Registered, baseline: Registered | None) -> list[Compare]:
@@ -60,8 +66,7 @@ def of_model(state: RegistryState, team: str, model: str) -> Iterator[Compare]:
         one.version for one in state.promotions.values() if (one.team, one.model) == (team, model)
     }
     for alias in gated.gate.aliases:
-        pointer = state.aliases[alias_key(team, model, alias)]
-        number = pointer.version if gated.gate.baseline == "current" else gated.gate.baseline
+        number = baseline_of(gated.gate, state.aliases[alias_key(team, model, alias)])
         baseline = state.versions.get(prefix + str(number))
         if baseline is None:
             continue

@@ -69,6 +69,7 @@ REQUESTS_KEPT = 2000
 MOVES_KEPT = 5000
 JUDGED_KEPT = 1000
 PROFILES_KEPT = 2000
+"""Of one team; those of the data of champions are kept besides."""
 BASELINES_KEPT = 8
 """Comparisons of one suite of a version: its model has so many aliases at most."""
 STEPS_BACK = 50
@@ -337,9 +338,24 @@ def _(state: RegistryState, event: ProfileNoted, at: datetime) -> None:
     key = f"{event.team}/{event.snapshot}"
     state.profiles.pop(key, None)
     state.profiles[key] = Profiled(event.team, event.snapshot, event.profile, at)
-    _keep_newest(state.profiles, PROFILES_KEPT)
+    _forget_profiles(state, event.team)
     _undefer(state, f"drift:{event.team}/")
     _answer(state, event, Answer())
+
+
+def _forget_profiles(state: RegistryState, team: str) -> None:
+    own = [key for key, one in state.profiles.items() if one.team == team]
+    if len(own) <= PROFILES_KEPT:
+        return
+    champions = (
+        state.versions.get(version_key(team, name.split("/")[1], pointer.version))
+        for name, pointer in state.aliases.items()
+        if name.startswith(f"{team}/")
+    )
+    needed = {f"{team}/{one.snapshot}" for one in champions if one is not None}
+    for key in own[: len(own) - PROFILES_KEPT]:
+        if key not in needed:
+            del state.profiles[key]
 
 
 @fold.on(DriftFound)

@@ -16,7 +16,6 @@ from gangline_registry.core.policy.judge import judge
 from gangline_registry.core.state import RegistryPlan
 from gangline_schemas.events.model_requests import ModelPromotionRequested, RollbackRequested
 from gangline_schemas.events.registry import AliasMoved, PromotionBegun, PromotionJudged
-from gangline_schemas.gate_file import Gate
 from gangline_schemas.models import Finding, Verdict
 
 WAIT = timedelta(minutes=10)
@@ -103,11 +102,6 @@ def expire(plan: RegistryPlan) -> None:
             settle(plan, promotion.team, promotion.model)
 
 
-def baseline_of(gate: Gate, pointer: Pointer) -> int:
-    """The version that candidates for this alias are compared with; 0: none."""
-    return pointer.version if gate.baseline == "current" else gate.baseline
-
-
 def _step(plan: RegistryPlan, promotion: Promotion, *, late: bool = False) -> bool:
     """Judge a promotion if its evidence is there; returns whether it was judged."""
     state = plan.state
@@ -122,7 +116,7 @@ def _step(plan: RegistryPlan, promotion: Promotion, *, late: bool = False) -> bo
                 (Finding(subject="baseline", verdict=Verdict.VOID, text=text),))  # fmt: skip
         return True
     candidate = state.versions.get(version_key(team, model, promotion.version))
-    number = baseline_of(gated.gate, pointer)
+    number = comparing.baseline_of(gated.gate, pointer)
     baseline = state.versions.get(version_key(team, model, number))
     assert candidate is not None  # noqa: S101 - versions in promotions are kept
     waits = comparing.missing(gated.gate, candidate, baseline)

@@ -18,7 +18,13 @@ from gangline_schemas.mlflow_registry import (
     VersionAnswer,
     VersionAsked,
 )
-from gangline_schemas.mlflow_workspace import mlflow_run_id, team_of, workspace_of
+from gangline_schemas.mlflow_workspace import (
+    ATTEMPT_TAG,
+    JOB_TAG,
+    mlflow_run_id,
+    team_of,
+    workspace_of,
+)
 
 _TIMEOUT = urllib3.Timeout(connect=5.0, read=60.0)
 """The first request after a start waits until MLflow is loaded."""
@@ -50,8 +56,8 @@ class MlflowRegistry:
             run = mlflow_run_id(checkpoint.job_id)
             source = f"runs:/{run}/checkpoints/{checkpoint.step}"
             tags |= {
-                "gangline.job": checkpoint.job_id,
-                "gangline.attempt": str(checkpoint.attempt),
+                JOB_TAG: checkpoint.job_id,
+                ATTEMPT_TAG: str(checkpoint.attempt),
                 "gangline.step": str(checkpoint.step),
             }
         if one.snapshot is not None:
