@@ -93,8 +93,8 @@ def test_a_promotion_is_asked_with_the_version_that_was_shown() -> None:
     form |= {"override": "true", "reason": "broken suite"}
     client.post("/console/models/promote", data=form, follow_redirects=False)
     assert gateway.asked[-1][2]["override"] == {"person": "ana", "reason": "broken suite"}
-    form["reason"] = " "
-    assert client.post("/console/models/promote", data=form).status_code == 422
+    for wrong in ({"reason": " "}, {"expected": "none"}):
+        assert client.post("/console/models/promote", data={**form, **wrong}).status_code == 422
 
 
 def test_a_rollback_asks_first() -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from gangline import render
-from gangline.commands.scores_file import read_scores
+from gangline.commands.rows_file import read_scores
 from gangline.errors import CliError, ExitCode
 from gangline.render import NONE, Column
 from gangline.session import Session

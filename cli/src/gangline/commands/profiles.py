@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gangline.commands.rows_file import read_rows
 from gangline.errors import CliError, ExitCode
 from gangline.session import Session
 
@@ -93,21 +93,17 @@ def _table(path: Path) -> tuple[dict[str, Sequence[Any]], int]:
     from gangline_registry.core.profiling import is_number
 
     rows: list[dict[str, Any]] = []
-    with path.open(encoding="utf-8", newline="") as file:
-        if path.suffix == ".csv":
-            rows = [{name: value or None for name, value in row.items()}
-                    for row in csv.DictReader(file)]  # fmt: skip
-        else:
-            for number, line in enumerate(file, 1):
-                row = json.loads(line)
-                if not isinstance(row, dict):
-                    raise CliError(f"{path}:{number}: is not an object", code=ExitCode.USAGE)
-                rows.append(row)
+    for number, row in read_rows(path):
+        if not isinstance(row, dict):
+            raise CliError(f"{path}:{number}: is not an object", code=ExitCode.USAGE)
+        rows.append(row)
     if not rows:
         raise CliError(f"{path}: has no rows", code=ExitCode.USAGE)
     columns: dict[str, Sequence[Any]] = {}
     for name in dict.fromkeys(name for row in rows for name in row if name):
         values = [row.get(name) for row in rows]
+        if path.suffix == ".csv":
+            values = [one or None for one in values]
         texts = [one for one in values if one is not None]
         if path.suffix == ".csv" and all(map(is_number, texts)):
             values = [None if one is None else float(one) for one in values]

@@ -74,7 +74,7 @@ async def _promote(view: View) -> Response:
     team, name, alias = (_plain(view.form.get(field)) for field in ("team", "model", "alias"))
     body: dict[str, Any] = {
         "version": _number(view.form.get("version")),
-        "expected": int(view.form.get("expected") or 0),
+        "expected": _number(view.form.get("expected"), or_none=True),
     }
     reason = view.form.get("reason").strip()
     if view.form.get("override") == "true":
@@ -110,7 +110,10 @@ def _plain(text: str) -> str:
     return text
 
 
-def _number(text: str) -> int:
+def _number(text: str, *, or_none: bool = False) -> int:
+    """A version; 0 is none."""
+    if or_none and text in {"", "0"}:
+        return 0
     if not _NUMBER.fullmatch(text):
         raise FormError(422, "name the version by its number")
     return int(text)

@@ -1,4 +1,4 @@
-"""Reads the scores of an evaluation from a file: JSON, JSON lines or CSV."""
+"""Reads tables and the scores of an evaluation from a file: JSON, JSON lines or CSV."""
 
 from __future__ import annotations
 
@@ -14,26 +14,34 @@ from gangline.errors import CliError, ExitCode
 
 def read_scores(path: Path) -> dict[str, float]:
     """Scores by item. Raises CliError that names file and line."""
+    return _scores(path, _object(path) if path.suffix == ".json" else read_rows(path))
+
+
+def read_rows(path: Path) -> Iterable[tuple[int, Any]]:
+    """The rows of a .csv file, or the values of JSON lines, each with its line.
+
+    Raises CliError that names file and line.
+    """
+    text = _text(path)
+    if path.suffix == ".csv":
+        return enumerate(csv.DictReader(io.StringIO(text)), 2)
+    return _lines(path, text)
+
+
+def _text(path: Path) -> str:
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except OSError as error:
         raise CliError(f"cannot read {path}: {error.strerror}", code=ExitCode.USAGE) from None
     except UnicodeDecodeError:
         raise CliError(f"{path} is not text in UTF-8", code=ExitCode.USAGE) from None
-    if path.suffix == ".csv":
-        reader = csv.DictReader(io.StringIO(text))
-        return _scores(path, ((number + 2, row) for number, row in enumerate(reader)))
-    if path.suffix == ".json":
-        return _object(path, text)
-    return _scores(path, _lines(path, text))
 
 
-def _object(path: Path, text: str) -> dict[str, float]:
-    found = _parsed(path, 1, text)
+def _object(path: Path) -> Iterable[tuple[int, Any]]:
+    found = _parsed(path, 1, _text(path))
     if not isinstance(found, dict):
         raise CliError(f"{path}: must be an object of items and scores", code=ExitCode.USAGE)
-    rows = ((1, {"id": name, "score": value}) for name, value in found.items())
-    return _scores(path, rows)
+    return ((1, {"id": name, "score": value}) for name, value in found.items())
 
 
 def _lines(path: Path, text: str) -> Iterable[tuple[int, Any]]:
