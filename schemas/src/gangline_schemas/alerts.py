@@ -13,6 +13,8 @@ from gangline_schemas.limits import Few, Message, Score
 
 CLUSTER = "cluster"
 """The subject of alerts about the whole cluster, which have no team."""
+AlertSubject = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._@-]{0,191}$")]
+"""A job's id, `cluster`, or MODEL@ALIAS."""
 MAX_RECEIVERS = 1000
 """Receivers of one installation."""
 
@@ -28,6 +30,8 @@ class AlertRule(StrEnum):
     FAILED_JOBS = "failed-jobs"
     DATA_LOADING = "data-loading"
     GPU_ACTIVITY = "gpu-activity"
+    DATA_DRIFT = "data-drift"
+    DATA_AGE = "data-age"
 
 
 class Severity(StrEnum):
@@ -57,8 +61,8 @@ class AlertText(Model):
     number: Few = Field(description="Unique in one installation; counts up.")
     rule: AlertRule
     level: Level = Field(default="", description="Of the rule; empty: the rule itself.")
-    subject: Identifier = Field(description="A job's id, or `cluster`.")
-    team: Team = Field(default="", description="The job's team; empty: the whole cluster.")
+    subject: AlertSubject = Field(description="A job's id, `cluster`, or MODEL@ALIAS.")
+    team: Team = Field(default="", description="Of the job or model; empty: the whole cluster.")
     severity: Severity
     value: Score = Field(description="In the unit of the threshold.")
     threshold: Score
@@ -84,7 +88,9 @@ class SilenceScope(Model):
 
     rule: AlertRule | None = None
     team: Identifier | None = None
-    subject: Identifier | None = Field(default=None, description="A job's id, or `cluster`.")
+    subject: AlertSubject | None = Field(
+        default=None, description="A job's id, `cluster`, or MODEL@ALIAS."
+    )
 
     def covers(self, rule: AlertRule, subject: str, team: str) -> bool:
         """Whether an alert is covered."""

@@ -156,6 +156,10 @@ class Override(Model):
 MoveKind = Literal["gate", "rollback", "override"]
 
 
+COLUMNS_SHOWN = 20
+"""So many of the columns that moved are listed."""
+
+
 class ColumnDrift(Model):
     """How far the values of one column moved. Each is a size of an effect, not a p-value."""
 

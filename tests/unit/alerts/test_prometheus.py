@@ -15,6 +15,7 @@ from gangline_alerts.core.policy.rules import QueueWait, Rules
 from gangline_alerts.service.measuring import MeasuredDecider
 from gangline_alerts.service.prometheus import rules_file
 from gangline_schemas.alerts import AlertRule
+from gangline_schemas.events.registry import DataAged, DriftFound
 from gangline_service.telemetry import start
 from support.builders.alerts import AlertsRun
 
@@ -105,6 +106,12 @@ def test_a_level_about_other_jobs_has_gauges_of_its_own() -> None:
     assert waits["all"] == waits[None] + 100
 
 
+OF_DATA = {
+    "team": "nlp", "model": "m", "alias": "champion", "version": 1,
+    "snapshot": f"news@xxh3-{0:032x}",
+}  # fmt: skip
+
+
 def test_each_rule_reads_gauges_that_the_service_shows() -> None:
     telemetry = start("alerts", "test")
     decider = MeasuredDecider()
@@ -123,6 +130,9 @@ def test_each_rule_reads_gauges_that_the_service_shows() -> None:
     for job_id in ("a", "large"):
         run.progress(job_id, 0.1, mfu=0.4)
     run.beat("n1", 90)
+    drift = {"found": 1, "columns": [{"column": "length", "kind": "text"}]}
+    run.feed(DriftFound.model_validate({**OF_DATA, **drift, "baseline": f"news@xxh3-{1:032x}"}))
+    run.feed(DataAged.model_validate({**OF_DATA, "made_at": run.now, "limit_days": 1}))
     run.tick(1)
     text = generate_latest(telemetry.registry).decode()
     shown = set(re.findall(r"^(gangline_[a-z_]+)\{?", text, re.MULTILINE))

@@ -36,6 +36,7 @@ def test_without_a_file_all_rules_have_their_defaults() -> None:
     assert {row.rule for row in rows if row.about == "cluster"} == {
         "cluster-utilization", "failed-saves", "node-failures", "failed-jobs",
     }  # fmt: skip
+    assert {row.rule for row in rows if row.about == "model"} == {"data-drift", "data-age"}
 
 
 def test_a_team_has_a_form_of_its_own(tmp_path: Path) -> None:

@@ -40,16 +40,22 @@ def silence(
     ] = None,
     *,
     rule: Annotated[str | None, typer.Option(help="Alerts of this rule.")] = None,
-    team: Annotated[str | None, typer.Option(help="Alerts of this team's jobs.")] = None,
+    team: Annotated[str | None, typer.Option(help="Alerts of this team's jobs and models.")] = None,
     job: Annotated[str | None, typer.Option(help="Alerts of this job.")] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="MODEL@ALIAS", help="Alerts about its data.")
+    ] = None,
     hours: Annotated[float, typer.Option(min=0, help="How long, in hours.")] = 4.0,
     comment: Annotated[str, typer.Option(help="The reason, shown to others.")] = "",
 ) -> None:
     """Send no notifications of an alert, or of all alerts that match the options."""
-    if number is None and rule is None and team is None and job is None:
-        raise CliError("which alerts?", "give a number, --rule, --team or --job", ExitCode.USAGE)
+    if number is None and rule is None and team is None and job is None and model is None:
+        hint = "give a number, --rule, --team, --job or --model"
+        raise CliError("which alerts?", hint, ExitCode.USAGE)
+    if job is not None and model is not None:
+        raise CliError("--job and --model: an alert is about one of them", "", ExitCode.USAGE)
     begun = session.client.silence(
-        number, rule=rule, team=team, subject=job, hours=hours, comment=comment
+        number, rule=rule, team=team, subject=job or model, hours=hours, comment=comment
     )
     text = f"silence {begun.number} holds until {begun.until:%Y-%m-%d %H:%M} UTC: {_scope(begun)}"
     session.out.show(begun, render.wrap(text))

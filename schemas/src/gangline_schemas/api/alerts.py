@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, JsonValue
 
-from gangline_schemas.alerts import AlertRule, Cause, Severity
+from gangline_schemas.alerts import AlertRule, AlertSubject, Cause, Severity
 from gangline_schemas.api.base import OPEN_WORD, Answer, Body
 from gangline_schemas.base import Identifier
 from gangline_schemas.limits import Few, Label
@@ -21,8 +21,8 @@ class Alert(Answer):
     number: int
     rule: Annotated[AlertRule, OPEN_WORD]
     level: str = Field(default="", description="A further threshold of the rule; mostly empty.")
-    subject: str = Field(description="A job's id, or `cluster`.")
-    team: str = Field(description="The job's team; empty: the whole cluster.")
+    subject: str = Field(description="A job's id, `cluster`, or MODEL@ALIAS.")
+    team: str = Field(description="Of the job or model; empty: the whole cluster.")
     severity: Annotated[Severity, OPEN_WORD]
     value: float = Field(description="As it was raised, in the unit of the threshold.")
     threshold: float
@@ -54,7 +54,7 @@ class RuleRow(Answer):
     rule: Annotated[AlertRule, OPEN_WORD]
     level: str = Field(default="", description="A further threshold of the rule.")
     team: str = Field(description="Empty: for all teams that have no form of their own.")
-    about: Annotated[Literal["job", "cluster"], OPEN_WORD]
+    about: Annotated[Literal["job", "cluster", "model"], OPEN_WORD]
     description: str
     enabled: bool
     severity: Annotated[Severity, OPEN_WORD]
@@ -74,7 +74,9 @@ class SilenceBody(Body):
     alert: Few | None = Field(default=None, description="The alert's rule, team and subject.")
     rule: AlertRule | None = None
     team: Identifier | None = Field(default=None, description="Required, unless an admin asks.")
-    subject: Identifier | None = Field(default=None, description="A job's id, or `cluster`.")
+    subject: AlertSubject | None = Field(
+        default=None, description="A job's id, `cluster`, or MODEL@ALIAS."
+    )
     hours: float = Field(default=4, gt=0, le=24 * 365)
     comment: Label = ""
 

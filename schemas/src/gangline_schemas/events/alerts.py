@@ -9,12 +9,14 @@ from pydantic import Field
 from gangline_schemas.alerts import (
     MAX_RECEIVERS,
     AlertRule,
+    AlertSubject,
     AlertText,
     JobText,
     Level,
     SilenceScope,
 )
 from gangline_schemas.base import Event, Identifier, Model, Team, Timestamp
+from gangline_schemas.data_use import SnapshotName
 from gangline_schemas.job import JobState, Notification
 from gangline_schemas.limits import (
     GPUS_PER_NODE,
@@ -26,6 +28,7 @@ from gangline_schemas.limits import (
     GpuIndex,
     Label,
     Message,
+    Name,
     Offset,
     Priority,
     RequestCeId,
@@ -34,6 +37,7 @@ from gangline_schemas.limits import (
     Seconds,
     User,
 )
+from gangline_schemas.models import COLUMNS_SHOWN, AliasName, ModelName, Version
 
 ALERTS_SHOWN = 50
 """A notification lists at most so many alerts, and counts the others."""
@@ -142,6 +146,39 @@ class SavesCounted(Event):
     counted: tuple[PartitionOffset, ...] = Field(max_length=1024)
 
 
+class _OfAlias(Event):
+    team: Identifier
+    model: ModelName
+    alias: AliasName
+
+
+class ModelDataNoted(_OfAlias):
+    """The newest data of one data set against those that a champion was trained on."""
+
+    type: ClassVar[str] = "alert.model.data.noted"
+    version: Version
+    baseline: SnapshotName = Field(description="The snapshot that the version was trained on.")
+    snapshot: SnapshotName
+    found: Count = Field(description="Columns that moved; 0: none, so an alert is over.")
+    columns: tuple[Name, ...] = Field(default=(), max_length=COLUMNS_SHOWN)
+
+
+class ModelAgeNoted(_OfAlias):
+    """The data of a champion are older than its gate allows."""
+
+    type: ClassVar[str] = "alert.model.age.noted"
+    version: Version
+    snapshot: SnapshotName
+    made_at: Timestamp
+    limit_days: float = Field(gt=0, le=36_500)
+
+
+class ModelDataForgotten(_OfAlias):
+    """The alias points to another version, or has no gate any more."""
+
+    type: ClassVar[str] = "alert.model.data.forgotten"
+
+
 class WatchNoted(Event):
     """The rules are watched. `away_since`: they were not, from then until now."""
 
@@ -164,7 +201,7 @@ class AlertResolved(Event):
     number: Few
     rule: AlertRule
     level: Level = ""
-    subject: Identifier
+    subject: AlertSubject
     team: Team = ""
     reason: Literal["recovered", "ended", "off"] = Field(
         description="off: the rule was switched off."
@@ -180,7 +217,7 @@ class AlertUnsilenced(Event):
     number: Few
     rule: AlertRule
     level: Level = ""
-    subject: Identifier
+    subject: AlertSubject
     team: Team = ""
     targets: Targets = ()
 

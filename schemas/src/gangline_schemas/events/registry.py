@@ -20,6 +20,7 @@ from gangline_schemas.limits import (
     User,
 )
 from gangline_schemas.models import (
+    COLUMNS_SHOWN,
     AliasName,
     CheckpointOf,
     ColumnDrift,
@@ -40,7 +41,6 @@ from gangline_schemas.models import (
 
 FINDINGS = 200
 """Conditions of one gate: its suites, its serving limits and its approvals."""
-COLUMNS_SHOWN = 20
 
 
 class Answering(Event):

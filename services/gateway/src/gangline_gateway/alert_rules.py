@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from pydantic import ValidationError
 
+from gangline_alerts.core.policy import of_models
 from gangline_alerts.core.policy.rules import Rule, Rules, TeamRules, by_rule
 from gangline_gateway.problems import unavailable
 from gangline_schemas.alerts import AlertRule
 from gangline_schemas.api.alerts import RuleRow, Threshold
 from gangline_service.config_file import ConfigFileError, read_config_file
 
-_OF_JOBS = frozenset(TeamRules.model_fields)
+_OF_TEAMS = frozenset(TeamRules.model_fields)
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ def _row(name: AlertRule, rule: Rule, team: str) -> RuleRow:
     return RuleRow(
         rule=name,
         team=team,
-        about="job" if name.value.replace("-", "_") in _OF_JOBS else "cluster",
+        about=_about(name),
         description=(type(rule).__doc__ or "").strip(),
         enabled=rule.enabled,
         severity=rule.severity,
@@ -71,6 +73,12 @@ def _row(name: AlertRule, rule: Rule, team: str) -> RuleRow:
             for key, of in fields.items()
         ],
     )
+
+
+def _about(name: AlertRule) -> Literal["job", "cluster", "model"]:
+    if name in of_models.RULES:
+        return "model"
+    return "job" if name.value.replace("-", "_") in _OF_TEAMS else "cluster"
 
 
 _COMMON = frozenset(Rule.model_fields)

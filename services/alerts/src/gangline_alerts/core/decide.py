@@ -3,6 +3,7 @@
 - gangline.scheduling, gangline.faults: facts about jobs, GPUs and nodes (facts.py). A new state of
   a job notifies those that its spec names.
 - gangline.checkpoints: saves are counted, once a minute at most.
+- gangline.registry: the data of champions (models.py).
 - gangline.progress, gangline.heartbeats: measurements, noted in the soft state (measured.py).
 - gangline.admin: silences (silencing.py).
 - Ticks judge the rules: an alert is raised once and resolved once (judging.py). Its receivers are
@@ -15,7 +16,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from gangline_alerts.core import facts, invariants, judging, measured, notifying, silencing
+from gangline_alerts.core import (
+    facts,
+    invariants,
+    judging,
+    measured,
+    models,
+    notifying,
+    silencing,
+)
 from gangline_alerts.core.model import Watch
 from gangline_alerts.core.policy.routes import Receivers
 from gangline_alerts.core.policy.rules import Rules
@@ -49,7 +58,7 @@ class AlertDecider(BaseDecider[AlertState, Watch]):
     name: str = "alerts"
     log: Topic = Topic.ALERTS
     inputs: tuple[Topic, ...] = (
-        Topic.SCHEDULING, Topic.FAULTS, Topic.CHECKPOINTS, Topic.ADMIN,
+        Topic.SCHEDULING, Topic.FAULTS, Topic.CHECKPOINTS, Topic.ADMIN, Topic.REGISTRY,
     )  # fmt: skip
     signals: tuple[Topic, ...] = (Topic.PROGRESS, Topic.HEARTBEATS)
     fold: Fold[AlertState] = fold
@@ -78,6 +87,7 @@ class AlertDecider(BaseDecider[AlertState, Watch]):
                     silencing.take(plan, envelope, self.receivers)
                 else:
                     facts.take(plan, envelope.data, envelope.time, self.receivers)
+                    models.take(plan, envelope.data)
             case _:
                 pass
         return plan.decisions

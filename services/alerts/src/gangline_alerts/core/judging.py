@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from gangline_alerts.core.model import Alert, Finding, Watch
-from gangline_alerts.core.policy import counted, of_runs
+from gangline_alerts.core.policy import counted, of_models, of_runs
 from gangline_alerts.core.policy.routes import Receivers
 from gangline_alerts.core.policy.rules import MeasuredRule, Rules
 from gangline_alerts.core.policy.timing import Timing
@@ -46,7 +46,8 @@ def judge(plan: AlertPlan, rules: Rules, timing: Timing, receivers: Receivers) -
     findings = [
         replace(finding, level=level)
         for level, own in rules.levels().items()
-        for finding in counted.findings(plan.state, own, plan.now)
+        for of_state in (counted.findings, of_models.findings)
+        for finding in of_state(plan.state, own, plan.now)
     ]
     found = {one.key: one for one in (*findings, *plan.soft.findings)}
     away = plan.soft.scheduler_away is not None
@@ -83,13 +84,13 @@ def _for(soft: Watch, since: datetime | None, for_s: float) -> bool:
 def _over(plan: AlertPlan, alert: Alert, finding: Finding | None, rules: Rules) -> Reason | None:
     """Why an alert is over; None: it is not, or nothing is known of it."""
     name, own = alert.text.rule, rules.levels().get(alert.text.level)
-    if own is None:
-        return "off"
-    rule = own.of_team(alert.text.team).of(name)
-    if not rule.enabled:
+    rule = None if own is None else own.of_team(alert.text.team).of(name)
+    if own is None or rule is None or not rule.enabled:
         return "off"
     job = plan.state.jobs.get(alert.text.subject)
-    if name in counted.RULES:
+    if finding is not None and finding.since is not None and alert.text.raised_at < finding.since:
+        return "ended"  # it is about other data, and raised again
+    if name in {*counted.RULES, *of_models.RULES}:
         return _over_by_count(finding, known=job is not None)
     if job is None or not of_runs.watches(name, own, job):
         return "ended"

@@ -13,7 +13,9 @@ from gangline_schemas.events.checkpoints import CheckpointAbandoned, CheckpointC
 from gangline_schemas.events.heartbeats import WorkerHeartbeat
 from gangline_schemas.events.progress import RunProgress
 
-_LOGS = (Topic.SCHEDULING.value, Topic.FAULTS.value, Topic.CHECKPOINTS.value)
+_LOGS = (
+    Topic.SCHEDULING.value, Topic.FAULTS.value, Topic.CHECKPOINTS.value, Topic.REGISTRY.value,
+)  # fmt: skip
 LATE_S = 30.0
 
 

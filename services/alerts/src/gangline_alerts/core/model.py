@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
@@ -55,6 +56,39 @@ class Span:
 
     since: datetime
     until: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class DataNews:
+    """The newest snapshot of a data set, and the columns that moved; the first ones by name."""
+
+    snapshot: str
+    baseline: str
+    version: int
+    found: int
+    columns: tuple[str, ...]
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Aged:
+    """The data of a champion, which are older than its gate allows."""
+
+    snapshot: str
+    version: int
+    made_at: datetime
+    limit_days: float
+
+
+@dataclass(frozen=True, slots=True)
+class ModelData:
+    """The data behind a protected alias of which something was found. `news`: by data set."""
+
+    team: str
+    model: str
+    alias: str
+    news: Mapping[str, DataNews] = field(default_factory=dict)
+    aged: Aged | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +178,10 @@ class Undelivered:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The value of one level of a rule for one subject, and whether its condition holds."""
+    """The value of one level of a rule for one subject, and whether its condition holds.
+
+    `since`: an alert that was raised earlier is about something else, and over.
+    """
 
     rule: AlertRule
     subject: str
@@ -156,6 +193,7 @@ class Finding:
     message: str
     cause: Cause | None = None
     level: str = ""
+    since: datetime | None = None
 
     @property
     def key(self) -> str:

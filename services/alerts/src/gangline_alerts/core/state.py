@@ -13,6 +13,7 @@ from gangline_alerts.core.model import (
     Delivery,
     Group,
     Job,
+    ModelData,
     Sent,
     Silence,
     Span,
@@ -67,6 +68,7 @@ class AlertState:
     - `jobs`: those that have not ended. `nodes`: the GPUs that each node offers.
       `drained`: the GPUs it offers again once it is uncordoned.
     - `totals`: GPUs "held" by gangs and "offered" by nodes; `usage`: both by minute.
+    - `models`: the data of protected aliases, by team/model/alias.
     - `hours`: counts by hour. `counted`: saves are counted up to these offsets by partition.
     - `away`: when this service was away. `watched_at`: when it last noted that it watches.
     - `alerts`: those that hold, by rule and subject. `resolved`: the newest others, by number.
@@ -80,6 +82,7 @@ class AlertState:
     jobs: dict[str, Job] = field(default_factory=dict)
     nodes: dict[str, int] = field(default_factory=dict)
     drained: dict[str, int] = field(default_factory=dict)
+    models: dict[str, ModelData] = field(default_factory=dict)
     totals: dict[str, int] = field(default_factory=dict)
     usage: dict[int, Usage] = field(default_factory=dict)
     hours: dict[int, Counts] = field(default_factory=dict)

@@ -33,6 +33,10 @@ _SUMMARIES: dict[AlertRule, str] = {
     "of its time, and waits for data in the rest",
     AlertRule.GPU_ACTIVITY: "the GPUs of job {{ $labels.job }} are "
     "{{ $value | humanizePercentage }} busy",
+    AlertRule.DATA_DRIFT: "{{ $value }} columns of newer data differ from those of model "
+    "{{ $labels.model }}",
+    AlertRule.DATA_AGE: "the data of model {{ $labels.model }} are {{ $value }} days older than "
+    "its gate allows",
 }
 
 
@@ -85,7 +89,9 @@ def _rule(
     }
 
 
-def _condition(name: AlertRule, rules: Rules, series: str) -> tuple[str, float]:
+def _condition(  # noqa: PLR0911 - one for each rule
+    name: AlertRule, rules: Rules, series: str
+) -> tuple[str, float]:
     """The expression, and how many seconds it must hold."""
     rule = rules.of(name)
     if isinstance(rule, MeasuredRule):
@@ -100,6 +106,11 @@ def _condition(name: AlertRule, rules: Rules, series: str) -> tuple[str, float]:
             return f"{share} < {use.below:g} and {offered} >= {use.gpus_at_least}", use.for_s
         case AlertRule.QUEUE_WAIT:
             return f"{_metric('gangline.queue.wait')}{series} > {wait.above_s:g}", 0
+        case AlertRule.DATA_DRIFT:
+            return f"{_metric('gangline.model.data.drift')}{series} > {rules.data_drift.above}", 0
+        case AlertRule.DATA_AGE:
+            overdue = _metric("gangline.model.data.overdue")
+            return f"{overdue}{series} > {rules.data_age.over_days:g}", 0
         case AlertRule.FAILED_SAVES:
             return _share("gangline.day.saves", saves.above, saves.at_least), 0
         case AlertRule.FAILED_JOBS:

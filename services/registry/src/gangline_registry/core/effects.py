@@ -22,7 +22,6 @@ from gangline_registry.core.model import (
 )
 from gangline_registry.core.state import RegistryPlan, RegistryState, needed_versions
 from gangline_schemas.events.registry import (
-    COLUMNS_SHOWN,
     AliasesProjected,
     AliasRepaired,
     DriftAbsent,
@@ -33,7 +32,7 @@ from gangline_schemas.events.registry import (
     VersionRefused,
     VersionRegistered,
 )
-from gangline_schemas.models import SuiteComparison
+from gangline_schemas.models import COLUMNS_SHOWN, SuiteComparison
 
 LOOK_AGAIN = timedelta(seconds=30)
 """MLflow's table is looked at so often, in case that it was changed."""

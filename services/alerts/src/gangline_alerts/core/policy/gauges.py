@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from gangline_alerts.core.model import Watch
+from gangline_alerts.core.policy import of_models
 from gangline_alerts.core.policy.counted import watched_s
 from gangline_alerts.core.policy.rules import Rules
 from gangline_alerts.core.state import AlertState, total
@@ -26,6 +27,9 @@ GAUGES: Mapping[str, str] = {
     "gangline.day.saves": "Saves of the last 24 hours, by outcome",
     "gangline.day.jobs": "Jobs that ended in the last 24 hours, by outcome",
     "gangline.day.node.failures": "Nodes that failed in the last 24 hours",
+    "gangline.model.data.drift": "Columns of newer data that moved, by team and model@alias",
+    "gangline.model.data.overdue": "Days beyond the age that a gate allows, by team and "
+    "model@alias",
     OF_RUNS[AlertRule.LOW_MFU]: "MFU of large jobs (0 to 1), by team and job",
     OF_RUNS[AlertRule.DATA_LOADING]: "Share of time without waiting for data, by team and job",
     OF_RUNS[AlertRule.GPU_ACTIVITY]: "Mean activity of a gang's GPUs (0 to 1), by team and job",
@@ -63,12 +67,23 @@ def gauges(state: AlertState, soft: Watch, rules: Rules, now: datetime) -> Itera
     ):
         yield Gauge("gangline.day.jobs", count, {"outcome": outcome})
     yield Gauge("gangline.day.node.failures", counts.node_failures, {})
+    yield from _models(state, now)
     for finding in soft.findings:
         name, level, team = finding.rule, finding.level, finding.team
         if level and not rules.has_own_jobs(name, level, team):
             continue  # the same value
         labels = {"team": team, "job": finding.subject, **_of_level(level)}
         yield Gauge(OF_RUNS[name], finding.value, labels)
+
+
+def _models(state: AlertState, now: datetime) -> Iterator[Gauge]:
+    for held in state.models.values():
+        labels = {"team": held.team, "model": of_models.subject_of(held)}
+        if held.news:
+            yield Gauge("gangline.model.data.drift", of_models.moved(held), labels)
+        if held.aged is not None:
+            over = of_models.overdue_days(held.aged, now)
+            yield Gauge("gangline.model.data.overdue", over, labels)
 
 
 def _waits(state: AlertState, rules: Rules, level: str, now: datetime) -> Iterator[Gauge]:

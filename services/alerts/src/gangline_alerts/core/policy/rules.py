@@ -116,6 +116,20 @@ class GpuActivity(MeasuredRule):
     below: Share = Field(default=0.8, description="The mean activity of the gang's GPUs.")
 
 
+class DataDrift(Rule):
+    """Newer data differ from those that a champion was trained on."""
+
+    above: Few = Field(default=0, description="Columns that moved, by the limits of the gate.")
+
+
+class DataAge(Rule):
+    """The data of a champion are older than its gate allows."""
+
+    over_days: Annotated[float, Field(ge=0, le=36_500)] = Field(
+        default=0, description="Days beyond the gate's `max_age_days`."
+    )
+
+
 _CHOOSES_JOBS = {AlertRule.QUEUE_WAIT: "priority_below", AlertRule.LOW_MFU: "gpus_at_least"}
 """The fields that say which jobs a rule is about."""
 
@@ -132,12 +146,17 @@ def by_rule(value: Any) -> Any:
 
 
 class TeamRules(Model):
-    """Rules about the jobs of one team. A field that is left out is that of the general rule."""
+    """Rules about the jobs and models of one team.
+
+    A field that is left out is that of the general rule.
+    """
 
     queue_wait: QueueWait | None = None
     low_mfu: LargeJobMfu | None = None
     data_loading: DataLoading | None = None
     gpu_activity: GpuActivity | None = None
+    data_drift: DataDrift | None = None
+    data_age: DataAge | None = None
 
     def given(self) -> dict[str, Rule]:
         """The rules that are here, by field."""
@@ -156,6 +175,8 @@ class Rules(Model):
     failed_jobs: FailedJobs = FailedJobs()
     data_loading: DataLoading = DataLoading()
     gpu_activity: GpuActivity = GpuActivity()
+    data_drift: DataDrift = DataDrift()
+    data_age: DataAge = DataAge()
     teams: dict[Identifier, Annotated[TeamRules, BeforeValidator(by_rule)]] = Field(
         default_factory=dict, max_length=1000
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from typing import Any
+from urllib.parse import quote
 
 from starlette.responses import Response
 
@@ -52,6 +53,7 @@ async def _alerts(view: View) -> Response:
         done=_done(view.query("done")),
         scope=scope,
         measured=measured,
+        place=place,
     )
 
 
@@ -122,10 +124,21 @@ def scope(silence: Silence) -> str:
     return ", ".join(filter(None, parts)) or "all alerts"
 
 
+def place(alert: Alert) -> str:
+    """The address of the page of a job or model."""
+    if alert.rule in {AlertRule.DATA_DRIFT, AlertRule.DATA_AGE}:
+        return f"/models/{quote(alert.subject.rpartition('@')[0])}?team={alert.team}"
+    return f"/jobs/{alert.subject}"
+
+
 def measured(alert: Alert) -> str:
     """The value against its threshold, in the rule's unit."""
     if alert.rule == AlertRule.QUEUE_WAIT:
         return f"{duration(alert.value)}, above {duration(alert.threshold)}"
+    if alert.rule == AlertRule.DATA_DRIFT:
+        return f"{number(alert.value)} columns, above {number(alert.threshold)}"
+    if alert.rule == AlertRule.DATA_AGE:
+        return f"{alert.value:.1f} days, above {alert.threshold:g}"
     if alert.rule == AlertRule.NODE_FAILURES:
         return f"{number(alert.value)} nodes, above {number(alert.threshold)}"
     side = "below" if alert.rule in _BELOW else "above"
