@@ -92,6 +92,8 @@ soak: $(STAMP) ## thousands of simulated clusters, millions of scheduling decisi
 	@PYTHONPATH=tests $(BIN)/python -m gangsim --seeds 10000
 	@GANGLINE_SIMULATED_SEEDS=1000 $(PYTEST) -q -n auto --timeout 0 \
 	  tests/simulation/test_snapshots.py tests/simulation/test_incremental.py
+	@GANGLINE_UPGRADE_ORDERS=500 GANGLINE_UPGRADE_SEED=$$(date +%s) $(PYTEST) -q -n auto --timeout 0 \
+	  tests/simulation/test_rolling_upgrade.py tests/simulation/test_older_agents.py
 	@GANGLINE_EXTREMES=500 GANGLINE_EXTREMES_SEED=$$(date +%s) $(PYTEST) -q -n auto tests/extremes --timeout 0
 	@$(PYTEST) -q -n auto --dist loadfile -m nightly --timeout 0 tests
 	@GANGLINE_MLFLOW_KILLS=20 $(PYTEST) -q -n 0 --timeout 0 tests/integration/test_mlflow_jobs.py -k killed

@@ -20,6 +20,8 @@ pytest_plugins = [
     "support.fixtures.browser",
 ]
 
+gc.disable()  # a third of the time of collecting would go into searches that find nothing
+
 settings.register_profile("gangline", deadline=None)  # a slow machine breaks no property
 settings.load_profile("gangline")
 
@@ -55,8 +57,9 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def pytest_collection_finish() -> None:
-    """What was imported and collected stays until the end: no collection looks at it again."""
+    """What was imported and collected stays until the end: no search for garbage looks at it."""
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="module", autouse=True)

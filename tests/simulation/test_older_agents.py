@@ -41,7 +41,6 @@ from simulation.test_rolling_upgrade import (
     THIS,
     NextScheduler,
     World,
-    ordered,
 )
 
 OLDER = "0.0.2"
@@ -157,7 +156,7 @@ def test_an_allocation_has_what_an_older_agent_reads() -> None:
     assert OlderGangAllocated.model_fields.keys() < GangAllocated.model_fields.keys()
 
 
-@pytest.mark.parametrize("order", [ordered(order) for order in ORDERS])
+@pytest.mark.parametrize("order", ORDERS, ids=",".join)
 def test_jobs_run_on_older_agents_whatever_is_upgraded_first(order: tuple[str, ...]) -> None:
     world = OlderAgents()
     world.upgrade_others()
