@@ -109,11 +109,12 @@ load: $(STAMP) ## 10,000 malformed requests and 1,000 slow connections to each s
 	@GANGLINE_FUZZ_REQUESTS=14500 GANGLINE_FUZZ_SEED=$$(date +%s) GANGLINE_SLOW_CLIENTS=1000 \
 	  $(PYTEST) -q -n 0 --timeout 0 tests/integration/test_fuzzed_requests.py tests/integration/test_slow_clients.py
 
-chaos: $(STAMP) ## inject every fault into jobs that train; 100 kills and 100 cuts of one job; 100 kills of tracking
+chaos: $(STAMP) ## inject every fault into jobs that train; 100 kills and 100 cuts of one job; 100 kills of tracking, 100 during a study
 	@PYTHONPATH=tests $(BIN)/python -m chaos
 	@PYTHONPATH=tests $(BIN)/python -m chaos --kills 100
 	@PYTHONPATH=tests $(BIN)/python -m chaos --cuts 100
 	@PYTHONPATH=tests $(BIN)/python -m chaos --tracking 20
+	@PYTHONPATH=tests $(BIN)/python -m chaos --study 100
 
 bench: $(STAMP) ## measure, print a table and JSON
 	@$(BIN)/python tests/bench/run.py

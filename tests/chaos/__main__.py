@@ -1,6 +1,7 @@
 """`PYTHONPATH=tests python -m chaos`: the fault matrix, or one fault done many times.
 
-Many times: to one job (`--kills`, `--cuts`), or to the processes of tracking (`--tracking`).
+Many times: to one job (`--kills`, `--cuts`), to the processes of tracking (`--tracking`), or to
+those that a study passes (`--study`).
 
 Exit codes: 0 every cell ended as it must, 1 one did not, 2 usage.
 """
@@ -27,6 +28,7 @@ from chaos.fault import Fault, Place
 from chaos.matrix import Matrix, Outcome
 from chaos.often import cut_often, kill_often
 from chaos.places import BreakablePlatform, apart, joined, on_one_machine
+from chaos.studies import kill_during_study
 from chaos.tracking import COLUMNS as KILL_COLUMNS
 from chaos.tracking import kill_each
 from gangline.local.stop_signals import stop_signals_interrupt
@@ -64,6 +66,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--cuts", type=int, default=0, help="cut off its node so often instead")
     parser.add_argument(
         "--tracking", type=int, default=0, help="kill each process of tracking so often instead"
+    )
+    parser.add_argument(
+        "--study", type=int, default=0, help="so many kills during a study of twice as many trials"
     )
     parser.add_argument("--json", type=Path, help="write the outcomes there")
     return parser.parse_args(arguments)
@@ -138,6 +143,17 @@ def tracking_kills(options: argparse.Namespace) -> int:
     return int(any(found.wrong for found in total.values()))
 
 
+def study_kills(options: argparse.Namespace) -> int:
+    """Kill the processes that a study passes; gives the exit code."""
+    with watched(on_one_machine) as (platform, watch):
+        found = kill_during_study(platform, watch, options.study, options.seed, tell)
+    for row in found.rows():
+        tell(row)
+    if options.json is not None:
+        options.json.write_text(json.dumps(asdict(found), indent=1))
+    return int(found.wrong)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what was asked for; gives the exit code."""
     options = parse(arguments)
@@ -154,6 +170,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0 if came_up >= options.cuts else 1
     if options.tracking:
         return tracking_kills(options)
+    if options.study:
+        return study_kills(options)
     outcomes = matrix(chosen(options))
     wrong = [outcome for outcome in outcomes if outcome.problem]
     tell(f"{len(outcomes)} cells, {len(wrong)} not as they must be")

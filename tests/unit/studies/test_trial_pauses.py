@@ -109,3 +109,32 @@ def test_a_promotion_that_the_scheduler_cannot_begin_yet_is_made_again() -> None
     assert run.events(TrialJobRequested)[-1].job_id == "s-t0-3"  # type: ignore[attr-defined]
     allocated(run, "s-t0-3")
     assert run.state.trials["s", 0].phase is Phase.RUNNING
+
+
+def test_a_paused_trial_that_ends_well_all_the_same_has_its_last_value() -> None:
+    """Its job was over before the study could ask it to stop."""
+    run = begun(stopping=ASHA, limits=LIMITS, sampler="random")
+    allocated(run)
+    reported(run, 10, 3.0)
+    reported(run, 50, 2.0)
+    reported(run, 90, 1.0)
+    exited(run)
+    ended(run, JobState.SUCCEEDED)
+    assert kinds(run, TrialPaused) == [0]
+    assert only(run, TrialCompleted).values == {"loss": 1.0}
+    assert run.state.rungs["s", 0, 1] == ((2.0, 0),)
+    assert run.state.paused == {}
+
+
+def test_a_trial_that_pauses_again_has_its_value_at_that_rung() -> None:
+    run = begun(stopping=ASHA, limits=LIMITS, sampler="random")
+    allocated(run)
+    reported(run, 10, 2.0)
+    reported(run, 20, 9.0)
+    pauses(run, "s-t0", 25, 9.5, saved=True)
+    answer(run, "random")
+    pauses(run, "s-t1", 10, 3.0, saved=True)
+    ended(run, JobState.FAILED, "s-t0-2", "run s-t0 has no committed checkpoint")
+    assert kinds(run, TrialPaused) == [0, 1, 0]
+    assert kinds(run, TrialPromoted) == [0, 0]
+    assert [*run.state.paused.values()] == [((3.0, 1),)]

@@ -337,20 +337,23 @@ def _continue(state: StudyState, event: Any) -> None:
     """A trial is not paused any more, if it was."""
     rung = state.trials[event.study_id, event.number].paused_rung
     if rung is not None:
-        key, ranked = (event.study_id, rung), _ranked(state, event)
-        held = state.paused[key]
-        place = bisect_left(held, ranked)
-        state.paused[key] = held[:place] + held[place + 1 :]
+        key = (event.study_id, rung)
+        state.paused[key] = tuple(each for each in state.paused[key] if each[1] != event.number)
         if not state.paused[key]:
             del state.paused[key]
         _set(state, event, paused_rung=None)
 
 
-def _ranked(state: StudyState, event: Any) -> Ranked:
-    """The last value of a trial."""
-    value = state.trials[event.study_id, event.number].curve[-1][1]
+def _ranked(state: StudyState, event: TrialPaused) -> Ranked:
+    """The value of a trial at the rung where it pauses: its last one, if it began no job since."""
+    trial = state.trials[event.study_id, event.number]
+    held = state.rungs[event.study_id, trial.bracket, event.rung]
     objective = state.studies[event.study_id].spec.objective[0]
-    return oriented(objective, value or 0.0), event.number
+    last = oriented(objective, trial.curve[-1][1] or 0.0), event.number
+    place = bisect_left(held, last)
+    if place < len(held) and held[place] == last:
+        return last
+    return next(each for each in held if each[1] == event.number)
 
 
 def _inserted(held: tuple[Ranked, ...], ranked: Ranked) -> tuple[Ranked, ...]:

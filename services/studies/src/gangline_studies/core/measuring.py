@@ -1,7 +1,8 @@
 """Reports of trials: a trial continues, stops or pauses at a rung.
 
 Steps of a trial rise: a job that restarts from a checkpoint repeats steps, and the first value of
-each counts. A value that is not finite ends the trial there.
+each counts. A value that is not finite ends the trial there. The job of a paused trial may report
+more before it ends, or even end well: these values count too, and the trial stays paused.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ MOST_RUNGS = 2**31
 
 def take(plan: StudyPlan, job: JobOf, trial: Trial, event: TrialEvaluated) -> None:
     """Measure a trial that runs, and decide what becomes of it."""
-    if trial.phase not in {Phase.WAITING, Phase.RUNNING} or event.attempt < trial.attempt:
+    if trial.phase.terminal or event.attempt < trial.attempt:
         return
     if trial.curve and event.step <= trial.step:
         return
@@ -64,7 +65,7 @@ def take(plan: StudyPlan, job: JobOf, trial: Trial, event: TrialEvaluated) -> No
         prune(plan, job.study_id, job.number, PruneReason.NOT_FINITE)
     elif study.ending is not None:
         prune(plan, job.study_id, job.number, PruneReason.ENDED)
-    elif not passes:
+    elif not passes and trial.phase is not Phase.PAUSED:
         _leave_rung(plan, study, job, event.step, reached)
 
 
@@ -88,7 +89,10 @@ def _rungs(
 
     match study.spec.stopping:
         case Asha() | Hyperband() as stopping:
-            return rungs.climb(stopping, held, trial.bracket, trial.rung, step, ranked)
+            paused = trial.phase is Phase.PAUSED
+            return rungs.climb(
+                stopping, held, trial.bracket, trial.rung, step, ranked, through=paused
+            )
         case Median() as stopping:
             return (), not _below_median(state, study, job, trial, stopping, step, value)
         case Pbt() as stopping:

@@ -64,10 +64,13 @@ def climb(
     rung: int,
     step: int,
     ranked: Ranked,
+    *,
+    through: bool = False,
 ) -> tuple[tuple[int, ...], bool]:
     """The rungs that a report reaches, and whether the trial passed all of them.
 
-    `rung`: the next one of the trial; `held`: the values of others by rung. Cost: O(log steps).
+    `rung`: the next one of the trial; `held`: the values of others by rung; `through`: it does not
+    stop at a rung that it does not pass. Cost: O(log steps).
     """
     pauses = isinstance(stopping, Asha) and stopping.mode == "promote"
     passes = is_promotable if pauses else is_among_best
@@ -77,7 +80,7 @@ def climb(
         if step < lies_at or (stopping.max_steps is not None and lies_at >= stopping.max_steps):
             return tuple(reached), True
         reached.append(rung)
-        if not passes(ranked, held(rung), stopping.factor):
+        if not (through or passes(ranked, held(rung), stopping.factor)):
             return tuple(reached), False
         rung += 1
 
