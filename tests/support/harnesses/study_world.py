@@ -21,7 +21,7 @@ from gangline_schemas.base import Event
 from gangline_schemas.catalog import topic_of
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.automation import StudySubmitted
-from gangline_schemas.events.checkpoints import CheckpointCommitted
+from gangline_schemas.events.checkpoints import CheckpointCommitted, CheckpointSaved
 from gangline_schemas.events.faults import FailureCause, FailureClass, GangFailed
 from gangline_schemas.events.scheduling import (
     CheckpointRef,
@@ -258,6 +258,11 @@ class StudyWorld:
         values = dict.fromkeys(gang.spec.trial.metrics, gang.fate.values[unit - 1])  # type: ignore[union-attr]
         self.give(TrialReported(job_id=gang.job_id, attempt=gang.attempt, step=unit, values=values))
         if self.save_s:
+            self.give(
+                CheckpointSaved(
+                    job_id=gang.job_id, attempt=gang.attempt, step=unit, world_size=self.gpus
+                )
+            )
             self._later(self.save_s, partial(self._commit, gang, gang.attempt, unit))
         else:
             self._commit(gang, gang.attempt, unit)

@@ -25,6 +25,8 @@ from gangline_schemas.api.studies import (
     TrialDetail,
     TrialPage,
 )
+from gangline_schemas.base import Event
+from gangline_schemas.events.studies import EndReason, StudyEnding
 from gangline_schemas.study_file import StudySpec
 from gangline_service.tokens import Principal, Role
 from support.builders.studies import SPEC, Studies, example
@@ -41,14 +43,18 @@ class Context:
     def __init__(self, made: Studies) -> None:
         self.tail = self
         self.clock = lambda: made.now
+        self.requested: list[Event] = []
         self._made = made
 
     def studies(self) -> Copies[Any]:
         return Copies([self._made.state])
 
+    async def request(self, _key: str, event: Event) -> None:
+        self.requested.append(event)
 
-def asking(made: Studies, caller: Principal = ADA) -> Get:
-    app = routes(Context(made))  # type: ignore[arg-type]
+
+def asking(made: Studies, caller: Principal = ADA, context: Context | None = None) -> Get:
+    app = routes(context or Context(made))  # type: ignore[arg-type]
 
     async def served(scope: Scope, receive: Receive, send: Send) -> None:
         scope.setdefault("state", {})["principal"] = caller
@@ -240,6 +246,21 @@ def test_a_plan_counts_the_points_of_a_grid(changes: dict[str, Any], most: int) 
 def test_another_team_s_study_is_not_submitted_or_stopped(get: Get) -> None:
     assert get("/v1/studies", {**SPEC, "team": "vision"}).status_code == 403
     assert get("/v1/studies/theirs-1/stop", {}).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("reason", "asked"),
+    [(None, 1), (EndReason.GPU_HOURS, 1), (EndReason.STOPPED, 0)],
+)
+def test_a_study_that_ends_by_itself_can_be_stopped(reason: EndReason | None, asked: int) -> None:
+    made = Studies()
+    made.create()
+    made.run(0, {10: 3.0}, end="")
+    if reason is not None:
+        made.add(StudyEnding(study_id="lr-sweep-1", reason=reason))
+    context = Context(made)
+    assert asking(made, context=context)(f"{STUDY}/stop", {}).status_code == 200
+    assert len(context.requested) == asked
 
 
 def test_a_job_cannot_claim_to_be_a_trial(get: Get) -> None:

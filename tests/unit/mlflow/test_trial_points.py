@@ -19,8 +19,8 @@ from gangline_mlflow.points import Points
 from gangline_mlflow.trial_points import KnownTrial, TrialPoints
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.metrics import MetricLogged
-from gangline_schemas.events.scheduling import JobQueued, JobStateChanged
-from gangline_schemas.events.trials import TrialLogged
+from gangline_schemas.events.scheduling import GangAllocated, JobQueued, JobStateChanged
+from gangline_schemas.events.trials import TrialLogged, TrialLogsEnded
 from gangline_schemas.job import JobSpec, JobState
 from gangline_schemas.mlflow_workspace import family_of, mlflow_run_id
 from gangline_schemas.trial_rate import POINTS_BURST
@@ -55,8 +55,7 @@ def begun(clock: Clock | None = None) -> TrialPoints:
     trials = TrialPoints(clock or Clock())
     trials.follow(JobQueued(job_id=JOB, spec=SPEC, user="ada", submitted_at=AT))
     for attempt in (1, 2):
-        gang = allocation(attempt, job_id=JOB)
-        trials.follow(gang.model_copy(update={"spec": SPEC}))
+        trials.follow(gang(attempt))
     return trials
 
 
@@ -78,14 +77,45 @@ def test_other_runs_other_metrics_and_odd_values() -> None:
     assert infinite.values == {"eval_loss": None}
 
 
-def test_before_its_gang_and_after_its_end_nothing_is_reported() -> None:
+ENDED = JobStateChanged(job_id=JOB, attempt=2, previous=JobState.RUNNING, state=JobState.SUCCEEDED)
+END = TrialLogsEnded(job_id=JOB)
+
+
+def gang(attempt: int) -> GangAllocated:
+    return allocation(attempt, job_id=JOB).model_copy(update={"spec": SPEC})
+
+
+def at(step: int, attempt: int) -> TrialLogged:
+    return TrialLogged(job_id=JOB, attempt=attempt, step=step, values={"eval_loss": 0.5})
+
+
+def test_what_comes_before_its_gang_is_known_waits_for_it() -> None:
     trials = TrialPoints()
-    trials.follow(JobQueued(job_id=JOB, spec=SPEC, user="ada", submitted_at=AT))
-    assert trials.reported(logged(1, eval_loss=0.5)) is None
+    assert trials.follow(JobQueued(job_id=JOB, spec=SPEC, user="ada", submitted_at=AT)) == []
+    for step in (1, 2):
+        assert trials.reported(logged(step, eval_loss=0.5)) is None
+    assert trials.follow(gang(1)) == [at(2, 1)]
+    assert trials.follow(gang(1)) == []
+
+
+def test_after_its_end_nothing_is_reported() -> None:
     ended = begun()
-    states = {"previous": JobState.RUNNING, "state": JobState.SUCCEEDED}
-    ended.follow(JobStateChanged.model_validate({"job_id": JOB, "attempt": 2, **states}))
+    assert ended.follow(ENDED) == [END]
     assert ended.reported(logged(1, eval_loss=0.5)) is None
+
+
+def test_the_last_of_too_many_comes_at_the_end() -> None:
+    trials = begun()
+    for step in range(int(POINTS_BURST) + 50):
+        trials.reported(logged(step, eval_loss=0.5))
+    assert trials.follow(ENDED) == [at(int(POINTS_BURST) + 49, 2), END]
+
+
+def test_a_next_attempt_does_not_have_points_of_the_one_before() -> None:
+    trials = begun()
+    for step in range(int(POINTS_BURST) + 50):
+        trials.reported(logged(step, eval_loss=0.5))
+    assert trials.follow(gang(3)) == []
 
 
 def test_an_objective_of_each_step_is_thinned() -> None:
@@ -120,3 +150,6 @@ def test_the_answer_waits_for_both_records(tmp_path: Path) -> None:
     assert receive(record).envelope.data == TrialLogged(
         job_id=JOB, attempt=2, step=5, values={"eval_loss": 0.25}
     )
+    points.publish([END], 5)
+    [record] = reader.poll(10, 1.0)
+    assert receive(record).envelope.data == END

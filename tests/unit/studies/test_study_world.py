@@ -79,14 +79,15 @@ def rough(parameters: Parameters) -> Fate:
     return Fate(values[:units], failure, broken)
 
 
-def watch(world: StudyWorld, decisions: list[Decision]) -> None:
+def watch(world: StudyWorld, _decisions: list[Decision]) -> None:
     """Looks at the simulated cluster after each input."""
     for study_id in world.state.active:
         limits = world.state.studies[study_id].spec.limits
         assert len(world.running) <= limits.parallel
-        assert len([name for name in world.queue if world.jobs[name].attempt == 0]) <= (
-            limits.ahead + sum("withdrawn" in each.event.type for each in decisions)
-        )
+        new = [name for name in world.queue if world.jobs[name].attempt == 0]
+        of = [world.state.jobs[name] for name in new]
+        wait = [job for job in of if not world.state.trials[job.study_id, job.number].stopping]
+        assert len(wait) <= limits.ahead
 
 
 def run(stopping: str = "none", seed: int = 0, crash: float = 0.0, **changes: Any) -> StudyWorld:
@@ -234,8 +235,8 @@ def broken_room(state: Any, study_id: str) -> bool:
     return len(state.studies[study_id].live) < state.studies[study_id].spec.limits.parallel + 1
 
 
-def unsaved(*args: Any, saved: bool) -> Any:
-    return _NEXT(*args, saved=False)
+def unsaved(state: Any, study_id: str, _now: Any) -> Any:
+    return _NEXT(state, study_id, None)
 
 
 _NEXT = advance._next_promotion

@@ -28,7 +28,7 @@ from gangline_schemas.events.studies import (
     TrialPruned,
     TrialWithdrawn,
 )
-from gangline_schemas.events.trials import TrialLogged
+from gangline_schemas.events.trials import TrialLogged, TrialLogsEnded
 from gangline_schemas.job import JobState
 from gangline_studies.core.asking import NoSuggestion, Suggestion
 from gangline_studies.core.decide import StudyDecider
@@ -87,20 +87,34 @@ def test_a_result_is_complete_once_rank_0_has_ended() -> None:
     assert run.state.studies["s"].best == 0
 
 
-def test_a_result_that_mlflow_got_waits_a_moment_and_keeps_its_place() -> None:
+def test_a_result_that_mlflow_got_waits_for_the_end_of_its_logs_and_keeps_its_place() -> None:
     run = begun(limits={"trials": 4, "parallel": 1})
     allocated(run)
     logged = TrialLogged(job_id="s-t0", attempt=1, step=10, values={"loss": 0.5})
     run.feed(logged)
     exited(run)
     ended(run, JobState.SUCCEEDED)
-    run.tick(1)
+    run.tick(9)
     assert not run.events(TrialCompleted)
     assert run.effects() == {}  # the next suggestion shall know the result
     run.feed(logged.model_copy(update={"step": 20, "values": {"loss": 0.4}}))
-    run.tick(1)
+    run.feed(TrialLogsEnded(job_id="s-t0"))
     assert only(run, TrialCompleted).values == {"loss": 0.4}
     assert run.effects()
+
+
+@pytest.mark.parametrize("last", ["logs", "job"])
+def test_the_end_of_its_logs_may_come_before_that_of_the_job_or_never(last: str) -> None:
+    run = begun()
+    allocated(run)
+    run.feed(TrialLogged(job_id="s-t0", attempt=1, step=10, values={"loss": 0.5}))
+    exited(run)
+    if last == "job":
+        run.feed(TrialLogsEnded(job_id="s-t0"))
+    ended(run, JobState.SUCCEEDED)
+    if last == "logs":
+        run.tick(11)
+    assert only(run, TrialCompleted).values == {"loss": 0.5}
 
 
 def test_a_program_that_reports_nothing_has_no_result() -> None:
@@ -108,9 +122,9 @@ def test_a_program_that_reports_nothing_has_no_result() -> None:
     allocated(run)
     exited(run)
     ended(run, JobState.SUCCEEDED)
-    run.tick(1)
+    run.tick(9)
     assert run.events(TrialFailed) == []  # its logs to MLflow may still arrive
-    run.tick(1)
+    run.feed(TrialLogsEnded(job_id="s-t0"))
     found = only(run, TrialFailed)
     assert found.reason is TrialFailure.NO_RESULT
     assert "did not report loss" in found.message

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from gangline_schemas.events.checkpoints import CheckpointCommitted, CheckpointCorrupted
+import pytest
+
+from gangline_schemas.events.checkpoints import (
+    CheckpointAbandoned,
+    CheckpointCommitted,
+    CheckpointCorrupted,
+    CheckpointSaved,
+)
 from gangline_schemas.events.scheduling import CheckpointRef
 from gangline_schemas.events.studies import (
     EndReason,
-    PruneReason,
     StudyEnded,
     TrialCompleted,
     TrialFailed,
@@ -32,6 +38,30 @@ def test_a_damaged_checkpoint_is_not_continued_from() -> None:
     run.feed(damaged)
     assert only(run, TrialSaveLost).step == 10
     assert run.state.trials["s", 0].saved is None
+
+
+@pytest.mark.parametrize("given_up", [False, True])
+def test_a_promotion_waits_for_a_checkpoint_that_is_on_its_way(*, given_up: bool) -> None:
+    """The store is away."""
+    stopping = {"kind": "asha", "mode": "promote", "min_steps": 1, "factor": 2}
+    run = begun(stopping=stopping, limits={"trials": 2, "parallel": 1})
+    allocated(run)
+    reported(run, 1, 0.5)
+    run.feed(CheckpointSaved(job_id="s-t0", attempt=1, step=1, world_size=2))
+    ended(run, JobState.CANCELLED)
+    answer(run)
+    pauses(run, "s-t1", 1, 0.9, saved=True)
+    for _ in range(5):
+        run.tick(60)
+    assert run.events(TrialPromoted) == []
+    if given_up:
+        run.feed(CheckpointAbandoned(job_id="s-t0", attempt=1, step=1, reason="the store is away"))
+    else:
+        made = CheckpointRef(job_id="s-t0", attempt=1, step=1, world_size=2, commit_key="k")
+        run.feed(CheckpointCommitted(job_id="s-t0", checkpoint=made, size_bytes=1, objects=1))
+    assert only(run, TrialPromoted).number == 0
+    again = run.events(TrialJobRequested)[-1]
+    assert again.spec.resume_from == (None if given_up else "s-t0")  # type: ignore[attr-defined]
 
 
 # Few trials
@@ -81,13 +111,21 @@ def test_the_best_of_few_runs_to_its_end() -> None:
     assert only(run, StudyEnded).reason is EndReason.TRIALS
 
 
-def test_trials_without_a_checkpoint_end_the_study_some_day() -> None:
+def test_a_trial_without_a_checkpoint_starts_over() -> None:
+    """The store was away when it paused, or its program saves nothing."""
     run = paused_twice(saved=False)
     run.tick(20)
-    assert run.events(TrialPruned) == []
-    for _ in range(4):
-        run.tick(11)
-    assert {each.reason for each in run.events(TrialPruned)} == {PruneReason.UNSAVED}
+    assert kinds(run, TrialPromoted) == []
+    run.tick(11)
+    assert kinds(run, TrialPromoted) == [1]
+    again = run.events(TrialJobRequested)[-1]
+    assert (again.job_id, again.spec.resume_from) == ("s-t1-2", None)  # type: ignore[attr-defined]
+    allocated(run, "s-t1-2")
+    assert reported(run, 10, 9.0, "s-t1-2") == []  # it was measured there
+    reported(run, 90, 1.0, "s-t1-2")
+    exited(run, "s-t1-2")
+    ended(run, JobState.SUCCEEDED, "s-t1-2")
+    assert only(run, TrialCompleted).values == {"loss": 1.0}
     assert only(run, StudyEnded).reason is EndReason.TRIALS
 
 

@@ -57,7 +57,6 @@ class PruneReason(StrEnum):
     REPLACED = "replaced"  # population-based training continues from a better member
     NOT_FINITE = "not_finite"  # an objective was NaN or infinite
     ENDED = "ended"  # its study ended
-    UNSAVED = "unsaved"  # it should have been paused, and has no committed checkpoint
 
 
 class TrialFailure(StrEnum):
@@ -185,6 +184,12 @@ class TrialExited(_OfTrialJob):
     attempt: Attempt
 
 
+class TrialLogsRead(_OfTrialJob):
+    """All that the programs of this job logged to MLflow is measured."""
+
+    type: ClassVar[str] = "trial.logs.read"
+
+
 class TrialStarted(_OfTrialJob):
     """The job of this part has its GPUs: the trial does not wait any more."""
 
@@ -222,8 +227,16 @@ class TrialSaved(_OfTrialJob):
     step: Step
 
 
+class TrialSaving(_OfTrialJob):
+    """A checkpoint of the trial lies on its nodes' disks, and none of it is committed yet."""
+
+    type: ClassVar[str] = "trial.saving"
+    attempt: Attempt
+    step: Step
+
+
 class TrialSaveLost(_OfTrialJob):
-    """The newest checkpoint of the trial is damaged or deleted."""
+    """The newest checkpoint of the trial is damaged or deleted, or will never be committed."""
 
     type: ClassVar[str] = "trial.save.lost"
     attempt: Attempt
@@ -239,7 +252,10 @@ class TrialPaused(_OfTrial):
 
 
 class TrialPromoted(_OfTrial):
-    """It is among the best of its rung by now: a new job continues from its checkpoint."""
+    """It is among the best of its rung by now: a new job continues from its checkpoint.
+
+    If it has none, the job starts over.
+    """
 
     type: ClassVar[str] = "trial.promoted"
     rung: Few

@@ -31,3 +31,13 @@ class TrialLogged(TrialEvaluated):
     """A program of a trial's job logged the metrics to MLflow."""
 
     type: ClassVar[str] = "trial.logged"
+
+
+class TrialLogsEnded(Event):
+    """The job of a trial has ended, and all that its programs logged to MLflow comes before this.
+
+    It may come more than once.
+    """
+
+    type: ClassVar[str] = "trial.logs.ended"
+    job_id: Identifier

@@ -39,6 +39,7 @@ from gangline_mlflow.points import Points
 from gangline_mlflow.trial_points import TrialPoints
 from gangline_mlflow.workspaces import make_workspace
 from gangline_schemas.catalog import Topic
+from gangline_schemas.events.trials import TrialLogged, TrialLogsEnded
 from gangline_schemas.mlflow_workspace import mlflow_run_id, workspace_of
 
 log = structlog.get_logger(__name__)
@@ -133,6 +134,7 @@ class JobRuns:
         self._beat()
         changes: Changes = {}
         models: dict[str, str] = dict(self._gpu_models)
+        trials: list[TrialLogged | TrialLogsEnded] = []
         for record in records:
             if event_type(record.headers) in _TYPES:
                 try:
@@ -141,7 +143,8 @@ class JobRuns:
                     log.warning("record skipped", offset=record.offset, error=error.reason)
                     continue
                 take(changes, models, envelope.data, envelope.time)
-                self._trials.follow(envelope.data)
+                trials += self._trials.follow(envelope.data)
+        _retried(lambda: self._points.publish(trials, _ACCEPT_S))
         self._make(changes)
         if not self._is_written(positions):
             usage = self._charge(changes)

@@ -21,6 +21,7 @@ import uuid
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from datetime import UTC, datetime
+from functools import partial
 from typing import NamedTuple, cast
 
 import structlog
@@ -35,6 +36,7 @@ from gangline_mlflow.values import published
 from gangline_schemas.catalog import Topic
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.metrics import MetricLogged, MetricsRemoved
+from gangline_schemas.events.trials import TrialLogged, TrialLogsEnded
 from gangline_schemas.mlflow_workspace import team_of
 
 log = structlog.get_logger(__name__)
@@ -158,6 +160,18 @@ class Points:
             self._forget(run_id, envelope.id)
             raise
         return done
+
+    def publish(self, events: Sequence[TrialLogged | TrialLogsEnded], timeout_s: float) -> None:
+        """Send events about trials and wait for all replicas. Raises BusError, TimeoutError."""
+        sent: list[Future[None]] = []
+        for event in events:
+            done: Future[None] = Future()
+            sent.append(done)
+            envelope = Envelope(uuid.uuid4().hex, SOURCE, datetime.now(UTC), event.job_id, event)
+            record = encode(envelope, topic=self._trials_topic)
+            self._writer.send(record, partial(_delivered, done))
+        for done in sent:
+            done.result(timeout_s)
 
     def settle_latest(self) -> None:
         """Wait until SQL has what was acknowledged. Raises NotSettledError."""
@@ -311,6 +325,13 @@ class Points:
             for partition, offset in list(self._floor.items()):
                 if offset < positions.get(partition, 0):
                     del self._floor[partition]
+
+
+def _delivered(done: Future[None], error: BusError | None) -> None:
+    if error is None:
+        done.set_result(None)
+    else:
+        done.set_exception(error)
 
 
 def _id(record: Record) -> str:

@@ -1,7 +1,9 @@
 """The objectives of trials, as programs log them to MLflow: each becomes a `trial.logged`.
 
 Only points of runs of a trial's job count; the id of a run names its job. Of a call, the newest
-step counts. Points beyond `PointRate` are dropped: a study decides by evaluations, not by steps.
+step counts. A study decides by evaluations, not by steps: of the points beyond `PointRate`, and of
+those before the allocation is known, only the last one is published, later. When the job has
+ended, `trial.logs.ended` follows it.
 """
 
 from __future__ import annotations
@@ -9,12 +11,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gangline_schemas.base import Event
 from gangline_schemas.events.metrics import MetricLogged
 from gangline_schemas.events.scheduling import GangAllocated, JobQueued, JobStateChanged
-from gangline_schemas.events.trials import TrialLogged
+from gangline_schemas.events.trials import TrialLogged, TrialLogsEnded
 from gangline_schemas.limits import INT53_MAX, METRIC_MAX
 from gangline_schemas.mlflow_workspace import FAMILY_CHARS, family_of
 from gangline_schemas.trial_rate import PointRate
@@ -33,6 +35,17 @@ class KnownTrial:
 class _Held:
     trial: KnownTrial
     rate: PointRate = field(default_factory=PointRate)
+    waits: tuple[int, dict[str, float | None]] | None = None
+    """The step and the values that were not published."""
+
+    def take(self) -> list[TrialLogged]:
+        """The event of what waits."""
+        waits, self.waits = self.waits, None
+        trial = self.trial
+        if waits is None or not trial.attempt:
+            return []
+        step, values = waits
+        return [TrialLogged(job_id=trial.job_id, attempt=trial.attempt, step=step, values=values)]
 
 
 class TrialPoints:
@@ -49,39 +62,47 @@ class TrialPoints:
             for trial in trials:
                 self._held[family_of(trial.job_id)] = _Held(trial)
 
-    def follow(self, event: Event) -> None:
-        """Take a decision of the scheduler; the same one again changes nothing."""
-        if isinstance(event, JobQueued) and event.spec.trial is not None:
-            metrics = frozenset(event.spec.trial.metrics)
-            with self._lock:
-                family = family_of(event.job_id)
-                if family not in self._held:
+    def follow(self, event: Event) -> list[TrialLogged | TrialLogsEnded]:
+        """Take a decision of the scheduler; what is to be published then.
+
+        The same decision again gives no more than an end again.
+        """
+        if not isinstance(event, JobQueued | GangAllocated | JobStateChanged):
+            return []
+        family = family_of(event.job_id)
+        with self._lock:
+            held = self._held.get(family)
+            match event:
+                case JobQueued(spec=spec) if spec.trial is not None and held is None:
+                    metrics = frozenset(spec.trial.metrics)
                     self._held[family] = _Held(KnownTrial(event.job_id, metrics))
-        elif isinstance(event, GangAllocated) and event.spec.trial is not None:
-            metrics = frozenset(event.spec.trial.metrics)
-            with self._lock:
-                held = self._held.get(family_of(event.job_id))
-                if held is not None and held.trial.attempt < event.attempt:
-                    held.trial = KnownTrial(event.job_id, metrics, event.attempt)
-        elif isinstance(event, JobStateChanged) and event.state.terminal:
-            with self._lock:
-                self._held.pop(family_of(event.job_id), None)
+                case GangAllocated(attempt=attempt) if held and held.trial.attempt < attempt:
+                    if held.trial.attempt:  # the next attempt repeats steps
+                        held.waits = None
+                    held.trial = replace(held.trial, attempt=attempt)
+                    return [*held.take()]
+                case JobStateChanged(state=state) if held and state.terminal:
+                    del self._held[family]
+                    return [*held.take(), TrialLogsEnded(job_id=event.job_id)]
+                case _:
+                    pass
+        return []
 
     def reported(self, logged: MetricLogged) -> TrialLogged | None:
-        """The event of points that are logged; None: they decide nothing, or come too fast."""
+        """The event of points that are logged; None: they decide nothing, or wait."""
         with self._lock:
             held = self._held.get(logged.run_id[:FAMILY_CHARS])
-            if held is None or held.trial.attempt == 0:
+            if held is None:
                 return None
-            trial = held.trial
             found: dict[int, dict[str, float | None]] = {}
             for name, step, value in zip(logged.name, logged.step, logged.value, strict=True):
-                if name in trial.metrics and 0 <= step <= INT53_MAX:
+                if name in held.trial.metrics and 0 <= step <= INT53_MAX:
                     finite = value is not None and abs(value) <= METRIC_MAX
                     found.setdefault(step, {})[name] = value if finite else None
-            if not found or not held.rate.take(self._clock()):
+            if not found:
                 return None
-        step = max(found)
-        return TrialLogged(
-            job_id=trial.job_id, attempt=trial.attempt, step=step, values=found[step]
-        )
+            step = max(found)
+            held.waits = step, found[step]
+            if not held.trial.attempt or not held.rate.take(self._clock()):
+                return None
+            return held.take()[0]

@@ -29,6 +29,7 @@ from gangline_schemas.api.studies import (
     TrialPhase,
 )
 from gangline_schemas.events.automation import StudyStopRequested
+from gangline_schemas.events.studies import EndReason
 from gangline_schemas.study_file import STUDY_ID, Objective, StudySpec
 from gangline_service.tokens import Principal
 from gangline_studies.core.advance import spent_gpu_hours
@@ -153,7 +154,7 @@ async def stop_study(study_id: StudyName, app: App, caller: Caller) -> StudyDeta
     """No further trial starts, and those that run are cancelled. Results stay."""
     state, facts = _found(app, caller, study_id)
     may_change(caller, facts.spec.team)
-    if facts.ending is None:
+    if facts.ended_at is None and facts.ending is not EndReason.STOPPED:
         await app.request(study_id, StudyStopRequested(study_id=study_id, user=caller.name))
         state, facts = _found(app, caller, study_id)
     return _detail(app, state, facts, study_id)

@@ -32,8 +32,8 @@ from gangline_studies.core.values import sampler_of
 
 SETTLED = timedelta(seconds=1)
 """A trial that has just been proposed may be about to start: it is not withdrawn yet."""
-COMMITTED = timedelta(seconds=30)
-"""So long after a job's end its last checkpoint is committed, if there is one."""
+BEGUN, COMMITTED = timedelta(seconds=30), timedelta(minutes=30)
+"""So long after a job's end a trial waits for its first checkpoint, and for one on its way."""
 MOST_AT_ONCE = 500
 """So many paused trials end at once; the others at the next Ticks."""
 FROM_RESULTS = frozenset({"tpe", "cmaes"})
@@ -54,7 +54,6 @@ def advance(plan: StudyPlan, study_id: str) -> None:
         _wind_down(plan, study_id)
         return
     _promote(plan, study_id)
-    _drop_unsaved(plan, study_id)
     _withdraw(plan, study_id)
 
 
@@ -119,7 +118,7 @@ def _goes_on(state: StudyState, study_id: str) -> bool:
     study = state.studies[study_id]
     if study.live or may_propose(state, study_id) or study.open > study.paused:
         return True
-    return bool(study.paused) and _next_promotion(state, study_id, saved=False) is not None
+    return bool(study.paused) and _next_promotion(state, study_id, None) is not None
 
 
 def _all_done(study: Study) -> tuple[EndReason, str]:
@@ -143,8 +142,7 @@ def _wind_down(plan: StudyPlan, study_id: str) -> None:
         held = [key for key in plan.state.paused if key[0] == study_id]
         paused = [number for key in held for _, number in plan.state.paused[key]]
         for number in paused[:MOST_AT_ONCE]:
-            saved = plan.state.trials[study_id, number].saved is not None
-            prune(plan, study_id, number, PruneReason.RUNG if saved else PruneReason.UNSAVED)
+            prune(plan, study_id, number, PruneReason.RUNG)
     if not plan.state.studies[study_id].open and study.ending is not None:
         best = best_of(plan.state, study_id)
         plan.add(study_id, StudyEnded(study_id=study_id, reason=study.ending, best=best))
@@ -166,7 +164,7 @@ def best_of(state: StudyState, study_id: str) -> BestTrial | None:
 
 def _promote(plan: StudyPlan, study_id: str) -> None:
     while plan.state.studies[study_id].paused and room(plan.state, study_id):
-        found = _next_promotion(plan.state, study_id, saved=True)
+        found = _next_promotion(plan.state, study_id, plan.now)
         if found is None:
             return
         rung, trial = found
@@ -176,10 +174,12 @@ def _promote(plan: StudyPlan, study_id: str) -> None:
         request_job(plan, study_id, trial, part, source_of(study_id, trial))
 
 
-def _next_promotion(state: StudyState, study_id: str, *, saved: bool) -> tuple[int, Trial] | None:
+def _next_promotion(
+    state: StudyState, study_id: str, now: datetime | None
+) -> tuple[int, Trial] | None:
     """A paused trial that is among the best of its rung, of the highest rung first.
 
-    `saved`: only one without a job and with a committed checkpoint.
+    `now`: only one that can continue at this time.
     """
     stopping = state.studies[study_id].spec.stopping
     if not isinstance(stopping, Asha):
@@ -187,22 +187,30 @@ def _next_promotion(state: StudyState, study_id: str, *, saved: bool) -> tuple[i
     rung = 0
     while (study_id, 0, rung + 1) in state.rungs:
         rung += 1
+    some_wait = False
     for at in range(rung, -1, -1):
         best = rungs.promotable(state.rungs.get((study_id, 0, at), ()), stopping.factor)
         for ranked in state.paused.get((study_id, at), ()):
             if not best or ranked > best[-1]:
                 break
             trial = state.trials[study_id, ranked[1]]
-            if not saved or _can_continue(trial):
+            if now is None or _can_continue(trial, now):
                 return at, trial
-    return _last_of_all(state, study_id, saved=saved)
+            some_wait = True
+    return None if some_wait else _last_of_all(state, study_id, now)
 
 
-def _can_continue(trial: Trial) -> bool:
-    return trial.saved is not None and not trial.live
+def _can_continue(trial: Trial, now: datetime) -> bool:
+    """Its job has ended, and its checkpoint is committed. If none comes, it starts over."""
+    if trial.live or trial.job_ended_at is None:
+        return False
+    waits = BEGUN if trial.saving is None else COMMITTED
+    return trial.saved is not None or now - trial.job_ended_at >= waits
 
 
-def _last_of_all(state: StudyState, study_id: str, *, saved: bool) -> tuple[int, Trial] | None:
+def _last_of_all(
+    state: StudyState, study_id: str, now: datetime | None
+) -> tuple[int, Trial] | None:
     """The best paused trial of the highest rung, if the study would end without any result.
 
     With few trials, none is among the best 1/factor of a rung, rounded down.
@@ -210,25 +218,9 @@ def _last_of_all(state: StudyState, study_id: str, *, saved: bool) -> tuple[int,
     study = state.studies[study_id]
     if study.completed or study.live or study.open > study.paused or may_propose(state, study_id):
         return None
-    held = {rung: found for (of, rung), found in state.paused.items() if of == study_id and found}
-    for rung in sorted(held, reverse=True):
-        for _value, number in held[rung]:
-            trial = state.trials[study_id, number]
-            if not saved or _can_continue(trial):
-                return rung, trial
-    return None
-
-
-def _drop_unsaved(plan: StudyPlan, study_id: str) -> None:
-    """A trial that should continue, and has no checkpoint long after its job ended, never will."""
-    study = plan.state.studies[study_id]
-    found = _next_promotion(plan.state, study_id, saved=False) if study.paused else None
-    if found is None:
-        return
-    trial = found[1]
-    ended_at = None if trial.live or trial.saved is not None else trial.job_ended_at
-    if ended_at is not None and plan.now - ended_at >= COMMITTED:
-        prune(plan, study_id, trial.number, PruneReason.UNSAVED)
+    rung = max(rung for of, rung in state.paused if of == study_id)
+    trial = state.trials[study_id, state.paused[study_id, rung][0][1]]
+    return (rung, trial) if now is None or _can_continue(trial, now) else None
 
 
 def _withdraw(plan: StudyPlan, study_id: str) -> None:

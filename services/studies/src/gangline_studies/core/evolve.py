@@ -21,6 +21,7 @@ from gangline_schemas.events.studies import (
     TrialJobEnded,
     TrialJobRequested,
     TrialJobStopRequested,
+    TrialLogsRead,
     TrialMeasured,
     TrialPaused,
     TrialPromoted,
@@ -28,6 +29,7 @@ from gangline_schemas.events.studies import (
     TrialPruned,
     TrialSaved,
     TrialSaveLost,
+    TrialSaving,
     TrialStarted,
     TrialWithdrawn,
 )
@@ -160,6 +162,7 @@ def _(state: StudyState, event: TrialJobRequested, _at: datetime) -> None:
         stopping=False,
         attempt=0,
         exited=0,
+        logs_read=False,
         job_state=None,
         job_ended_at=None,
         message="",
@@ -229,14 +232,24 @@ def _(state: StudyState, event: TrialExited, _at: datetime) -> None:
     _set(state, event, exited=event.attempt)
 
 
+@fold.on(TrialLogsRead)
+def _(state: StudyState, event: TrialLogsRead, _at: datetime) -> None:
+    _set(state, event, logs_read=True)
+
+
 @fold.on(TrialSaved)
 def _(state: StudyState, event: TrialSaved, _at: datetime) -> None:
-    _set(state, event, saved=Saved(event.part, event.attempt, event.step))
+    _set(state, event, saved=Saved(event.part, event.attempt, event.step), saving=None)
+
+
+@fold.on(TrialSaving)
+def _(state: StudyState, event: TrialSaving, _at: datetime) -> None:
+    _set(state, event, saving=Saved(event.part, event.attempt, event.step))
 
 
 @fold.on(TrialSaveLost)
 def _(state: StudyState, event: TrialSaveLost, _at: datetime) -> None:
-    _set(state, event, saved=None)
+    _set(state, event, saved=None, saving=None)
 
 
 @fold.on(TrialPaused)

@@ -44,7 +44,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """The newest committed checkpoint of a trial."""
+    """A checkpoint of a trial."""
 
     part: int
     attempt: int
@@ -60,10 +60,11 @@ class Trial(NamedTuple):
 
     - `live`: its newest job, that of `part`, has not ended; `stopping`: it was asked to stop.
     - `attempt`: the newest with GPUs, 0 before the first; `exited`: the one whose rank 0 ended.
-    - `logged`: some of its evaluations came by MLflow.
+    - `logged`: some of its evaluations came by MLflow; `logs_read`: all of the newest job did.
     - `gpus`, `since`: of the gang that has GPUs now.
     - `curve`: of the first objective.
     - `values`: its last report, or its result once it has ended.
+    - `saved`: its newest committed checkpoint. While there is none, `saving` is the one on its way.
     - `rung`: the next one that it can reach; `paused_rung`: where it is paused.
     """
 
@@ -81,6 +82,7 @@ class Trial(NamedTuple):
     attempt: int = 0
     exited: int = 0
     logged: bool = False
+    logs_read: bool = False
     job_state: JobState | Literal["rejected"] | None = None
     job_ended_at: datetime | None = None
     message: str = ""
@@ -93,6 +95,7 @@ class Trial(NamedTuple):
     rung: int = 0
     paused_rung: int | None = None
     saved: Saved | None = None
+    saving: Saved | None = None
     why: PruneReason | TrialFailure | None = None
     ended_at: datetime | None = None
 

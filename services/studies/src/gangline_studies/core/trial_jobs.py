@@ -11,9 +11,11 @@ from datetime import datetime, timedelta
 
 from gangline_schemas.base import Event
 from gangline_schemas.events.checkpoints import (
+    CheckpointAbandoned,
     CheckpointCommitted,
     CheckpointCorrupted,
     CheckpointDeleted,
+    CheckpointSaved,
 )
 from gangline_schemas.events.faults import FailureClass, GangFailed
 from gangline_schemas.events.quota import JobRejected, RequestRefused
@@ -29,20 +31,22 @@ from gangline_schemas.events.studies import (
     TrialFailure,
     TrialJobEnded,
     TrialJobRequested,
+    TrialLogsRead,
     TrialPaused,
     TrialSaved,
     TrialSaveLost,
+    TrialSaving,
     TrialStarted,
 )
-from gangline_schemas.events.trials import TrialEvaluated
+from gangline_schemas.events.trials import TrialEvaluated, TrialLogsEnded
 from gangline_schemas.events.workers import WorkerExited
 from gangline_schemas.job import JobState
 from gangline_studies.core import measuring
-from gangline_studies.core.state import JobOf, Phase, StudyPlan, Trial, job_id
+from gangline_studies.core.state import JobOf, Phase, Saved, StudyPlan, Trial, job_id
 from gangline_studies.core.values import result_of
 
-LAST_REPORT = timedelta(seconds=2)
-"""So long after its job succeeded a trial waits for evaluations that were published before."""
+LAST_REPORT = timedelta(seconds=10)
+"""So long after its job succeeded a trial waits for its last evaluations, at most."""
 MOST_TRIES = 100
 """A trial that has had so many jobs is not promoted again where one could not begin."""
 VERDICT = timedelta(seconds=10)
@@ -70,11 +74,14 @@ def _job_of(event: Event) -> str | None:
             | JobStateChanged()
             | GangFailed()
             | JobRejected()
+            | CheckpointSaved()
+            | CheckpointAbandoned()
             | CheckpointCommitted()
             | CheckpointCorrupted()
             | CheckpointDeleted()
             | WorkerExited()
             | TrialEvaluated()
+            | TrialLogsEnded()
         ):
             return event.job_id
         case _:
@@ -107,20 +114,27 @@ def _take(  # noqa: C901, PLR0912 - a dispatch by type
         case JobRejected(reason=reason) | RequestRefused(reason=reason):
             if trial.live and not trial.attempt:
                 _rejected(plan, job, trial, reason)
+        case CheckpointSaved(attempt=attempt, step=step):
+            saving = Saved(job.part, attempt, step)
+            if trial.saved is None and trial.saving != saving:
+                plan.add(job.study_id, TrialSaving(**_of(job), attempt=attempt, step=step))
         case CheckpointCommitted():
             _saved(plan, job, trial, event)
         case (
-            CheckpointCorrupted(attempt=attempt, step=step)
+            CheckpointAbandoned(attempt=attempt, step=step)
+            | CheckpointCorrupted(attempt=attempt, step=step)
             | CheckpointDeleted(attempt=attempt, step=step)
         ):
-            held = trial.saved
-            if held is not None and (held.part, held.attempt, held.step) == (
-                job.part, attempt, step,
-            ):  # fmt: skip
+            if (trial.saved or trial.saving) == Saved(job.part, attempt, step):
                 plan.add(job.study_id, TrialSaveLost(**_of(job), attempt=attempt, step=step))
         case WorkerExited(rank=0, attempt=attempt):
             if attempt > trial.exited:
                 plan.add(job.study_id, TrialExited(**_of(job), attempt=attempt))
+                _settle(plan, job.study_id, job.number)
+        case TrialLogsEnded():
+            awaited = trial.logged or not trial.values
+            if awaited and not (trial.logs_read or trial.phase.terminal):
+                plan.add(job.study_id, TrialLogsRead(**_of(job)))
                 _settle(plan, job.study_id, job.number)
         case TrialEvaluated():
             measuring.take(plan, job, trial, event)
@@ -181,7 +195,8 @@ def _settle(plan: StudyPlan, study_id: str, number: int) -> None:
     job = JobOf(study_id, number, trial.part)
     if trial.job_state is JobState.SUCCEEDED:
         # Of reports, the exit is the last. Evaluations by MLflow come in a stream of their own.
-        known = trial.exited >= trial.attempt and trial.values and not trial.logged
+        reported = bool(trial.values) and not trial.logged
+        known = trial.exited >= trial.attempt and (reported or trial.logs_read)
         if known or waited >= LAST_REPORT:
             _complete(plan, job, trial)
     elif trial.phase is Phase.PAUSED:
