@@ -199,11 +199,12 @@ def _stops(state: State, job_id: str) -> bool:
 def takes_no_reserved_gpus(before: State, allocated: GangAllocated) -> list[str]:
     """7. GPUs freed for a waiting gang go to that gang: of one allocation, as it is decided.
 
+    A gang without GPUs takes none, also where more are reserved than are free yet.
     Cost: O(its nodes + gangs that GPUs are reserved for); nothing while none are reserved.
     """
     if not before.reserved or allocated.job_id in before.reserved:
         return []
-    taken = {part.node_id: part.gpus for part in allocated.nodes}
+    taken = {part.node_id: part.gpus for part in allocated.nodes if part.gpus}
     free = _free_unreserved(before, taken)
     found = []
     for node_id, gpus in taken.items():
