@@ -59,6 +59,7 @@ def test_a_team_sees_its_own_rows_only(tracker: TrackerProcess) -> None:
             ("incident_list", "job_id"),
             ("checkpoints", "job_id"),
             ("checkpoint_list", "job_id"),
+            ("lineage", "job_id"),
             ("events", "subject"),
         ):
             query = sql.format(table=f"gangline.{table}", column=column)

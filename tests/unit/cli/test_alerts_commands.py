@@ -113,7 +113,7 @@ def test_silences_are_made_listed_and_ended(gangline: Runner, stub: Stub) -> Non
 def test_a_silence_of_all_alerts_is_refused(gangline: Runner) -> None:
     refused = gangline("alerts", "silence")
     assert refused.code == 2
-    assert "--rule, --team or --job" in refused.err
+    assert "--rule, --team, --job or --model" in refused.err
 
 
 def test_notifications_show_their_delivery(gangline: Runner, stub: Stub) -> None:

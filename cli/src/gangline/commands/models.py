@@ -366,5 +366,6 @@ def _lineage_lines(found: Lineage) -> list[str]:
         ("image", found.image),
         ("seed", found.seed),
         ("data", found.snapshot.snapshot if found.snapshot else None),
+        ("made of", ", ".join(found.snapshot.sources) or None if found.snapshot else None),
     ]  # fmt: skip
     return [f"{name:<11} {render.plain(str(value))}" for name, value in rows if value is not None]

@@ -219,9 +219,12 @@ def announce(
     *,
     team: Annotated[str, typer.Option(help="The team whose pipelines wait for it.")],
     place: Annotated[str, typer.Option(help="Where it is: a folder or a URL.")] = "",
+    source: Annotated[
+        list[str] | None, typer.Option(help="Data that it was made of; may be repeated.")
+    ] = None,
 ) -> None:
     """Say that there is a new snapshot: pipelines that wait for such a one run."""
-    found = session.client.announce_snapshot(snapshot, team, place)
+    found = session.client.announce_snapshot(snapshot, team, place, source or ())
     begun = ", ".join(found.runs) or "no new run"
     session.out.show(found, render.wrap(f"{found.snapshot} is announced: {begun}"))
 

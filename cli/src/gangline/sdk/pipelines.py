@@ -153,9 +153,11 @@ class Pipelines(Jobs):
                 return run
             time.sleep(_POLL_S)
 
-    def announce_snapshot(self, snapshot: str, team: str, place: str = "") -> Announced:
+    def announce_snapshot(
+        self, snapshot: str, team: str, place: str = "", sources: Sequence[str] = ()
+    ) -> Announced:
         """Say that a team has a new snapshot: pipelines that wait for it run."""
-        body = {"snapshot": snapshot, "team": team, "place": place}
+        body = {"snapshot": snapshot, "team": team, "place": place, "sources": [*sources]}
         return self._read(Announced, "POST", "/v1/data/snapshots", body=body, repeatable=True)
 
 

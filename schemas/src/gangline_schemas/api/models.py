@@ -181,6 +181,8 @@ class SnapshotLineage(Answer):
     profile: str | None = Field(description="sha256 of its profile.")
     rows: int | None
     made_at: datetime | None
+    place: str = Field(default="", description="Where it is, as it was announced.")
+    sources: list[str] = Field(default=[], description="What it was made of, as announced.")
 
 
 class Lineage(Answer):

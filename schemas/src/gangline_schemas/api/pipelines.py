@@ -11,6 +11,7 @@ from gangline_schemas.api.base import OPEN_WORD, OR_NONE, Answer, Body
 from gangline_schemas.artifacts import ArtifactFile
 from gangline_schemas.base import Identifier
 from gangline_schemas.data_use import SnapshotName
+from gangline_schemas.events.pipeline_requests import MAX_SOURCES
 from gangline_schemas.limits import Label
 from gangline_schemas.pipeline_file import Params, PipelineSpec
 
@@ -179,6 +180,9 @@ class SnapshotBody(Body):
     team: Identifier
     snapshot: SnapshotName
     place: Label = Field(default="", description="Where it is: a folder or a URL.")
+    sources: tuple[Label, ...] = Field(
+        default=(), max_length=MAX_SOURCES, description="The files or data that it was made of."
+    )
 
 
 class Announced(Answer):

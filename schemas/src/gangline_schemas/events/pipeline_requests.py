@@ -67,6 +67,10 @@ class RunRetryRequested(Event):
     user: User = "unknown"
 
 
+MAX_SOURCES = 100
+"""So many sources of a snapshot are named."""
+
+
 class SnapshotAnnounced(Event):
     """A team has a new snapshot of data. The same name again is the same news."""
 
@@ -74,4 +78,7 @@ class SnapshotAnnounced(Event):
     team: Identifier
     snapshot: SnapshotName
     place: Label = Field(default="", description="Where it is: a folder or a URL.")
+    sources: tuple[Label, ...] = Field(
+        default=(), max_length=MAX_SOURCES, description="The files or data that it was made of."
+    )
     user: User = "unknown"

@@ -8,6 +8,7 @@ Queries use a service token and see the rows of all teams, so a route passes its
 # ruff: noqa: S608 - SQL is built from constants; values are query parameters.
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -166,6 +167,17 @@ class History:
             {"job": job_id},
         )
         return [Checkpoint(**row) for row in rows]
+
+    def announced(self, team: str, snapshot: str) -> dict[str, Any]:
+        """The newest announcement of a snapshot of a team; {} if there is none."""
+        rows = self._rows(
+            "SELECT data FROM gangline.events WHERE subject = {team:String} "
+            "AND type = 'snapshot.announced' AND team = {team:String} "
+            "AND JSONExtractString(data, 'snapshot') = {snapshot:String} "
+            "ORDER BY offset DESC LIMIT 1",
+            {"team": team, "snapshot": snapshot},
+        )
+        return dict(json.loads(rows[0]["data"])) if rows else {}
 
 
 def page_size(limit: int) -> int:

@@ -29,7 +29,7 @@ def lineage_of(
          if each.to_version == one.version), None,
     )  # fmt: skip
     judged = state.judged.get(move.promotion) if move is not None and move.promotion else None
-    run, incidents, spec = _run(app, caller, one)
+    run, incidents, spec, announced = _history(app, caller, one)
     return Lineage(
         team=one.team,
         model=one.model,
@@ -47,34 +47,38 @@ def lineage_of(
         command=list(spec.get("command") or ()),
         hyperparameters=dict(spec.get("hyperparameters") or {}),
         seed=spec.get("seed"),
-        snapshot=_snapshot(state, one),
+        snapshot=None if one.snapshot is None else _snapshot(state, one, announced),
     )
 
 
-def _run(
-    app: AppContext, caller: Principal, one: Registered
-) -> tuple[Run | None, list[Incident], dict[str, Any]]:
+Found = tuple[Run | None, list[Incident], dict[str, Any], dict[str, Any]]
+"""The run with its incidents and spec, and the announcement of the snapshot."""
+
+
+def _history(app: AppContext, caller: Principal, one: Registered) -> Found:
+    """All that ClickHouse knows; empty for a version without a checkpoint."""
     if one.checkpoint is None:
-        return None, [], {}
+        return None, [], {}, {}
     job_id, teams = one.checkpoint.job_id, visible_teams(caller)
 
-    def read(queries: Queries) -> tuple[Run | None, list[Incident], dict[str, Any]]:
+    def read(queries: Queries) -> Found:
         found = queries.history.run(job_id, teams)
         if found is None:
-            return None, [], {}
+            return None, [], {}, {}
         wanted = IncidentFilter(teams=teams, job_id=job_id)
         incidents, _ = queries.incidents.page(wanted, limit=INCIDENTS, cursor=None)
-        return found.run, incidents, json.loads(found.spec or "{}")
+        announced = queries.history.announced(one.team, one.snapshot) if one.snapshot else {}
+        return found.run, incidents, json.loads(found.spec or "{}"), announced
 
     return app.history.query(read)
 
 
-def _snapshot(state: RegistryState, one: Registered) -> SnapshotLineage | None:
-    if one.snapshot is None:
-        return None
+def _snapshot(state: RegistryState, one: Registered, announced: dict[str, Any]) -> SnapshotLineage:
     profiled = state.profiles.get(f"{one.team}/{one.snapshot}")
     return SnapshotLineage(
-        snapshot=one.snapshot,
+        snapshot=one.snapshot or "",
+        place=announced.get("place", ""),
+        sources=announced.get("sources", []),
         profile=None if profiled is None else profiled.profile.digest,
         rows=None if profiled is None else profiled.profile.rows,
         made_at=None if profiled is None else profiled.profile.made_at,

@@ -18,6 +18,7 @@ TEAM_TABLES = frozenset(
         "run_curves",
         "run_list",
         "incident_list",
+        "lineage",
     }
 )
 """Tables with a column `team` in every row."""

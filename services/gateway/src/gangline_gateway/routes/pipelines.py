@@ -289,7 +289,11 @@ async def announce_snapshot(body: SnapshotBody, app: App, caller: Caller) -> Ann
     """Starts the runs of pipelines that wait for it. The same snapshot again starts nothing."""
     may_change(caller, body.team)
     event = SnapshotAnnounced(
-        team=body.team, snapshot=body.snapshot, place=body.place, user=caller.name
+        team=body.team,
+        snapshot=body.snapshot,
+        place=body.place,
+        sources=body.sources,
+        user=caller.name,
     )
     waiting = _waiting(pipelines_of(app.tail.pipelines()), body)
     await app.publisher.publish(body.team, event)
