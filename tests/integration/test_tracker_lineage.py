@@ -55,8 +55,8 @@ def test_the_documented_query_leads_from_the_alias_to_the_sources(
     [row] = [dict(zip(answer.column_names, row, strict=True)) for row in answer.result_rows]
     expected = {
         "model": "summarizer", "alias": "champion", "version": 1, "move": "rollback",
-        "moved_by": "ben", "job_id": "job-a", "checkpoint_step": 90, "attempts": 2,
-        "incidents": 1, "gpu_hours": 20 / 3600, "lr": "0.1", "snapshot": SNAPSHOT,
+        "moved_by": "ben", "job_id": "job-a", "checkpoint_step": 90, "attempts": 1,
+        "incidents": 2, "gpu_hours": 20 / 3600, "lr": "0.1", "snapshot": SNAPSHOT,
         "snapshot_sources": ["a.jsonl", "b.jsonl"],
     }  # fmt: skip
     assert {name: row[name] for name in expected} == expected

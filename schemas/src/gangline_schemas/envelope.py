@@ -39,6 +39,11 @@ class Envelope:
         return self.data.type
 
 
+def request_key(source: str, request_id: str) -> str:
+    """The key of a request in a state: equal for the same request, and for no other."""
+    return f"{len(source)} {source} {request_id}"
+
+
 def team_of(event: Event) -> str:
     """The team that an event names; "" when it names none (then its subject's run says it)."""
     team = getattr(event, "team", None)

@@ -1,8 +1,8 @@
-"""Placeholders in the job of a step: `${{ params.lr }}`, `${{ item }}`, `${{ trigger.subject }}`.
+"""Placeholders in jobs of steps and trials: `${{ params.lr }}`, `${{ item }}`, `${{ lr }}`.
 
-They are replaced in texts of `command`, `run`, `env`, `hyperparameters`, `data_snapshot` and
-`purpose`. In `run` a value is quoted for the shell. A text that is one placeholder alone keeps the
-type of its value in hyperparameters.
+In a step they are replaced in texts of `command`, `run`, `env`, `hyperparameters`, `data_snapshot`
+and `purpose`. In `run` a value is quoted for the shell. A text that is one placeholder alone keeps
+the type of its value in hyperparameters.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from gangline_schemas.job import JobSpec
 
-_PLACEHOLDER = re.compile(r"\$\{\{\s*([A-Za-z0-9_.-]*)\s*\}\}")
+_PLACEHOLDER = re.compile(r"\$\{\{\s*([^{}\s]{0,128})\s*\}\}")
 BEST = "best."
 """`${{ best.STEP.NAME }}`: a parameter of the best trial of a step that is a study."""
 FIELDS = ("command", "run", "env", "hyperparameters", "data_snapshot", "purpose")
@@ -58,9 +58,15 @@ def replaced(job: JobSpec, values: Mapping[str, Any]) -> JobSpec:
     if not changed:
         return job
     for field in changed:
-        changed[field] = _put(getattr(job, field), values, field)
+        changed[field] = filled(
+            getattr(job, field), field, lambda _, name: values[name], _is_hyperparameter
+        )
     data = job.model_dump(mode="json", exclude_defaults=True) | changed
     return JobSpec.model_validate(data)
+
+
+def _is_hyperparameter(place: str) -> bool:
+    return place.startswith("hyperparameters")
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -74,19 +80,31 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(part)
 
 
-def _put(value: Any, values: Mapping[str, Any], field: str) -> Any:
+def filled(
+    value: Any,
+    place: str,
+    lookup: Callable[[str, str], Any],
+    whole: Callable[[str], bool] = lambda _: False,
+) -> Any:
+    """A value with its placeholders replaced, in lists and objects too.
+
+    `lookup(place, name)` gives the value of a name; `place` names the field, like `env.LR`. In
+    `run`, a shell line, values are quoted. Where `whole(place)`, a text that is one placeholder
+    alone becomes its value, of any type.
+    """
     if isinstance(value, Mapping):
-        return {key: _put(part, values, field) for key, part in value.items()}
+        return {key: filled(part, f"{place}.{key}", lookup, whole) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [_put(part, values, field) for part in value]
+        return [filled(part, f"{place}.{at}", lookup, whole) for at, part in enumerate(value)]
     if not isinstance(value, str):
         return value
-    whole = _PLACEHOLDER.fullmatch(value)
-    if whole and field == "hyperparameters":
-        return values[whole[1]]
-    quote: Callable[[str], str] = shlex.quote if field == "run" else str
-    return _PLACEHOLDER.sub(lambda match: quote(_text(values[match[1]])), value)
+    alone = _PLACEHOLDER.fullmatch(value)
+    if alone and whole(place):
+        return lookup(place, alone[1])
+    quote: Callable[[str], str] = shlex.quote if place == "run" else str
+    return _PLACEHOLDER.sub(lambda match: quote(as_text(lookup(place, match[1]))), value)
 
 
-def _text(value: Any) -> str:
+def as_text(value: Any) -> str:
+    """A value in a command line: texts as they are, others as JSON."""
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True)

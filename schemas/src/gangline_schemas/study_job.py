@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import re
-import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pydantic import JsonValue, ValidationError
+from pydantic import ValidationError
 
 from gangline_schemas.base import field_errors
 from gangline_schemas.job import JobSpec, TrialRef
+from gangline_schemas.placeholders import filled
 from gangline_schemas.study_space import Value, in_order
 
 if TYPE_CHECKING:
     from gangline_schemas.study_file import StudySpec
 
-PLACEHOLDER = re.compile(r"\$\{\{\s*([^{}\s]{1,128})\s*\}\}")
-_WHOLE = re.compile(r"^\$\{\{\s*([^{}\s]{1,128})\s*\}\}$")
 _NOT_HERE = {"trial": "the studies service sets it", "validates": "a trial trains"}
 _PROBES = 64
 """So many sets of parameters are tried on the template."""
@@ -40,7 +36,13 @@ def job_of(
     Parameters replace hyperparameters of the same name. In `run`, a shell line, values are quoted.
     Raises TemplateError and pydantic's ValidationError.
     """
-    content = {name: _filled(name, value, parameters) for name, value in spec.job.items()}
+
+    def lookup(place: str, name: str) -> Value:
+        if name not in parameters:
+            raise TemplateError(f"{place}: ${{{{ {name} }}}} is no parameter of each trial")
+        return parameters[name]
+
+    content = {name: filled(value, name, lookup, _keeps_types) for name, value in spec.job.items()}
     given = content.get("hyperparameters")
     content |= {
         "name": f"{study_id}-t{number}",
@@ -100,38 +102,12 @@ def _applied(spec: StudySpec, given: dict[str, Value]) -> dict[str, Value]:
     return found
 
 
+def _keeps_types(place: str) -> bool:
+    return place != "run" and not place.startswith("command")
+
+
 def _resume_newest(content: dict[str, Any]) -> None:
     for name in ("checkpoint", "checkpointPolicy", "checkpoint_policy"):
         policy = content.get(name)
         if isinstance(policy, dict) and "resume" in policy:
             content[name] = {key: each for key, each in policy.items() if key != "resume"}
-
-
-def _filled(place: str, value: JsonValue, parameters: Mapping[str, Value]) -> Any:
-    if isinstance(value, dict):
-        return {name: _filled(f"{place}.{name}", each, parameters) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_filled(f"{place}.{at}", each, parameters) for at, each in enumerate(value)]
-    if not isinstance(value, str):
-        return value
-    whole = _WHOLE.match(value)
-    if whole is not None and not (place == "run" or place.startswith("command")):
-        return _value(place, whole[1], parameters)
-    shell = place == "run"
-
-    def text(match: re.Match[str]) -> str:
-        found = as_text(_value(place, match[1], parameters))
-        return shlex.quote(found) if shell else found
-
-    return PLACEHOLDER.sub(text, value)
-
-
-def _value(place: str, name: str, parameters: Mapping[str, Value]) -> Value:
-    if name not in parameters:
-        raise TemplateError(f"{place}: ${{{{ {name} }}}} is no parameter of each trial")
-    return parameters[name]
-
-
-def as_text(value: Value) -> str:
-    """A value in a command line: texts as they are, others as JSON."""
-    return value if isinstance(value, str) else json.dumps(value)

@@ -190,6 +190,10 @@ def test_a_run_is_cancelled_and_continued_and_the_pipeline_paused_and_removed(
     assert (shown["state"], shown["step_rows"]) == ("queued", [])
     assert ask("GET", f"/v1/pipeline-runs/{queued['run_id']}", EVE).status_code == 404
     assert ask("GET", "/v1/pipelines/p/runs").json()["runs"][0]["state"] == "queued"
+    assert ask("POST", f"/v1/pipeline-runs/{queued['run_id']}/cancel", EVE).status_code == 404
+    ended = ask("POST", f"/v1/pipeline-runs/{queued['run_id']}/cancel").json()
+    assert (ended["state"], ended["reason"]) == ("cancelled", "cancelled by ada")
+    assert ask("GET", f"/v1/pipeline-runs/{queued['run_id']}").status_code == 404
     refused = ask("POST", f"/v1/pipeline-runs/{run}/retry")
     assert (refused.status_code, "is running" in refused.text) == (409, True)
     assert ask("POST", f"/v1/pipeline-runs/{run}/cancel").json()["state"] == "stopping"

@@ -13,7 +13,9 @@ from gangline_schemas.events.model_requests import SnapshotProfiled
 from gangline_schemas.events.pipeline_requests import (
     PipelinePauseRequested,
     PipelineRemoveRequested,
+    RunCancelRequested,
     RunRequested,
+    RunRetryRequested,
     SnapshotAnnounced,
 )
 from gangline_schemas.events.pipelines import (
@@ -108,6 +110,25 @@ def test_with_cancel_the_newest_run_takes_the_place_of_the_others() -> None:
     assert [event.cause.subject[-1] for event in started(world)] == ["1", "3"]
     results = [event.result for event in world.events(RunEnded)]  # type: ignore[attr-defined]
     assert results == ["cancelled", "succeeded"]
+
+
+def test_a_run_that_is_queued_is_cancelled_and_its_cause_counts_as_seen() -> None:
+    world = PipelineRun()
+    world.apply(one_step(triggers=NEW_TEXT))
+    world.feed(snapshot(1))
+    (queued,) = world.feed(snapshot(2))
+    assert isinstance(queued, RunQueued)
+    for team, kind in (("vision", RunCancelRequested), (TEAM, RunRetryRequested)):
+        (refused,) = world.feed(kind(team=team, run_id=queued.run_id, user="eve"))
+        assert isinstance(refused, PipelineRequestRefused)
+    (skipped,) = world.feed(RunCancelRequested(team=TEAM, run_id=queued.run_id, user="ada"))
+    assert isinstance(skipped, RunSkipped)
+    assert (skipped.reason, skipped.user) == ("cancelled by ada", "ada")
+    assert "" in world.state.requests.values(), "the request is answered, and not refused"
+    world.take_over()
+    world.finish()
+    assert len(started(world)) == 1
+    assert world.feed(snapshot(2)) == []
 
 
 def test_with_cancel_a_request_takes_the_place_of_the_others_too() -> None:

@@ -9,12 +9,14 @@ from copy import deepcopy
 from functools import partial
 
 from gangline_registry.core.model import Failed, Project, Projected
+from gangline_registry.service.mlflow import MlflowRegistry
 from gangline_schemas.events.model_requests import ModelPromotionRequested, VersionRequested
 from gangline_schemas.events.registry import (
     AliasesProjected,
     AliasMoved,
     AliasRepaired,
     PromotionJudged,
+    RegistryDeferred,
     RegistryRefused,
     VersionRegistered,
 )
@@ -175,6 +177,21 @@ def test_a_projection_is_tried_again_and_a_new_change_does_not_wait_for_it() -> 
     assert run.state.missing == ("nlp/summarizer/2",)
     assert not run.state.deferred
     assert run.events(AliasesProjected)
+
+
+def test_without_mlflow_the_log_says_so_once_in_each_process() -> None:
+    run = with_champion()
+    unset = MlflowRegistry(None)
+    for _ in range(3):
+        for key, one in run.effects().items():
+            if isinstance(one, Project):
+                run.done(key, unset.project(one))
+        run.tick(3600)
+    assert len(run.events(RegistryDeferred)) == 1
+    run.take_over()
+    run.tick(1)
+    run.project()
+    assert run.state.projected == run.state.changes
 
 
 def test_two_promotions_race_and_one_wins() -> None:

@@ -188,7 +188,7 @@ def retry(
 
 
 def cancel(session: Session, run_id: RunName) -> None:
-    """End a run: its jobs are asked to stop."""
+    """End a run: its jobs are asked to stop. One that is queued never begins."""
     found = session.client.cancel_pipeline_run(run_id)
     session.out.show(found, f"{run_id} is {found.state}")
 

@@ -16,7 +16,7 @@ from gangline_schemas.api.studies import (
     StudyPlan,
     Trial,
 )
-from gangline_schemas.study_job import as_text
+from gangline_schemas.placeholders import as_text
 from gangline_schemas.study_space import Value
 
 _PARAMETERS = 4

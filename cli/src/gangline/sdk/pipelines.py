@@ -128,7 +128,7 @@ class Pipelines(Jobs):
         return written
 
     def cancel_pipeline_run(self, run_id: str) -> RunDetails:
-        """End a run."""
+        """End a run, or let one that is queued never begin."""
         return self._read(RunDetails, "POST", f"/v1/pipeline-runs/{path_id(run_id)}/cancel")
 
     def retry_pipeline_run(self, run_id: str) -> RunDetails:

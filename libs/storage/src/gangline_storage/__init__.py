@@ -3,9 +3,10 @@
 `open_store(url)` gives an `ObjectStore`; `gangline_storage.s3` is imported only when it is used.
 """
 
-from gangline_storage.digest import Digest, digest_bytes, digest_file
+from gangline_storage.digest import Digest, digest_bytes, digest_file, read_verified
 from gangline_storage.errors import (
     AlreadyExists,
+    DamagedObject,
     InvalidKey,
     NotFound,
     StoreError,
@@ -19,6 +20,7 @@ from gangline_storage.port import ObjectInfo, ObjectStore
 
 __all__ = [
     "AlreadyExists",
+    "DamagedObject",
     "Digest",
     "InvalidKey",
     "LocalStore",
@@ -33,4 +35,5 @@ __all__ = [
     "digest_bytes",
     "digest_file",
     "open_store",
+    "read_verified",
 ]

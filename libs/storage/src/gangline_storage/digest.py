@@ -7,7 +7,8 @@ from pathlib import Path
 
 import xxhash
 
-from gangline_storage.port import CHUNK_BYTES
+from gangline_storage.errors import DamagedObject
+from gangline_storage.port import CHUNK_BYTES, ObjectStore
 
 
 class Digest:
@@ -46,3 +47,17 @@ def digest_file(path: Path) -> str:
         while size := file.readinto(buffer):
             digest.update(view[:size])
     return digest.hexdigest()
+
+
+def read_verified(store: ObjectStore, key: str, xxh3: str, most_bytes: int) -> bytes:
+    """The bytes of an object whose digest is known, at most `most_bytes`.
+
+    Raises DamagedObject if they are others or more, NotFound and StoreError.
+    """
+    size = store.head(key).size_bytes
+    if size > most_bytes:
+        raise DamagedObject(f"{key} has {size:,} bytes; at most {most_bytes:,} are read")
+    found = store.get(key)
+    if digest_bytes(found) != xxh3:
+        raise DamagedObject(f"{key} is damaged: it is not what its digest says")
+    return found

@@ -19,6 +19,10 @@ class NotFound(StoreError):
     """The store has no object with this key."""
 
 
+class DamagedObject(StoreError):
+    """The object is not what its digest says."""
+
+
 class AlreadyExists(StoreError):
     """put-if-absent found an object with this key; that object is unchanged."""
 

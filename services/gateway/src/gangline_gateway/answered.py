@@ -9,6 +9,7 @@ from gangline_gateway.app_context import AppContext
 from gangline_gateway.problems import conflict, unavailable
 from gangline_gateway.publish import SOURCE
 from gangline_schemas.base import Event
+from gangline_schemas.envelope import request_key
 
 
 class Answering(Protocol):
@@ -27,11 +28,10 @@ async def answered(
     key: str,
     event: Event,
     state_of: Callable[[], StateT],
-    request_key: Callable[[str, str], str],
 ) -> tuple[str, StateT]:
     """Publish a request with this key; its id, and the state with its answer.
 
-    `request_key`: the key in the state, of a source and an id. Raises a 409 or 503 problem.
+    Raises a 409 or 503 problem.
     """
     request_id = await app.publisher.publish(key, event)
     asked = request_key(SOURCE, request_id)

@@ -13,9 +13,10 @@ from gangline_gateway.problems import conflict, not_found, unavailable
 from gangline_gateway.publish import SOURCE
 from gangline_gateway.registry_state import Name, registry_of
 from gangline_registry.core.model import Answer, GatedModel, Registered, model_key, version_key
-from gangline_registry.core.state import RegistryState, request_key
+from gangline_registry.core.state import RegistryState
 from gangline_schemas.api.models import VersionRow
 from gangline_schemas.base import Event
+from gangline_schemas.envelope import request_key
 from gangline_schemas.models import NAME_PATTERN
 from gangline_service.tokens import Principal
 

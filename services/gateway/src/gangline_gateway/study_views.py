@@ -17,8 +17,8 @@ from gangline_schemas.api.studies import (
     StudyImportance,
     TrialCurve,
 )
+from gangline_schemas.placeholders import as_text
 from gangline_schemas.study_file import Asha, Hyperband, Objective
-from gangline_schemas.study_job import as_text
 from gangline_schemas.study_space import ChoiceParameter
 from gangline_studies.core.importance import importances
 from gangline_studies.core.policy.rungs import rung_step

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gangline_alerts.core.policy.routes import Receivers
-from gangline_alerts.core.state import AlertPlan, request_key, silence_of
-from gangline_schemas.envelope import Envelope
+from gangline_alerts.core.state import AlertPlan, silence_of
+from gangline_schemas.envelope import Envelope, request_key
 from gangline_schemas.events.admin import SilenceRequested, UnsilenceRequested
 from gangline_schemas.events.alerts import (
     AlertUnsilenced,

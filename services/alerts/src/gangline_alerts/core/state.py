@@ -25,6 +25,7 @@ from gangline_bus.decision import Fold
 from gangline_bus.plan import Plan
 from gangline_schemas.alerts import AlertRule, AlertText
 from gangline_schemas.catalog import Topic
+from gangline_schemas.envelope import request_key
 from gangline_schemas.events.alerts import (
     ALERTS_SHOWN,
     AlertRaised,
@@ -261,11 +262,6 @@ def _(state: AlertState, event: SilenceEnded, _at: datetime) -> None:
 @fold.on(SilenceRefused)
 def _(state: AlertState, event: SilenceRefused, _at: datetime) -> None:
     _answered(state, event.request_source, event.request_id, event.reason)
-
-
-def request_key(source: str, request_id: str) -> str:
-    """Equal for the same request, and for no other."""
-    return f"{len(source)} {source} {request_id}"
 
 
 def _answered(state: AlertState, source: str, request_id: str, reason: str) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from fastapi import Path, Query
 
-from gangline_alerts.core.state import AlertState, request_key
+from gangline_alerts.core.state import AlertState
 from gangline_gateway import alerts_state
 from gangline_gateway.alerts_state import alerts_of
 from gangline_gateway.answered import answered
@@ -160,4 +160,4 @@ def _may_silence(caller: Principal, scope: SilenceScope) -> None:
 
 async def _answered(app: AppContext, event: Event) -> tuple[str, AlertState]:
     """The request's id, and the state with its answer. Raises a 409 or 503 problem."""
-    return await answered(app, _KEY, event, lambda: alerts_of(app.tail.alerts()), request_key)
+    return await answered(app, _KEY, event, lambda: alerts_of(app.tail.alerts()))

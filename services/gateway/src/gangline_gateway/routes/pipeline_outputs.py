@@ -25,8 +25,8 @@ from gangline_schemas.artifacts import (
     object_key,
 )
 from gangline_service.tokens import Principal
-from gangline_storage import digest_bytes
-from gangline_storage.errors import NotFound, StoreError
+from gangline_storage import read_verified
+from gangline_storage.errors import DamagedObject, NotFound, StoreError
 from gangline_storage.port import ObjectStore
 
 pipeline_outputs = router("Pipelines")
@@ -122,16 +122,13 @@ def _manifest(store: ObjectStore, team: str, digest: str) -> ArtifactManifest:
     """The list of an artifact's files. Raises problems."""
     key = manifest_key(team, digest)
     try:
-        if store.head(key).size_bytes > MAX_MANIFEST_BYTES:
-            raise conflict("damaged", "the list of its files is too large")
-        raw = store.get(key)
+        return ArtifactManifest.decode(read_verified(store, key, digest, MAX_MANIFEST_BYTES))
     except NotFound:
         raise gone("the output") from None
+    except DamagedObject:
+        raise conflict("damaged", f"the list of its files {_REPAIR}") from None
     except StoreError as error:
         raise unavailable("store-away", f"the store: {type(error).__name__}") from None
-    if digest_bytes(raw) != digest:
-        raise conflict("damaged", f"the list of its files {_REPAIR}")
-    return ArtifactManifest.decode(raw)
 
 
 @lru_cache(maxsize=4)

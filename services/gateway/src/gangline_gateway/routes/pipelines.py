@@ -17,7 +17,7 @@ from gangline_pipelines.core.checks import problems
 from gangline_pipelines.core.model import Pipeline as PipelineFacts
 from gangline_pipelines.core.model import Run
 from gangline_pipelines.core.naming import pipeline_key, run_id
-from gangline_pipelines.core.state import PipelineState, request_key, spec_key
+from gangline_pipelines.core.state import PipelineState, spec_key
 from gangline_schemas.api.pipelines import (
     Announced,
     PauseBody,
@@ -31,6 +31,7 @@ from gangline_schemas.api.pipelines import (
     StepWhy,
 )
 from gangline_schemas.base import Event
+from gangline_schemas.envelope import request_key
 from gangline_schemas.events.pipeline_requests import (
     PipelineConfigureRequested,
     PipelinePauseRequested,
@@ -261,7 +262,17 @@ def why_step(
     responses=answers(404, 409),
 )
 async def cancel_run(name: RunName, app: App, caller: Caller) -> RunDetails:
-    """Its jobs are asked to stop; its other steps do not start."""
+    """Its jobs are asked to stop; its other steps do not start. One that is queued never begins."""
+    queued = pipelines_of(app.tail.pipelines()).queued.get(name)
+    if queued is not None and caller.reads(queued.team):
+        may_change(caller, queued.team)
+        event = RunCancelRequested(team=queued.team, run_id=name, user=caller.name)
+        _, state = await _answered(app, queued.pipeline, event)
+        if name not in state.runs:  # else it has begun meanwhile
+            shown = pipelines_state.queued_details(name, queued)
+            ended = {"state": "cancelled", "reason": f"cancelled by {caller.name}"}
+            return shown.model_copy(update=ended)
+        return pipelines_state.run_details(state, state.runs[name])
     return await _changed(app, caller, name, RunCancelRequested)
 
 
@@ -366,4 +377,4 @@ async def _changed(
 
 async def _answered(app: AppContext, key: str, event: Event) -> tuple[str, PipelineState]:
     """The request's id, and the state with its answer. Raises a 409 or 503 problem."""
-    return await answered(app, key, event, lambda: pipelines_of(app.tail.pipelines()), request_key)
+    return await answered(app, key, event, lambda: pipelines_of(app.tail.pipelines()))

@@ -8,10 +8,10 @@ from __future__ import annotations
 from gangline_pipelines.core.checks import problems
 from gangline_pipelines.core.model import RunState
 from gangline_pipelines.core.naming import pipeline_key, run_id
-from gangline_pipelines.core.state import PipelinePlan, request_key, spec_key
+from gangline_pipelines.core.state import PipelinePlan, spec_key
 from gangline_pipelines.core.stepping import advance, stop
-from gangline_pipelines.core.triggers import enqueue, start
-from gangline_schemas.envelope import Envelope
+from gangline_pipelines.core.triggers import enqueue, skip_queued, start
+from gangline_schemas.envelope import Envelope, request_key
 from gangline_schemas.events.pipeline_requests import (
     PipelineConfigureRequested,
     PipelinePauseRequested,
@@ -133,6 +133,12 @@ def _run(plan: PipelinePlan, event: RunRequested, ref: dict[str, str]) -> str | 
 def _of_run(  # noqa: PLR0911 - one for each reason
     plan: PipelinePlan, event: RunCancelRequested | RunRetryRequested, ref: dict[str, str]
 ) -> str | None:
+    queued = plan.state.queued.get(event.run_id)
+    if queued is not None and queued.team == event.team:
+        if isinstance(event, RunRetryRequested):
+            return f"run {event.run_id} is queued; it begins when the run before it has ended"
+        skip_queued(plan, event.run_id, f"cancelled by {event.user}", event.user, ref)
+        return None
     run = plan.state.runs.get(event.run_id)
     if run is None or run.team != event.team:
         return f"there is no run {event.run_id}"

@@ -20,13 +20,13 @@ from gangline_pipelines.core.model import (
 from gangline_pipelines.core.naming import pipeline_key
 from gangline_pipelines.core.state import (
     PipelineState,
-    request_key,
     spec_key,
     spec_of,
     step_key,
     steps_of,
 )
 from gangline_schemas.catalog import Topic
+from gangline_schemas.envelope import request_key
 from gangline_schemas.events.pipelines import (
     PipelineConfigured,
     PipelinePaused,
@@ -137,7 +137,7 @@ def _(state: PipelineState, event: RunQueued, at: datetime) -> None:
 
 @fold.on(RunSkipped)
 def _(state: PipelineState, event: RunSkipped, at: datetime) -> None:
-    _answered(state, event, event.reason)
+    _answered(state, event)
     _see(state, event, at)
     _unqueue(state, event.team, event.pipeline, event.run_id)
 

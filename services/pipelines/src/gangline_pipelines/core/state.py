@@ -54,11 +54,6 @@ class Clock:
 PipelinePlan = Plan[PipelineState, Clock]
 
 
-def request_key(source: str, request_id: str) -> str:
-    """The key of a request in the state."""
-    return f"{source} {request_id}"
-
-
 def step_key(run_id: str, step: str) -> str:
     """The key of a step of a run in the state."""
     return f"{run_id}/{step}"

@@ -106,7 +106,7 @@ def enqueue(
     spec = plan.state.specs[spec_key(held.team, held.name, held.revision)]
     if spec.overlap == "cancel":
         for other in held.queued:
-            _skip_queued(plan, other, f"{name} came after it")
+            skip_queued(plan, other, f"{name} came after it")
     given = {"run_id": name, "team": held.team, "pipeline": held.name, "cause": cause}
     plan.add(name, RunQueued(**given, user=user, **(ref or {})))
     if spec.overlap == "cancel" and not plan.state.runs[held.active].result:
@@ -164,20 +164,28 @@ def _after_end(plan: PipelinePlan, event: RunEnded) -> None:
         name = held.queued[0]
         queued = plan.state.queued[name]
         if held.paused and queued.cause.kind != "manual":
-            _skip_queued(plan, name, f"the pipeline is paused: {held.paused}")
+            skip_queued(plan, name, f"the pipeline is paused: {held.paused}")
         else:
             start(plan, held, name, queued.cause, queued.user)
 
 
-def _skip_queued(plan: PipelinePlan, name: str, reason: str) -> None:
+def skip_queued(
+    plan: PipelinePlan,
+    name: str,
+    reason: str,
+    user: str | None = None,
+    ref: Mapping[str, str] | None = None,
+) -> None:
+    """Let a run that is queued never start. `user`: who asks for it."""
     queued = plan.state.queued[name]
     skipped = RunSkipped(
         run_id=name,
         team=queued.team,
         pipeline=queued.pipeline,
         cause=queued.cause,
-        user=queued.user,
+        user=queued.user if user is None else user,
         reason=reason,
+        **(ref or {}),
     )
     plan.add(name, skipped)
 

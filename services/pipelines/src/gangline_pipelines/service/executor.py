@@ -16,8 +16,15 @@ from gangline_schemas.artifacts import (
     manifest_key,
     object_key,
 )
-from gangline_storage import InvalidKey, NotFound, ObjectStore, StoreError
-from gangline_storage.digest import Digest, digest_bytes
+from gangline_storage import (
+    DamagedObject,
+    Digest,
+    InvalidKey,
+    NotFound,
+    ObjectStore,
+    StoreError,
+    read_verified,
+)
 
 log = structlog.get_logger(__name__)
 _AT_ONCE = 16
@@ -54,16 +61,12 @@ class OutputChecker:
         """Whether an artifact is there as it was stored. Raises StoreError if the store is away."""
         key = manifest_key(team, digest)
         try:
-            if self._store.head(key).size_bytes > MAX_MANIFEST_BYTES:
-                return False
-            raw = self._store.get(key)
-            if digest_bytes(raw) != digest:
-                return False
+            raw = read_verified(self._store, key, digest, MAX_MANIFEST_BYTES)
             manifest = ArtifactManifest.decode(raw)
             size = sum(file.size_bytes for file in manifest.files)
             read = size <= self._read_bytes
             return all(self._is_sound(team, file, read=read) for file in manifest.files)
-        except (NotFound, InvalidKey, ValidationError):
+        except (NotFound, InvalidKey, DamagedObject, ValidationError):
             return False
 
     def _is_sound(self, team: str, file: ArtifactFile, *, read: bool) -> bool:

@@ -88,7 +88,7 @@ class RegistryDecider(BaseDecider[RegistryState, Watch]):
             case Tick():
                 if soft.now is None:
                     effects.note(state, soft, None)
-                    soft.looked_at = now
+                    soft.began = soft.looked_at = now
                 soft.now = now
                 if soft.looked_at is None or now - soft.looked_at >= effects.LOOK_AGAIN:
                     soft.looked_at, soft.round = now, soft.round + 1

@@ -37,6 +37,7 @@ from gangline_schemas.models import COLUMNS_SHOWN, SuiteComparison
 LOOK_AGAIN = timedelta(seconds=30)
 """MLflow's table is looked at so often, in case that it was changed."""
 _FIRST_RETRY_S, _LONGEST_RETRY_S = 1.0, 15.0
+_UNTIL_RESTART_S = 365 * 86_400.0
 Comparison = Compare | CompareProfiles
 
 
@@ -70,7 +71,7 @@ def wanted(state: RegistryState, soft: Watch) -> Mapping[str, object]:
         failed = state.deferred.get(key)
         if failed is None:
             found[f"{key}#0"] = effect
-        elif failed.next_at <= soft.now:
+        elif failed.next_at <= soft.now or (soft.began is not None and failed.at < soft.began):
             found[f"{key}#{failed.tries}"] = effect
     if state.changes == state.projected and any(one.version for one in soft.table):
         found[f"look:{soft.round}#0"] = Project(soft.changes, soft.table)
@@ -139,6 +140,8 @@ def _done(plan: RegistryPlan, item: EffectDone, effect: object) -> None:
 
 def _defer(plan: RegistryPlan, key: str, tries: int, problem: Failed) -> None:
     wait_s = min(_LONGEST_RETRY_S, _FIRST_RETRY_S * 2.0 ** min(tries, 10))
+    if problem.until_restart:
+        wait_s = _UNTIL_RESTART_S
     next_at = plan.now + timedelta(seconds=wait_s)
     deferred = RegistryDeferred(effect=key, tries=tries + 1, reason=problem.reason, next_at=next_at)
     plan.add("registry", deferred)

@@ -29,10 +29,10 @@ from gangline_registry.core.state import (
     RegistryState,
     data_key,
     needed_versions,
-    request_key,
 )
 from gangline_schemas.catalog import Topic
 from gangline_schemas.data_use import dataset_of
+from gangline_schemas.envelope import request_key
 from gangline_schemas.events.registry import (
     AliasesProjected,
     AliasMoved,
@@ -326,8 +326,8 @@ def _(_state: RegistryState, _event: AliasRepaired, _at: datetime) -> None:
 
 
 @fold.on(RegistryDeferred)
-def _(state: RegistryState, event: RegistryDeferred, _at: datetime) -> None:
-    state.deferred[event.effect] = Deferred(event.tries, event.reason, event.next_at)
+def _(state: RegistryState, event: RegistryDeferred, at: datetime) -> None:
+    state.deferred[event.effect] = Deferred(event.tries, event.reason, event.next_at, at)
 
 
 # Data

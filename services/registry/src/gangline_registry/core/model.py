@@ -141,11 +141,12 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """An effect that failed."""
+    """An effect that failed. A new process tries it at once."""
 
     tries: int
     reason: str
     next_at: datetime
+    at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,10 +270,14 @@ class ProfilesCompared:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """It was not done. `final`: another try would fail as well."""
+    """It was not done.
+
+    `final`: another try would fail as well. `until_restart`: so would it in this process.
+    """
 
     reason: str
     final: bool = False
+    until_restart: bool = False
 
 
 # Soft state
@@ -282,11 +287,13 @@ class Failed:
 class Watch:
     """The soft state, which a new process may lose.
 
-    - `now`: the time of the last Tick. `round`: how often MLflow's table was looked at again.
+    - `began`, `now`: the times of the first and the last Tick.
+    - `round`: how often MLflow's table was looked at again.
     - `wanted`: the comparisons that each model's state asks for, by model and key.
     - `table`: all protected aliases as of `changes`, as MLflow should have them.
     """
 
+    began: datetime | None = None
     now: datetime | None = None
     round: int = 0
     looked_at: datetime | None = None

@@ -7,8 +7,8 @@ from typing import Any
 from gangline_registry.core import promoting
 from gangline_registry.core.lookup import Refusal, version_of
 from gangline_registry.core.model import model_key, version_key
-from gangline_registry.core.state import RegistryPlan, request_key
-from gangline_schemas.envelope import Envelope
+from gangline_registry.core.state import RegistryPlan
+from gangline_schemas.envelope import Envelope, request_key
 from gangline_schemas.events.model_requests import (
     ApprovalRequested,
     EvaluationRequested,

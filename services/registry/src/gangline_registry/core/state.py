@@ -69,11 +69,6 @@ class RegistryState:
 RegistryPlan = Plan[RegistryState, Watch]
 
 
-def request_key(source: str, id_: str) -> str:
-    """The key of a request, of its ce_source and ce_id."""
-    return f"{source}\x1f{id_}"
-
-
 def data_key(team: str, model: str, alias: str, dataset: str) -> str:
     """The key of a judgement of data."""
     return f"{team}/{model}/{alias}/{dataset}"

@@ -38,6 +38,10 @@ class MlflowRefused(Exception):
     """It does not do this, and would not later."""
 
 
+class MlflowUnset(MlflowRefused):
+    """There is no MLflow in this installation."""
+
+
 @dataclass
 class MlflowRegistry:
     """One MLflow server. May be used from any thread."""
@@ -94,6 +98,8 @@ class MlflowRegistry:
         try:
             answer = self._ask(ALIASES_PATH, AliasesAsked(aliases=tuple(rows)).model_dump_json())
             found = AliasesAnswer.model_validate_json(answer)
+        except MlflowUnset as error:
+            return Failed(str(error), until_restart=True)
         except (MlflowRefused, MlflowAway, ValidationError) as error:
             return Failed(str(error))
         repaired = tuple(
@@ -106,7 +112,7 @@ class MlflowRegistry:
 
     def _ask(self, path: str, body: str) -> bytes:
         if self.url is None:
-            raise MlflowRefused("no MLflow server is set: GANGLINE_MLFLOW_URL")
+            raise MlflowUnset("no MLflow server is set: GANGLINE_MLFLOW_URL")
         headers = {"authorization": f"Bearer {self.token}", "content-type": "application/json"}
         try:
             answer = self._pool.request("POST", self.url + path, body=body, headers=headers)

@@ -8,6 +8,7 @@ from typing import Any
 
 from gangline_bus.decision import Fold
 from gangline_schemas.catalog import Topic
+from gangline_schemas.envelope import request_key
 from gangline_schemas.events.studies import (
     StudyCreated,
     StudyEnded,
@@ -49,7 +50,6 @@ from gangline_studies.core.state import (
     StudyState,
     Trial,
     job_id,
-    request_key,
 )
 from gangline_studies.core.values import is_feasible, oriented
 

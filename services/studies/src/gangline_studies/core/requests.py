@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 
-from gangline_schemas.envelope import Envelope
+from gangline_schemas.envelope import Envelope, request_key
 from gangline_schemas.events.automation import StudyRequest, StudyStopRequest
 from gangline_schemas.events.studies import EndReason, StudyCreated, StudyEnding, StudyRefused
-from gangline_studies.core.state import StudyPlan, request_key
+from gangline_studies.core.state import StudyPlan
 
 MOST_ACTIVE = 1000
 """So many studies can be active at the same time."""

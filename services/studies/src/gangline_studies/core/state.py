@@ -188,11 +188,6 @@ def job_id(study_id: str, number: int, part: int) -> str:
     return f"{study_id}-t{number}" if part == 1 else f"{study_id}-t{number}-{part}"
 
 
-def request_key(source: str, request_id: str) -> str:
-    """Equal for the same request, and for no other."""
-    return f"{len(source)} {source} {request_id}"
-
-
 def open_trials(state: StudyState, study_id: str) -> list[Trial]:
     """The trials of a study that are not over. Cost: those of all studies."""
     return [trial for (held, _), trial in state.trials.items() if held == study_id]

@@ -23,7 +23,7 @@ from gangline_schemas.artifacts import (
     manifest_key,
     object_key,
 )
-from gangline_storage import digest_bytes, digest_file
+from gangline_storage import DamagedObject, digest_bytes, digest_file, read_verified
 from gangline_storage.port import ObjectStore
 from gangline_worker.agent.isolation.files import Owner, acting_as, opened_as
 
@@ -81,12 +81,12 @@ class ArtifactStore:
 
     def _manifest(self, digest: str) -> ArtifactManifest:
         key = manifest_key(self.team, digest)
-        if self.store.head(key).size_bytes > MAX_MANIFEST_BYTES:
-            raise DamagedInput(f"manifest {digest} is too large")
-        raw = self.store.get(key)
-        if digest_bytes(raw) != digest:
-            raise DamagedInput(f"manifest {digest} is damaged in the store")
-        return ArtifactManifest.decode(raw)
+        try:
+            return ArtifactManifest.decode(
+                read_verified(self.store, key, digest, MAX_MANIFEST_BYTES)
+            )
+        except DamagedObject as error:
+            raise DamagedInput(f"manifest {error}") from None
 
     def _put_folder(self, name: str, folder: Path, owner: Owner | None) -> Artifact:
         with acting_as(owner):
