@@ -182,7 +182,7 @@ class SnapshotLineage(Answer):
     rows: int | None
     made_at: datetime | None
     place: str = Field(default="", description="Where it is, as it was announced.")
-    sources: list[str] = Field(default=[], description="What it was made of, as announced.")
+    sources: list[str] = Field(default=[], description="The data that it was made of.")
 
 
 class Lineage(Answer):
