@@ -41,8 +41,8 @@ ENDS = {
     JobState.FAILED: (ReleaseReason.FAILED, "FAILED"),
     JobState.CANCELLED: (ReleaseReason.CANCELLED, "KILLED"),
 }
-JOBS = 120
 KILLS = int(os.environ.get("GANGLINE_MLFLOW_KILLS", "2"))
+JOBS = 20 * KILLS
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
