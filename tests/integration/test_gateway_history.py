@@ -47,7 +47,10 @@ def then(client: httpx.Client, at: datetime, headers: dict[str, str]) -> dict[st
     assert answer.status_code == 200, answer.text
     found = answer.json()
     return {
-        "jobs": [{name: job[name] for name in JOB_FIELDS} for job in found["jobs"]],
+        "jobs": sorted(
+            ({name: job[name] for name in JOB_FIELDS} for job in found["jobs"]),
+            key=lambda job: job["job_id"],
+        ),
         "queue": _timeless(found["queue"]),
         "gpus": _timeless(found["gpus"]),
     }
@@ -110,6 +113,10 @@ def test_the_past_is_what_the_live_routes_said(
     for at, nlp, admin in [*reversed(moments), *moments]:
         assert then(http_client, at, NLP) == nlp
         assert then(http_client, at, ADMIN) == admin
+    few = {"time": moments[-2][0].isoformat(), "limit": 1, "nodes": False, "steps": True}
+    found = http_client.get(AT, params=few, headers=ADMIN).json()
+    assert (len(found["jobs"]), found["jobs_all"], found["jobs_allocated"]) == (1, 3, 2)
+    assert (found["gpus"]["nodes"], found["gpus"]["nodes_all"]) == ([], 2)
     names = str(then(http_client, moments[-1][0], NLP))
     assert theirs not in names
     assert "vision" not in names

@@ -16,7 +16,7 @@ from gangline_gateway.reports.facts import Period
 from gangline_gateway.reports.period import WEEK, week_of
 from gangline_gateway.reports.source import Reports
 from gangline_gateway.reports.utilization import utilization
-from gangline_gateway.reports.weekly import weekly
+from gangline_gateway.reports.weekly import figures
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import topic_of
 from gangline_schemas.envelope import Envelope
@@ -263,8 +263,7 @@ def test_utilization_of_the_week(reports: Reports) -> None:
 def test_the_week_and_the_one_before(reports: Reports) -> None:
     period = week_of("2026-W47", LATER)
     facts, earlier = reports.facts(period), reports.facts(period.earlier(WEEK))
-    found = weekly(facts, earlier, None, "2026-W47")
-    this, before = found.this, found.before
+    this, before = figures(facts, None), figures(earlier, None)
     assert (this.jobs_submitted, this.jobs_ended, this.jobs_succeeded) == (3, 2, 1)
     assert (this.jobs_failed, this.jobs_cancelled, this.completion_rate) == (0, 1, 0.5)
     # 1 h, 4 h, 6 h
@@ -310,7 +309,7 @@ def test_a_team_sees_the_clusters_totals_and_its_own_rows(reports: Reports) -> N
     assert own.cluster.gpu_hours_allocated == 42.5
     assert [team.team for team in own.teams] == ["vision"]
     assert (own.mfu, own.gpu_hours_pending) == (pytest.approx(0.1), 2727.5)
-    text = weekly(facts, facts, frozenset({"vision"})).model_dump_json()
+    text = figures(facts, frozenset({"vision"})).model_dump_json()
     assert "yields" in text
     assert "nlp" not in text
     assert "fails" not in text

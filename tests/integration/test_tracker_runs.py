@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given, settings
@@ -19,6 +19,7 @@ from gangline_gateway.parallel import parallel
 from gangline_gateway.resources import ResourceReader
 from gangline_gateway.run_list import page_of
 from gangline_gateway.sql_parts import CursorError
+from gangline_gateway.steps_at import Attempt
 from gangline_schemas.api.runs import Resources, Run, RunPage
 from gangline_schemas.events.metrics import MetricLogged
 from gangline_schemas.events.requests import RunTagged
@@ -164,6 +165,15 @@ def test_curves_of_a_long_run_are_those_of_its_rows(
     assert [(p.step, p.x) for p in part.points] == [
         (step, step / 1000) for step in range(3_000, 3_010)
     ], "seconds count from the first step, as the start of the run is not known"
+    moments = {-1: None, 0: 0, 3_456: 3_456, 4_999: 4_999, 60_000: 4_999}
+    for at_ms, step in moments.items():
+        at = datetime.fromtimestamp((BASE_MS + at_ms) / 1000, UTC)
+        first = {"long": Attempt("nlp", 1), "no-such-job": Attempt("nlp", 1)}
+        assert curves.steps_at(first, at).get("long") == step
+    second = {"long": Attempt("nlp", 2)}
+    at = datetime.fromtimestamp((BASE_MS + 1_999) / 1000, UTC)
+    assert curves.steps_at(second, at) == {}
+    assert curves.steps_at({"long": Attempt("vision", 1)}, at) == {}
 
 
 @pytest.mark.parametrize("width", [1, 7, 100, 200])

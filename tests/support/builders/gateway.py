@@ -123,13 +123,16 @@ class NoHistory:
     def events(self, *_: object, **__: object) -> list[Any]:
         return []
 
-    def facts(self, period: Period) -> Facts:
+    def steps_at(self, *_: object) -> dict[str, int]:
+        return {}
+
+    def facts(self, period: Period, **_: object) -> Facts:
         return Facts(period)
 
     def page(self, *_: object, **__: object) -> tuple[list[Any], str | None]:
         return [], None
 
-    def totals(self, *_: object) -> Totals:
+    def totals(self, *_: object, **__: object) -> Totals:
         return Totals(
             incidents=0, recovered=0, recover_median_s=None, recover_p95_s=None, lost_gpu_s=0.0,
             by_class=[], by_node=[], by_job=[], by_shard=[],

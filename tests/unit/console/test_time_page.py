@@ -10,7 +10,9 @@ import pytest
 from gangline_console.pages.time import Difference, differences
 from gangline_schemas.api.cluster import GpuMap, MapNode, Queue
 from gangline_schemas.api.history import HistoryRange, JobAt, PlatformAt
+from gangline_schemas.api.runs import Run, RunPage
 from support.builders.console import AT, console
+from support.builders.runs import run
 from support.fakes.console_gateway import problem
 
 RANGE = HistoryRange(earliest=AT - timedelta(days=2), newest=AT)
@@ -30,9 +32,27 @@ def platform(*jobs: JobAt, status: str = "ready") -> PlatformAt:
     node = MapNode(
         node_id="n-1", status=status, block="b", rack="r", model="h100", gpus=[0], gangs=[]
     )
-    gpus = GpuMap(at=AT, gpus=1, gpus_ready=1, gpus_used=1, largest_gangs=[], nodes=[node])
+    gpus = GpuMap(
+        at=AT, gpus=1, nodes_all=1, gpus_ready=1, gpus_used=1, largest_gangs=[], nodes=[node]
+    )
     queue = Queue.model_validate({"queue": [], "pending_jobs": 0, "pending_gpus": 0})
-    return PlatformAt(at=AT, events=7, jobs=list(jobs), queue=queue, gpus=gpus)
+    running = sum(job.gpus_allocated > 0 for job in jobs)
+    return PlatformAt(
+        at=AT, events=7, jobs=list(jobs), jobs_all=len(jobs), jobs_allocated=running,
+        queue=queue, gpus=gpus,
+    )  # fmt: skip
+
+
+def answers(found: Any, *ended: Run) -> dict[str, Any]:
+    return {
+        "GET /v1/history/range": RANGE,
+        "GET /v1/history/at": found,
+        "GET /v1/runs": RunPage(runs=[*ended], cursor=None),
+    }
+
+
+def asked_of_history(gateway: Any) -> list[Any]:
+    return [query for path, query, _ in gateway.asked if path == "GET /v1/history/at"]
 
 
 @pytest.mark.parametrize(
@@ -49,13 +69,13 @@ def platform(*jobs: JobAt, status: str = "ready") -> PlatformAt:
 def test_the_time_of_the_address_is_asked_of_rest_within_what_is_retained(
     at: str, asked: Any
 ) -> None:
-    client, gateway = console({"GET /v1/history/range": RANGE, "GET /v1/history/at": platform()})
+    client, gateway = console(answers(platform()))
 
     answer = client.get(f"/console/time?at={at}")
 
     assert answer.status_code == 200
-    assert gateway.asked[-1][1] == {"time": asked.isoformat()}
-    assert '"node_id": "n-1"' in answer.text.partition("data-nodes='")[2].partition("'>")[0]
+    assert asked_of_history(gateway) == [{"time": asked.isoformat(), "limit": 100, "nodes": False}]
+    assert f'data-at="{asked.isoformat()}"' in answer.text
     assert ("is no time" in answer.text) == (at == "yesterday")
 
 
@@ -78,9 +98,30 @@ def test_jobs_that_came_went_or_changed_and_nodes_are_the_differences() -> None:
     assert list(differences(before, before)) == []
 
 
+def test_the_first_rows_are_shown_until_all_are_asked_for() -> None:
+    found = platform(job()).model_copy(update={"jobs_all": 1500})
+    client, gateway = console(answers(found))
+    assert "1 of 1,500 jobs" in client.get("/console/time").text
+    client.get("/console/time?all=1")
+    assert [query["limit"] for query in asked_of_history(gateway)] == [100, None]
+
+
+def test_jobs_that_had_ended_come_from_the_history_of_runs() -> None:
+    ended = run("over-1").model_copy(
+        update={"state": "failed", "ended_at": AT - timedelta(minutes=3)}
+    )
+    client, gateway = console(answers(platform(), ended))
+    text = client.get("/console/time").text
+    assert "over-1" in text.partition('id="ended"')[2]
+    assert "3 min" in text
+    (asked,) = [query for path, query, _ in gateway.asked if path == "GET /v1/runs"]
+    assert asked["where"] == f"ended_at <= '{AT.isoformat()}'"
+    assert asked["order_by"] == "ended_at DESC"
+
+
 def test_a_history_that_is_still_read_is_asked_again() -> None:
     later = problem(503, "not-read-yet", "1,000 of 90,000 decisions are read")
-    client, _ = console({"GET /v1/history/range": RANGE, "GET /v1/history/at": later})
+    client, _ = console(answers(later))
 
     answer = client.get("/console/time")
 
@@ -95,7 +136,7 @@ def test_before_the_first_decision_the_page_says_how_history_begins() -> None:
 
 
 def test_a_time_outside_of_all_years_is_a_line_on_the_page() -> None:
-    client, _ = console({"GET /v1/history/range": RANGE, "GET /v1/history/at": platform()})
+    client, _ = console(answers(platform()))
     answer = client.get("/console/time", params={"at": "0001-01-01T00:00:00+14:00"})
     assert answer.status_code == 200
     assert "is no time" in answer.text

@@ -67,7 +67,7 @@ class Asked:
             )
         ]  # fmt: skip
 
-    def totals(self, wanted: IncidentFilter) -> Totals:
+    def totals(self, wanted: IncidentFilter, *, shares: bool) -> Totals:
         assert wanted == self.filters[-1]
         return Totals(
             incidents=7,

@@ -23,7 +23,7 @@ from gangline_gateway.reports.facts import (
 )
 from gangline_gateway.reports.period import PeriodError, span, week_of
 from gangline_gateway.reports.utilization import over_time, utilization
-from gangline_gateway.reports.weekly import figures, weekly
+from gangline_gateway.reports.weekly import figures
 
 START = datetime(2026, 11, 16, tzinfo=UTC)
 DAY = Period(START, START + timedelta(hours=24))
@@ -222,7 +222,7 @@ def test_nothing_happened() -> None:
     nothing = Facts(DAY)
     report = utilization(nothing, None)
     assert (report.cluster.gpus_total, report.cluster.utilization, report.mfu) == (0, None, None)
-    week = weekly(nothing, nothing, frozenset()).this
+    week = figures(nothing, frozenset())
     assert (week.completion_rate, week.mttr_s, week.preemption_gpu_hours) == (None, None, 0)
 
 

@@ -52,7 +52,7 @@ class Source:
         self._make = make
         self.asked: list[Period] = []
 
-    def facts(self, period: Period) -> Facts:
+    def facts(self, period: Period, *, gpu_use: bool = True) -> Facts:
         self.asked.append(period)
         return self._make(period)
 
@@ -60,14 +60,19 @@ class Source:
 class Door:
     """Asks the routes as one caller."""
 
-    def __init__(self, source: Source, caller: Principal = ADMIN) -> None:
+    def __init__(
+        self,
+        source: Source,
+        caller: Principal = ADMIN,
+        clock: Callable[[], datetime] = lambda: NOW,
+    ) -> None:
         away: Any = None
         reports: Any = source
         history = HistoryAccess(lambda: Queries(away, away, away, reports, away, away, away))
         self._app = routes(
-            AppContext(away, away, history, away, away, away, away, away, clock=lambda: NOW)
+            AppContext(away, away, history, away, away, away, away, away, clock=clock)
         )
-        self._caller = caller
+        self.caller = caller
 
     def get(self, path: str, **options: Any) -> httpx.Response:
         async def ask() -> httpx.Response:
@@ -78,7 +83,7 @@ class Door:
         return asyncio.run(ask())
 
     async def _as_caller(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope.setdefault("state", {})["principal"] = self._caller
+        scope.setdefault("state", {})["principal"] = self.caller
         await self._app(scope, receive, send)
 
 
@@ -116,12 +121,33 @@ def test_json_is_the_default_and_the_period_is_what_was_asked() -> None:
     assert [team["team"] for team in found["teams"]] == ["nlp", "vision"]
     assert found["cluster"]["gpu_hours_total"] == 8 * 24
     assert found["teams"][0]["gpu_hours_allocated"] == 2 * 24
-    first, second, this, before = source.asked
+    first, second, before, this = [
+        *source.asked[:2],
+        *sorted(source.asked[2:], key=lambda one: one.since),
+    ]
     assert first == Period(NOW - timedelta(days=1), NOW)
     assert (second.length_s, second.since.day) == (6 * 3600, 20)
     assert this.until == datetime(2026, 11, 16, tzinfo=UTC)
     assert before.until == this.since
     assert (week["week"], week["this"]["low_mfu"][0]["name"]) == ("2026-W46", "sft")
+
+
+def test_the_same_question_within_ten_seconds_has_the_same_answer() -> None:
+    moved = [NOW]
+    source = Source(happened)
+    http = Door(source, clock=lambda: moved[0])
+    since = {"from": "2026-11-20T00:00:00Z"}
+    first = [http.get(UTILIZATION, params=since).text, http.get(WEEKLY).text]
+    moved[0] += timedelta(seconds=9)
+    later = {"from": "2026-11-20T00:00:09.2Z"}
+    assert [http.get(UTILIZATION, params=later).text, http.get(WEEKLY).text] == first
+    assert len(source.asked) == 3
+    moved[0] += timedelta(seconds=1)
+    assert http.get(WEEKLY).json()["this"]["until"] == "2026-11-21T12:00:10Z"
+    http.get(UTILIZATION)
+    assert len(source.asked) == 6
+    http.caller = VISION
+    assert EVIL not in http.get(WEEKLY).json()["this"]["low_mfu"][0]["job_id"]
 
 
 def test_a_member_sees_its_own_teams_rows() -> None:

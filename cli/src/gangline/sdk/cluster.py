@@ -122,12 +122,13 @@ class Cluster(Calls):
         """The times that `history_at` accepts."""
         return self._read(HistoryRange, "GET", "/v1/history/range")
 
-    def history_at(self, time: datetime) -> PlatformAt:
+    def history_at(self, time: datetime, *, steps: bool = False) -> PlatformAt:
         """Jobs, queue and GPUs at a past time, which has a zone.
 
+        `steps`: with the newest step of the first 300 jobs with GPUs.
         Raises CliError while a long log is being read; ask again, and it continues.
         """
-        params = {"time": time.isoformat()}
+        params = {"time": time.isoformat(), "steps": steps}
         return self._read(PlatformAt, "GET", "/v1/history/at", params=params)
 
     def drain(self, node_id: str, *, drain: bool = True, move_jobs: bool = True) -> Drained:

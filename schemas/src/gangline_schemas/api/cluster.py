@@ -160,6 +160,7 @@ class GpuMap(Answer):
 
     at: datetime
     gpus: int
+    nodes_all: int = Field(description="Nodes, also where they are not listed.")
     gpus_ready: int = Field(description="On nodes that take gangs.")
     gpus_used: int = Field(description="Allocated to gangs, on any node.")
     largest_gangs: list[LargestGang] = Field(

@@ -39,6 +39,10 @@ class JobAt(Answer):
     checkpoint_step: int | None = Field(
         description="The step of its newest checkpoint that is committed."
     )
+    step: int | None = Field(
+        default=None,
+        description="Its newest step, of the history of metrics; null: none, or not asked for.",
+    )
 
 
 class PlatformAt(Answer):
@@ -46,7 +50,11 @@ class PlatformAt(Answer):
 
     at: datetime
     events: int = Field(description="Decisions of the scheduler until then.")
-    jobs: list[JobAt] = Field(description="Of the caller's teams, by id.")
+    jobs: list[JobAt] = Field(
+        description="Of the caller's teams: those with GPUs first, then by id."
+    )
+    jobs_all: int = Field(description="The caller's jobs, also those above the limit.")
+    jobs_allocated: int = Field(description="Those of them that had GPUs.")
     queue: Queue
     gpus: GpuMap = Field(
         description="As of GET /v1/gpus, by the scheduler's log alone: without utilization, and "

@@ -24,6 +24,7 @@ from gangline_gateway.mlflow_runs import MlflowRuns
 from gangline_gateway.past import Past
 from gangline_gateway.problems import conflict, forbidden, not_found
 from gangline_gateway.publish import Publisher
+from gangline_gateway.reports.recent import RecentReports
 from gangline_gateway.scheduler_questions import SchedulerQuestions
 from gangline_gateway.sse import Streams
 from gangline_gateway.tail import Tail
@@ -87,6 +88,7 @@ class AppContext:
     prices: GpuPrices = field(default_factory=GpuPrices)
     dead_letters: DeadLetters = field(default_factory=lambda: DeadLetters(_no_bus, TopicNames()))
     alert_rules: AlertRules = field(default_factory=AlertRules)
+    reports: RecentReports = field(default_factory=RecentReports)
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     submitting: KeyLocks = field(default_factory=KeyLocks)
     uploads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(UPLOADS))

@@ -18,6 +18,7 @@ from pydantic import TypeAdapter
 
 from gangline_gateway import curve_sql
 from gangline_gateway.sql_parts import Where, fetch
+from gangline_gateway.steps_at import Attempt, steps_at
 from gangline_schemas.api.runs import Axis, Curve, Final, Point, Sampling
 from gangline_schemas.system_metrics import PLATFORM, PREFIX, is_system
 
@@ -97,6 +98,10 @@ class CurveReader:
             final = Final(step=row["step"], value=row["value"], low=row["low"], high=row["high"])
             found.setdefault(row["name"], {})[row["run_id"]] = final
         return found
+
+    def steps_at(self, jobs: Mapping[str, Attempt], at: datetime) -> dict[str, int]:
+        """The newest step of each of these attempts at a time, by job."""
+        return steps_at(self._rows, jobs, at)
 
     def curves(self, asked: CurveQuery) -> list[Curve]:
         """The curves, by run and name; one without values in the range is left out.

@@ -17,18 +17,27 @@ from gangline_schemas.api.cluster import GangOnNode, GpuMap, LargestGang, MapNod
 
 
 def gpu_map(
-    view: LiveView, shards: Sequence[Shard], now: datetime, visible: frozenset[str] | None
+    view: LiveView,
+    shards: Sequence[Shard],
+    now: datetime,
+    visible: frozenset[str] | None,
+    *,
+    nodes: bool = True,
 ) -> GpuMap:
-    """All nodes, by block, rack and id. Jobs of teams that are not visible are not named."""
-    nodes = [node for node in map(view.node, view.nodes) if node is not None]
-    nodes.sort(key=lambda node: (node.info.block, node.info.rack, node.info.node_id))
+    """All nodes, by block, rack and id. Jobs of teams that are not visible are not named.
+
+    Not `nodes`: the sums alone.
+    """
+    found = [node for node in map(view.node, view.nodes) if node is not None]
+    found.sort(key=lambda node: (node.info.block, node.info.rack, node.info.node_id))
     return GpuMap(
         at=now,
-        gpus=sum(len(node.info.gpus) for node in nodes),
+        gpus=sum(len(node.info.gpus) for node in found),
+        nodes_all=len(found),
         gpus_ready=view.gpus_ready,
         gpus_used=view.used_gpus.total(),
         largest_gangs=largest_gangs(shards),
-        nodes=[map_node(view, node, visible) for node in nodes],
+        nodes=[map_node(view, node, visible) for node in found] if nodes else [],
     )
 
 

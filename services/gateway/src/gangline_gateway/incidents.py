@@ -97,8 +97,11 @@ class Incidents:
         last = found[-1] if len(rows) > size else None
         return found, cursor_of(ms(last.failed_at), last.job_id, last.attempt) if last else None
 
-    def totals(self, wanted: IncidentFilter) -> Totals:
-        """Totals of all incidents that the filter accepts, with the largest shares first."""
+    def totals(self, wanted: IncidentFilter, *, shares: bool = True) -> Totals:
+        """Totals of all incidents that the filter accepts, with the largest shares first.
+
+        Not `shares`: the sums alone, in one query of five.
+        """
         where = wanted.where()
         (row,) = self._rows(
             "SELECT count() AS incidents, countIf(recover_s IS NOT NULL) AS recovered, "
@@ -114,10 +117,10 @@ class Incidents:
             recover_median_s=row["median"] if some else None,
             recover_p95_s=row["p95"] if some else None,
             lost_gpu_s=row["lost"],
-            by_class=self._shares("failure_class", wanted.where()),
-            by_node=self._shares("node_id", wanted.where()),
-            by_job=self._shares("job_id", wanted.where()),
-            by_shard=self._blocks(wanted),
+            by_class=self._shares("failure_class", wanted.where()) if shares else [],
+            by_node=self._shares("node_id", wanted.where()) if shares else [],
+            by_job=self._shares("job_id", wanted.where()) if shares else [],
+            by_shard=self._blocks(wanted) if shares else [],
         )
 
     def one(self, job_id: str, attempt: int, teams: frozenset[str] | None) -> Incident | None:

@@ -17,18 +17,31 @@ from gangline_schemas.api.jobs import Placed, Waiting
 
 
 def platform_at(
-    shards: Sequence[Shard], events: int, at: datetime, visible: frozenset[str] | None
+    shards: Sequence[Shard],
+    events: int,
+    at: datetime,
+    visible: frozenset[str] | None,
+    *,
+    limit: int | None = None,
+    nodes: bool = True,
 ) -> PlatformAt:
-    """Jobs, queue and GPUs at a time, for a caller who sees these teams (None: all)."""
+    """Jobs, queue and GPUs at a time, for a caller who sees these teams (None: all).
+
+    `limit`: at most so many jobs, and so many places of the queue. `nodes`: whether the map has
+    its nodes.
+    """
     view = LiveView(Live(), Copies([shard.state for shard in shards]), Copies([]))
     found = (job for shard in shards for job in shard.state.jobs.values())
-    seen = (job for job in found if visible is None or job.team in visible)
+    seen = [job for job in found if visible is None or job.team in visible]
+    seen.sort(key=lambda job: (not job.allocated_gpus, job.job_id))
     return PlatformAt(
         at=at,
         events=events,
-        jobs=[_job(job) for job in sorted(seen, key=lambda job: job.job_id)],
-        queue=queue(shards, at, visible),
-        gpus=gpu_map(view, shards, at, visible),
+        jobs=[_job(job) for job in seen[:limit]],
+        jobs_all=len(seen),
+        jobs_allocated=sum(job.allocated_gpus > 0 for job in seen),
+        queue=queue(shards, at, visible, limit=limit),
+        gpus=gpu_map(view, shards, at, visible, nodes=nodes),
     )
 
 

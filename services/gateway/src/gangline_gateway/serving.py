@@ -79,6 +79,7 @@ def main(context: Context[Settings]) -> int:
     # The folded state stays: a full collection over it would delay all answers by 0.5 s.
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 20, 100)  # else a third of a large answer's time
     jobs = JobTokens(app_context.store, tail.job) if app_context.store is not None else None
     has_team = partial(_has_team, tail, tokens)
     app = create_app(

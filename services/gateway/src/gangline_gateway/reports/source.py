@@ -157,8 +157,11 @@ class Reports:
         self._client = client
         self._prices = prices or GpuPrices()
 
-    def facts(self, period: Period) -> Facts:
-        """All facts of the period, of all teams. Raises TooMuchError."""
+    def facts(self, period: Period, *, gpu_use: bool = True) -> Facts:
+        """All facts of the period, of all teams; `gpu_use`: with that of each team.
+
+        Raises TooMuchError.
+        """
         gangs: dict[str, list[Gang]] = defaultdict(list)
         for row in self._rows(_GANGS, period, "gangs", MAX_GANGS):
             gangs[row.pop("job_id")].append(Gang(**row))
@@ -169,6 +172,7 @@ class Reports:
         nodes = self._rows(_NODES_BEFORE, period, "nodes", MAX_NODE_CHANGES)
         nodes += self._rows(_NODES_WITHIN, period, "changes of nodes", MAX_NODE_CHANGES)
         busy = self._rows(_BUSY, period, "nodes", 1)
+        uses = self._rows(_BUSY_BY_TEAM, period, "teams", MAX_TEAMS) if gpu_use else []
         return Facts(
             period=period,
             jobs=tuple(jobs),
@@ -180,7 +184,7 @@ class Reports:
             ),
             gpu_use=tuple(
                 GpuUse(row["holder"], share, row["found"])
-                for row in self._rows(_BUSY_BY_TEAM, period, "teams", MAX_TEAMS)
+                for row in uses
                 if (share := _share(row)) is not None
             ),
             busy_share=_share(busy[0]) if busy else None,

@@ -1,4 +1,4 @@
-"""The report `weekly`: a week's figures, compared with the week before. Pure."""
+"""The report `weekly`: the figures of a week. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gangline_gateway.reports.arithmetic import (
 )
 from gangline_gateway.reports.facts import HOUR_S, Facts, Job, Period
 from gangline_gateway.reports.utilization import cluster_use
-from gangline_schemas.api.reports import LowMfu, UnusedQuota, Waits, Week, WeeklyReport
+from gangline_schemas.api.reports import LowMfu, UnusedQuota, Waits, Week
 
 SIZES = ((1, 1), (2, 8), (9, 32), (33, 128), (129, None))
 """Classes by requested GPUs: from and to; None: no upper limit."""
@@ -26,15 +26,8 @@ LOW_MFU_BELOW = 0.3
 MAX_LOW_MFU = 100
 
 
-def weekly(
-    this: Facts, before: Facts, teams: frozenset[str] | None, week: str | None = None
-) -> WeeklyReport:
-    """The report for a caller who sees these teams (None: all)."""
-    return WeeklyReport(week=week, this=figures(this, teams), before=figures(before, teams))
-
-
 def figures(facts: Facts, teams: frozenset[str] | None) -> Week:
-    """One week's figures."""
+    """One week's figures for a caller who sees these teams (None: all)."""
     seen, period = facts.of(teams), facts.period
     jobs = seen.jobs
     ended = [job.state for job in jobs if period.holds(job.ended_at)]

@@ -117,16 +117,18 @@ def list_nodes(
     cursor: Annotated[
         str | None, Query(max_length=63, description="The cursor of an earlier page.")
     ] = None,
-) -> NodeList:
+    accept_encoding: AcceptEncoding = None,
+) -> Response:
     """By id; jobs of other teams are counted but not named."""
     visible, view = visible_teams(caller), app.tail.view()
     first = 0 if cursor is None else bisect_right(view.nodes, cursor)
     page = view.nodes[first : first + limit]
     nodes = filter(None, map(view.node, page))
-    return NodeList(
+    found = NodeList(
         nodes=[present.node(view, node, visible) for node in nodes],
         cursor=page[-1] if len(view.nodes) > first + limit else None,
     )
+    return large_answer(found, accept_encoding)
 
 
 @cluster.get(

@@ -44,6 +44,9 @@ def list_incidents(
     since: Annotated[datetime | None, Query(description="Failed at this time or later.")] = None,
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 50,
     cursor: Annotated[str | None, Query(max_length=120)] = None,
+    shares: Annotated[
+        bool, Query(description="Whether the totals are also by class, node, job and shard.")
+    ] = True,
 ) -> IncidentPage:
     """Failures of the teams that the token can see, newest first, with totals of all."""
     teams = visible_teams(caller)
@@ -61,7 +64,7 @@ def list_incidents(
         found, after = queries.incidents.page(wanted, limit=limit, cursor=cursor)
         return IncidentPage(
             incidents=found,
-            totals=queries.incidents.totals(wanted),
+            totals=queries.incidents.totals(wanted, shares=shares),
             notices=queries.incidents.notices(wanted) if cursor is None else [],
             cursor=after,
         )

@@ -1,8 +1,12 @@
-"""/v1/reports: reports over a period, as JSON or as an HTML page."""
+"""/v1/reports: reports over a period, as JSON or as an HTML page.
+
+The same question within 10 s has the same answer (`reports.recent`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Hashable
 from datetime import datetime
 from typing import Annotated, Any, TypeVar
 
@@ -10,15 +14,16 @@ from fastapi import Header, Query
 from pydantic import BaseModel
 from starlette.responses import HTMLResponse, Response
 
-from gangline_gateway.app_context import App, Caller, answers, router, visible_teams
+from gangline_gateway.app_context import App, AppContext, Caller, answers, router, visible_teams
 from gangline_gateway.history_access import Queries
 from gangline_gateway.problems import invalid
 from gangline_gateway.reports import page
+from gangline_gateway.reports.facts import Period
 from gangline_gateway.reports.period import WEEK, WEEK_PATTERN, PeriodError, span, week_of
 from gangline_gateway.reports.source import TooMuchError
 from gangline_gateway.reports.utilization import over_time, utilization
-from gangline_gateway.reports.weekly import weekly
-from gangline_schemas.api.reports import UtilizationReport, UtilizationSteps, WeeklyReport
+from gangline_gateway.reports.weekly import figures
+from gangline_schemas.api.reports import UtilizationReport, UtilizationSteps, Week, WeeklyReport
 
 reports = router("Reports")
 
@@ -37,6 +42,7 @@ Since = Annotated[
 ]
 Until = Annotated[datetime | None, Query(alias="to", description="Now if not given.")]
 ReportT = TypeVar("ReportT", bound=BaseModel)
+AnswerT = TypeVar("AnswerT")
 
 
 @reports.get(
@@ -58,12 +64,17 @@ def report_utilization(
     accept: Accept = None,
 ) -> Any:
     """JSON, or with `Accept: text/html` a page. The cluster's totals count all teams."""
+    teams, now = visible_teams(caller), app.clock()
 
     def read(queries: Queries) -> UtilizationReport:
-        period = span(since, until, app.clock())
-        return utilization(queries.reports.facts(period), visible_teams(caller), parts)
+        return utilization(queries.reports.facts(span(since, until, now)), teams, parts)
 
-    return _answer(_report(app.history.query, read, "from"), page.utilization_page, accept)
+    asked = (*_rounded(since, until, now), parts, teams)
+    report = app.reports.find(UtilizationReport, asked, now)
+    if report is None:
+        report = _report(app.history.query, read, "from")
+        app.reports.keep(asked, report, now)
+    return _answer(report, page.utilization_page, accept)
 
 
 @reports.get(
@@ -97,7 +108,7 @@ def report_steps(
     response_model=WeeklyReport,
     responses={200: _PAGE, **answers()},
 )
-def report_weekly(
+async def report_weekly(
     app: App,
     caller: Caller,
     *,
@@ -111,21 +122,42 @@ def report_weekly(
     accept: Accept = None,
 ) -> Any:
     """JSON, or with `Accept: text/html` a page. The current week is compared up to now."""
+    teams, now = visible_teams(caller), app.clock()
+    report = app.reports.find(WeeklyReport, (week, teams), now)
+    if report is None:
+        try:
+            period = week_of(week, now)
+        except PeriodError as error:
+            raise invalid(error.field, str(error)) from None
+        this, before = await asyncio.gather(
+            _week(app, period, teams), _week(app, period.earlier(WEEK), teams)
+        )
+        report = WeeklyReport(week=week, this=this, before=before)
+        app.reports.keep((week, teams), report, now)
+    return _answer(report, page.weekly_page, accept)
 
-    def read(queries: Queries) -> WeeklyReport:
-        period = week_of(week, app.clock())
-        this = queries.reports.facts(period)
-        before = queries.reports.facts(period.earlier(WEEK))
-        return weekly(this, before, visible_teams(caller), week)
 
-    return _answer(_report(app.history.query, read, "week"), page.weekly_page, accept)
+async def _week(app: AppContext, period: Period, teams: frozenset[str] | None) -> Week:
+    def read(queries: Queries) -> Week:
+        return figures(queries.reports.facts(period, gpu_use=False), teams)
+
+    return await asyncio.to_thread(_report, app.history.query, read, "week")
+
+
+def _rounded(
+    since: datetime | None, until: datetime | None, now: datetime
+) -> tuple[Hashable, Hashable]:
+    """A period for which reports are the same: one up to now by its length, to a second."""
+    if until is not None or since is None or since.tzinfo is None:
+        return since, until
+    return round((now - since).total_seconds()), None
 
 
 def _report(
-    query: Callable[[Callable[[Queries], ReportT]], ReportT],
-    ask: Callable[[Queries], ReportT],
+    query: Callable[[Callable[[Queries], AnswerT]], AnswerT],
+    ask: Callable[[Queries], AnswerT],
     field: str,
-) -> ReportT:
+) -> AnswerT:
     try:
         return query(ask)
     except PeriodError as error:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gangline_console.client import ApiError, Query, job_path
+from gangline_console.client import ApiError, Query, Value, job_path
 from gangline_console.page import View
 from gangline_console.pages.job import timeline
 from gangline_schemas.api.checkpoints import CheckpointList
@@ -38,7 +38,7 @@ async def _overview(view: View, job: Job) -> Values:
     events, checkpoints, incidents, lines = await asyncio.gather(
         _life(view, path),
         view.api.part(f"{path}/checkpoints", CheckpointList, {"limit": 1000}),
-        view.api.part("/v1/incidents", IncidentPage, {"job": job.job_id, "limit": 100}),
+        view.api.part("/v1/incidents", IncidentPage, {**_of(job), "limit": 100}),
         view.api.part(f"{path}/logs", LogPage, {"tail": LOG_LINES}),
     )
     rows = checkpoints.checkpoints if checkpoints is not None else []
@@ -53,6 +53,11 @@ async def _overview(view: View, job: Job) -> Values:
         "incidents": incidents,
         "live": ("events", "metrics", "logs"),
     }
+
+
+def _of(job: Job) -> dict[str, Value]:
+    """The query of a job's incidents, without counts."""
+    return {"job": job.job_id, "shares": False}
 
 
 async def _life(view: View, path: str) -> list[BusEvent] | None:
@@ -80,7 +85,7 @@ async def _ranks(view: View, job: Job) -> Values:
     path = job_path(job.job_id)
     ranks, incidents = await asyncio.gather(
         view.api.get(f"{path}/ranks", RankList, {"cursor": view.query("cursor") or None}),
-        view.api.part("/v1/incidents", IncidentPage, {"job": job.job_id, "limit": 1}),
+        view.api.part("/v1/incidents", IncidentPage, {**_of(job), "limit": 1}),
     )
     slow: dict[int, Notice] = {}
     for notice in incidents.notices if incidents is not None else ():

@@ -89,7 +89,7 @@ async def _node(view: View, node_id: str) -> Node:
 async def _incidents(view: View, node_id: str) -> IncidentPage | None:
     """None while history is away, which the page says."""
     return await view.api.part(
-        "/v1/incidents", IncidentPage, {"node": node_id, "limit": _INCIDENTS}
+        "/v1/incidents", IncidentPage, {"node": node_id, "limit": _INCIDENTS, "shares": False}
     )
 
 

@@ -15,6 +15,7 @@ from gangline_schemas.api.jobs import JobPage
 
 COLOURS = ("job", "team", "utilization", "health")
 _ROWS = 6
+_NEWEST = {"limit": _ROWS, "shares": False}
 _DAY = timedelta(hours=24)
 
 
@@ -25,7 +26,7 @@ async def _show(view: View) -> Response:
         view.api.get("/v1/training-jobs", JobPage, {"state": ["running"], "limit": _ROWS}),
         view.api.part("/v1/queue", Queue, {"limit": _ROWS}),
         view.api.part("/v1/alerts", AlertList, {"limit": 100}),
-        view.api.part("/v1/incidents", IncidentPage, {"since": since, "limit": _ROWS}),
+        view.api.part("/v1/incidents", IncidentPage, {"since": since, **_NEWEST}),
     )
     return view.render(
         "overview/page.html",

@@ -45,18 +45,8 @@ class Wrong:
 
 async def _show(view: View) -> Response:
     wanted = _wanted(view)
-    wrong: Wrong | None = None
-    page = RunPage(runs=[], cursor=None)
-    try:
-        page = await view.api.get(
-            PATH, RunPage, {**_asked(wanted), "cursor": view.query("cursor") or None}
-        )
-    except ApiError as error:
-        wrong = _wrong(error, wanted)
-        if wrong is None:
-            raise
-    pins, teams = await asyncio.gather(
-        by_ids(view, split(view.query("pin")), metrics=True), view.teams()
+    (page, wrong), pins, teams = await asyncio.gather(
+        _page(view, wanted), by_ids(view, split(view.query("pin")), metrics=True), view.teams()
     )
     metrics = {
         name: {**page.metrics.get(name, {}), **pins.metrics.get(name, {})}
@@ -86,6 +76,18 @@ async def _show(view: View) -> Response:
         most=MAX_COMPARED,
         csv_runs=CSV_RUNS,
     )
+
+
+async def _page(view: View, wanted: dict[str, Any]) -> tuple[RunPage, Wrong | None]:
+    """The runs of the page; none of them where the filter or the order is wrong."""
+    try:
+        query = {**_asked(wanted), "cursor": view.query("cursor") or None}
+        return await view.api.get(PATH, RunPage, query), None
+    except ApiError as error:
+        wrong = _wrong(error, wanted)
+        if wrong is None:
+            raise
+        return RunPage(runs=[], cursor=None), wrong
 
 
 async def _csv(view: View) -> Response:

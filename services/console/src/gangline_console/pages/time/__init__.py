@@ -1,16 +1,21 @@
-"""Time machine: jobs, queue and GPUs as they were at a time, and what differs from another one."""
+"""Time machine: jobs, queue and GPUs as they were at a time, and what differs from another one.
+
+The script reads the map of GPUs and the steps of jobs.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from starlette.responses import Response
 
-from gangline_console.client import ApiError
+from gangline_console.client import ApiError, Query
 from gangline_console.page import Page, View
 from gangline_schemas.api.history import HistoryRange, JobAt, PlatformAt
+from gangline_schemas.api.runs import RunPage
 
 STEPS = (
     ("1 day", timedelta(days=1)),
@@ -19,6 +24,9 @@ STEPS = (
     ("1 minute", timedelta(minutes=1)),
 )
 NOT_READ_YET = "not-read-yet"
+_ROWS = 100
+"""Of each table, until all are asked for."""
+_ENDED = 20
 
 
 @dataclass(frozen=True)
@@ -35,15 +43,18 @@ async def _show(view: View) -> Response:
     bounds = await view.api.get("/v1/history/range", HistoryRange)
     at, wrong = _moment(view.query("at"), bounds.newest)
     against, also_wrong = _moment(view.query("against"), None)
-    found = other = None
-    reading = ""
+    found = other = ended = None
+    reading, rows = "", None if view.query("all") else _ROWS
     if bounds.earliest is not None and at is not None:
         at = min(max(at, bounds.earliest), bounds.newest)
         try:
-            found = await _at(view, at)
+            found, ended = await asyncio.gather(
+                _at(view, at, rows if against is None else None, nodes=against is not None),
+                _ended(view, at),
+            )
             if against is not None:
                 against = min(max(against, bounds.earliest), bounds.newest)
-                other = await _at(view, against)
+                other = await _at(view, against, None, nodes=True)
         except ApiError as error:
             if error.code != NOT_READ_YET:
                 raise
@@ -55,7 +66,9 @@ async def _show(view: View) -> Response:
         against=against,
         found=found,
         other=other,
-        nodes=found.gpus.model_dump(mode="json", include={"nodes"})["nodes"] if found else [],
+        rows=rows,
+        ended=ended,
+        until=_until(at) if at else "",
         reading=reading,
         wrong=wrong or also_wrong,
         differences=list(differences(*sorted((other, found), key=lambda one: one.at)))
@@ -69,8 +82,19 @@ async def _show(view: View) -> Response:
     return answer
 
 
-async def _at(view: View, at: datetime) -> PlatformAt:
-    return await view.api.get("/v1/history/at", PlatformAt, {"time": at.isoformat()})
+async def _at(view: View, at: datetime, limit: int | None, *, nodes: bool) -> PlatformAt:
+    query: Query = {"time": at.isoformat(), "limit": limit, "nodes": nodes}
+    return await view.api.get("/v1/history/at", PlatformAt, query)
+
+
+async def _ended(view: View, at: datetime) -> RunPage | None:
+    """The jobs that ended last before a time; None while history is away."""
+    query: Query = {"where": _until(at), "order_by": "ended_at DESC", "kind": "job"}
+    return await view.api.part("/v1/runs", RunPage, {**query, "limit": _ENDED})
+
+
+def _until(at: datetime) -> str:
+    return f"ended_at <= '{at.isoformat()}'"
 
 
 def _moment(text: str, default: datetime | None) -> tuple[datetime | None, str]:

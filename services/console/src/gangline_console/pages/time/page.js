@@ -1,5 +1,5 @@
-// The slider goes to a time; the page has the nodes of that time, drawn here as a map.
-import { exact } from "../../format.js";
+// The slider goes to a time. The map of GPUs and the steps of jobs at that time are read here.
+import { exact, number } from "../../format.js";
 import { GpuMap } from "../../gpumap.js";
 
 const slider = document.getElementById("slider");
@@ -15,7 +15,22 @@ slider?.addEventListener("change", () => {
 });
 
 const place = document.getElementById("map");
+async function read() {
+  const query = new URLSearchParams({ time: place.dataset.at, limit: place.dataset.jobs, steps: "true" });
+  const answer = await fetch(`/v1/history/at?${query}`);
+  if (!answer.ok) throw new Error(`status ${answer.status}`);
+  const { gpus, jobs } = await answer.json();
+  new GpuMap(place, document.getElementById("legend")).show(gpus.nodes);
+  const steps = new Map(jobs.map((job) => [job.job_id, job.step]));
+  for (const row of document.querySelectorAll("tr[data-job]")) {
+    const step = steps.get(row.dataset.job) ?? null;
+    if (step !== null) row.querySelector("[data-cell=step]").textContent = number(step);
+  }
+}
+
 if (place) {
-  const map = new GpuMap(place, document.getElementById("legend"));
-  map.show(JSON.parse(place.dataset.nodes));
+  read().catch(() => {
+    place.removeAttribute("aria-busy");
+    document.getElementById("no-map").hidden = false;
+  });
 }
