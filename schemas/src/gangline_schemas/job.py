@@ -149,7 +149,9 @@ class JobSpec(Model):
         default=50, ge=0, le=100, description="0 (highest) to 100, or low, normal, high."
     )
     preemptible: bool = False
-    image: ShortText | None = None
+    image: ShortText | None = Field(
+        default=None, description="[REGISTRY/]NAME[:TAG][@sha256:DIGEST], in which ranks run."
+    )
     command: tuple[Annotated[str, StringConstraints(max_length=32_768)], ...] = Field(
         default=(), max_length=1024
     )
@@ -318,8 +320,12 @@ class JobSpec(Model):
 
     @model_validator(mode="after")
     def _one_command_and_no_secrets(self) -> Self:
-        if bool(self.command) == (self.run is not None):
-            raise ValueError("give exactly one of 'command' (a list) and 'run' (a shell line)")
+        given = bool(self.command) + (self.run is not None)
+        if given > 1 or (given == 0 and self.image is None):
+            raise ValueError(
+                "give exactly one of 'command' (a list) and 'run' (a shell line); only an image "
+                "may have a command of its own"
+            )
         if any("\0" in part for part in (*self.command, self.run or "", *self.env.values())):
             raise ValueError("command, run and env must not hold NUL characters")
         texts = {

@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Sequence
 from itertools import takewhile
 
+from gangline_schemas.image_reference import ImageReference
 from gangline_schemas.job import JobSpec
 
 LAUNCHERS = frozenset(
@@ -35,10 +36,10 @@ _PYTHON = re.compile(r"^python[0-9.]*$")
 def cannot_do(spec: JobSpec) -> str | None:
     """Why Gangline cannot run the job as its file says, and the way out; None: it can."""
     if spec.image is not None:
-        return (
-            "image: Gangline runs no container images yet; leave image out, and the ranks run in "
-            "the Python of their nodes"
-        )
+        try:
+            ImageReference.parse(spec.image)
+        except ValueError as error:
+            return f"image: {error}"
     if spec.strategy == "deepspeed":
         return (
             "strategy: Gangline starts no DeepSpeed engine; leave strategy out (custom) and call "

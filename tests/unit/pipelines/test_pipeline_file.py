@@ -77,7 +77,7 @@ def test_a_good_pipeline_has_no_problem() -> None:
             "is also item 0 of a",
         ),
         ({"steps": {"params": {"job": job()}}}, "is a word of conditions"),
-        ({"steps": {"a": {"job": job(image="x")}}}, "image: Gangline runs no container"),
+        ({"steps": {"a": {"job": job(image="X")}}}, "image: X: is not an image like"),
         ({"steps": GOOD, "triggers": {"t": {}}}, "give exactly one of"),
         (
             {"steps": GOOD, "triggers": {"t": {"snapshot": "a", "drift": "m"}}},

@@ -21,7 +21,6 @@ PREPARED = {
     "code_ref": "recorded: lists, comparisons and the runs table show it",
     "code_diff": "recorded in job.submitted; its digest goes on",
     "code_diff_digest": "recorded: comparisons show that code differs",
-    "image": "refused by unsupported.cannot_do",
 }
 """Fields that no service and no worker reads, each with the reason why that is right."""
 

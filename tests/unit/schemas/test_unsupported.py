@@ -18,7 +18,7 @@ def job(**fields: Any) -> JobSpec:
 @pytest.mark.parametrize(
     ("fields", "field", "way_out"),
     [
-        ({"image": "nvcr.io/pytorch:26.01"}, "image", "leave image out"),
+        ({"image": "https://nvcr.io/pytorch"}, "image", "is not"),
         ({"strategy": "deepspeed"}, "strategy", "leave strategy out"),
     ],
 )

@@ -72,6 +72,9 @@ class NodeInfo(Model):
     isolation: Isolation = Field(
         default=Isolation.NONE, description="How well its agent keeps teams apart."
     )
+    runs_images: bool = Field(
+        default=False, description="Its agent runs gangs in container images."
+    )
     release: Release | None = Field(
         default=None, description="Its agent's release; None: a release that did not report it."
     )

@@ -100,7 +100,7 @@ class Agent:
         self._node = (
             handover.core.standing.node.model_copy(update={"release": RELEASE})
             if handover
-            else bootstrap.inventory(settings, self._host.ports, self._isolator.level, self._peers)
+            else bootstrap.inventory(settings, self._host.ports, self._isolator, self._peers)
         )
         self._watch = bootstrap.health_watch(settings, data, self._node)
         self._usage = bootstrap.usage_watch(settings, data, self._node)
@@ -250,7 +250,10 @@ class Agent:
                 self._peers.note(gang.allocation)
             peers = self._peers.start(store, self._isolator.owner)
         mlflow = bootstrap.mlflow_access(self._settings, store)
-        preparer = Preparer(self._folders, store, checkpoints, self._isolator.owner, peers, mlflow)
+        images = bootstrap.images(self._settings, self._folders, store, self._isolator)
+        preparer = Preparer(
+            self._folders, store, checkpoints, self._isolator.owner, peers, mlflow, images
+        )
         return Parts(
             self._inbox,
             outgoing,

@@ -9,7 +9,6 @@ from pathlib import Path
 from secrets import token_hex
 
 from gangline_schemas.events.workers import NodeInfo
-from gangline_schemas.isolation import Isolation
 from gangline_service.job_tokens import SECRET_KEY
 from gangline_storage.open import open_store
 from gangline_storage.pace import Pace
@@ -26,6 +25,9 @@ from .health.node_check_host import NodeCheckHost
 from .health.source import HealthWatch, health_source
 from .host.folders import Folders
 from .host.inventory import Labels, take_inventory
+from .images.gang_images import GangImages, ImageOptions
+from .images.registry import RegistryOptions
+from .isolation.isolator import Isolator
 from .peers.tier import PeerTier, open_peer_tier
 from .usage.points import Capacity
 from .usage.watch import UsageWatch
@@ -47,7 +49,7 @@ def peer_tier(settings: AgentSettings, data: Path) -> PeerTier | None:
 
 
 def inventory(
-    settings: AgentSettings, ports: tuple[int, ...], level: Isolation, peers: PeerTier | None
+    settings: AgentSettings, ports: tuple[int, ...], isolator: Isolator, peers: PeerTier | None
 ) -> NodeInfo:
     """The node, as a new incarnation. Raises DriverUnusable."""
     node = take_inventory(
@@ -57,7 +59,10 @@ def inventory(
         cpus=settings.cpus,
         memory_gb=settings.memory_gb,
     )
-    known: dict[str, object] = {"isolation": level}
+    known: dict[str, object] = {
+        "isolation": isolator.level,
+        "runs_images": isolator.no_images is None,
+    }
     if peers is not None:
         known["copies_port"] = peers.port
     return node.model_copy(update=known)
@@ -115,6 +120,19 @@ def mlflow_access(settings: AgentSettings, store: ObjectStore) -> MlflowAccess |
     """None where jobs get no variables of MLflow."""
     uri = settings.mlflow_tracking_uri
     return MlflowAccess(uri, SharedSecret(store, SECRET_KEY)) if uri is not None else None
+
+
+def images(
+    settings: AgentSettings, folders: Folders, store: ObjectStore, isolator: Isolator
+) -> GangImages:
+    """Those that gangs of this node run in, if it can run any."""
+    hosts = frozenset(filter(None, settings.images_plain_http.replace(" ", "").split(",")))
+    options = ImageOptions(
+        int(settings.images_gb * 1e9),
+        RegistryOptions(settings.images_mirror, hosts),
+        settings.images_auth_file,
+    )
+    return GangImages(folders.data, folders.secrets, store, options, isolator.no_images)
 
 
 def checkpoints(settings: AgentSettings, data: Path, store: ObjectStore) -> Checkpoints:

@@ -85,6 +85,14 @@ class AgentSettings(ServiceSettings):
     """Ranks are killed without an acknowledged heartbeat for so long; default 0.75 of timeout.
     More than the interval, at most 0.8 of the timeout: else ranks live on while others take their
     job. The rest is for what the fault manager does not hear (its policy/silence.py)."""
+    images_gb: Annotated[float, Field(gt=0, le=1e6)] = 50.0
+    """Disk for unpacked container images; those that no gang uses are deleted first."""
+    images_auth_file: Path | None = None
+    """Logins for registries, for all teams, like Docker's config.json ("auths")."""
+    images_mirror: Annotated[str, Field(pattern=r"^https?://")] | None = None
+    """The URL of a registry that is asked in place of docker.io."""
+    images_plain_http: str = ""
+    """HOST[:PORT] of registries without TLS, by commas; none is needed for this machine."""
     spool_limit_mb: Annotated[int, Field(ge=8)] = 512
     """Disk for logs and metrics while the bus is away; the oldest go first."""
     stop_grace_s: Annotated[float, Field(gt=0)] = 18.0

@@ -24,6 +24,7 @@ from .inbox import Inbox
 from .isolation.cold_start import Launch
 from .isolation.groups import GangLimits
 from .isolation.isolator import Isolator
+from .isolation.sandbox import ImageRoot
 from .rendezvous.store_host import StoreHost
 from .runtime.launcher import KeptRank, Launcher
 from .runtime.log_lines import LogBatcher, without_secrets
@@ -236,7 +237,14 @@ class Executor:
             show,
             GangLimits(memory_bytes, need.cpus),
             lambda begin: inbox.call(lambda: launcher.keep(begin)),
+            self._image_root(workspace),
         )
+
+    def _image_root(self, workspace: GangWorkspace) -> ImageRoot | None:
+        if (image := workspace.image) is None:
+            return None
+        folder = self._parts.preparer.layers
+        return ImageRoot(folder, image.roots, _workdir(workspace))
 
     def _rank_bytes(self, workspace: GangWorkspace) -> int:
         """The memory that each rank may take: what it asked for, or its share if that is more.
@@ -265,6 +273,7 @@ class Executor:
             secrets=workspace.secrets,
             operators=self._parts.rank_env,
             mlflow=workspace.mlflow,
+            image=workspace.image,
         )
         if workspace.owner is not None:  # programs need a name; the system has none
             for name in ("USER", "LOGNAME"):
@@ -273,8 +282,15 @@ class Executor:
         confinement = self._parts.isolator.confinement(
             rank.gang, workspace.owner, self._rank_bytes(workspace)
         )
-        command = rank_command(allocation)
-        launch = Launch(rank, command, environment, workspace.paths.code, confinement)
+        launch = Launch(
+            rank,
+            rank_command(allocation.spec, workspace.image),
+            environment,
+            workspace.paths.code,
+            confinement,
+            _workdir(workspace),
+            in_image=workspace.image is not None,
+        )
         try:
             return inputs.RankSpawned(rank, self.launcher.spawn(launch, logs))
         except OSError as error:
@@ -371,3 +387,9 @@ class Executor:
         self._parts.preparer.clear(effect.gang)
         if effect.final and workspace is not None:
             self._parts.checkpoints.forget(effect.gang.job_id)
+
+
+def _workdir(workspace: GangWorkspace) -> str | None:
+    """The WORKDIR of its image, where ranks start if the job packs no code."""
+    image = workspace.image
+    return None if image is None or workspace.allocation.spec.code_bundle else image.folder

@@ -22,6 +22,8 @@ from gangline_schemas.resources import Resources
 NODE = "node"
 CLUSTER = "cluster"
 """The closest and the widest level; the ones between them are configured."""
+IMAGES = ("gangline.dev/images", "yes")
+"""A label of nodes whose agents run images."""
 
 
 class Member(Enum):
@@ -281,6 +283,12 @@ class Demand:
         return gpus - gpus % self.gpus_per_worker
 
 
+def wanted_labels(spec: JobSpec) -> tuple[tuple[str, str], ...]:
+    """The labels that its nodes must have, by name; IMAGES is one for a job in an image."""
+    own = (IMAGES,) if spec.image is not None else ()
+    return tuple(sorted((*spec.node_labels.items(), *own)))
+
+
 def demand_of(spec: JobSpec) -> Demand:
     """The demand of a spec, wherever the job has been."""
     need, topology = spec.resources, spec.topology
@@ -290,7 +298,7 @@ def demand_of(spec: JobSpec) -> Demand:
         cpus_per_gpu=need.cpus_per_gpu,
         memory_per_gpu_gb=need.memory_per_gpu_gb,
         widest=topology.level if topology.mode == "required" else CLUSTER,
-        labels=tuple(sorted(spec.node_labels.items())),
+        labels=wanted_labels(spec),
         fewest=need.min_gpus,
         counts=need.gpu_counts or (),
         gpus_per_worker=spec.gpus_per_worker,
@@ -373,5 +381,6 @@ class Node:
 
     @property
     def labels(self) -> tuple[tuple[str, str], ...]:
-        """Its owner's labels, by name."""
-        return tuple(sorted(self.info.labels.items()))
+        """Its owner's labels by name, and IMAGES if its agent runs images."""
+        own = (IMAGES,) if self.info.runs_images else ()
+        return tuple(sorted((*self.info.labels.items(), *own)))

@@ -12,7 +12,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, NamedTuple
 
-from gangline_scheduler.core.model import Avoid, Job
+from gangline_scheduler.core.model import Avoid, Job, wanted_labels
 
 
 class Slot(NamedTuple):
@@ -54,7 +54,7 @@ def cpu_slot(job: Job) -> Slot:
         need.cpus or 0.0,
         need.memory_gb or 0.0,
         need.ranks,
-        tuple(sorted(job.spec.node_labels.items())),
+        wanted_labels(job.spec),
         job.avoid,
     )
     return Slot(group, (job.waiting_since, job.submitted_at, job.job_id))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,34 +10,40 @@ from pathlib import Path
 
 from gangline_worker.agent.decide.keys import RankKey
 
-from .rank_exec import tied_command
+from .rank_exec import program_file, tied_command
 from .sandbox import UNCONFINED, Confinement, born_in
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How to start one rank."""
+    """How to start one rank. `workdir`: the folder of its image that it starts in, not `folder`."""
 
     rank: RankKey
     command: tuple[str, ...]
     environment: Mapping[str, str]
     folder: Path
     confinement: Confinement = UNCONFINED
+    workdir: str | None = None
+    in_image: bool = False
 
 
 def start_cold(launch: Launch) -> subprocess.Popen[bytes]:
     """Start its command in a fresh process. It dies with the calling thread. Raises OSError."""
-    sandbox = launch.confinement.sandbox
-    with born_in(sandbox):
-        return subprocess.Popen(
-            tied_command(*launch.command, orders=launch.confinement.orders, sandbox=sandbox),
-            cwd=launch.folder,
-            env=dict(launch.environment),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-            start_new_session=True,
-            umask=0o077,
-            pass_fds=() if sandbox is None else (sandbox,),
-        )
+    orders, sandbox = launch.confinement.orders, launch.confinement.sandbox
+    program = program_file(launch.environment, launch.workdir)
+    try:
+        with born_in(sandbox):
+            return subprocess.Popen(
+                tied_command(*launch.command, orders=orders, sandbox=sandbox, program=program),
+                cwd=launch.folder,
+                env={},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                start_new_session=True,
+                umask=0o077,
+                pass_fds=(program,) if sandbox is None else (program, sandbox),
+            )
+    finally:
+        os.close(program)

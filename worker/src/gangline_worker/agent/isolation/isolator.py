@@ -34,7 +34,7 @@ from .files import Owner, acting_as, give
 from .groups import GangLimits, Groups, delegated_group
 from .interpreter import closed_above, interpreter_places, places_of
 from .metadata import block_metadata
-from .sandbox import Confinement, Mounts, Sandbox, begin_sandbox, finish_sandbox
+from .sandbox import Confinement, ImageRoot, Mounts, Sandbox, begin_sandbox, finish_sandbox
 from .sandbox_init import SHARED
 
 log = structlog.get_logger(__name__)
@@ -77,6 +77,7 @@ class KeptIsolation:
 
     level: Isolation
     sandboxes: tuple[KeptSandbox, ...]
+    no_images: str | None = "the agent started with a release that ran none"
 
     @property
     def pids(self) -> frozenset[int]:
@@ -134,16 +135,35 @@ class Isolator:
         self._sandboxes: dict[GangKey, Sandbox] = {}
         self._groups: Groups | None = None
         self._group_files: dict[GangKey, Path] = {}
+        self._no_images: str | None = "it was not tried whether the root of an image can be made"
         self._lock = threading.Lock()
 
     def owner(self, team: str) -> Owner | None:
         """The user of a team; None where all ranks run as the agent's."""
         return self._owners.of(team) if self._has(Isolation.USER) else None
 
-    def enter(self, gang: GangKey, show: Sequence[Path], limits: GangLimits, start: Start) -> None:
+    @property
+    def no_images(self) -> str | None:
+        """Why gangs cannot run in images here; None: they can."""
+        if not self._has(Isolation.NAMESPACES):
+            return (
+                f"its agent isolates by {self.level.value}; images need namespaces, for which the "
+                "agent is root with CAP_SYS_ADMIN (GANGLINE_ISOLATION)"
+            )
+        return self._no_images
+
+    def enter(
+        self,
+        gang: GangKey,
+        show: Sequence[Path],
+        limits: GangLimits,
+        start: Start,
+        image: ImageRoot | None = None,
+    ) -> None:
         """Make the gang's sandbox and group, as far as the level has them.
 
-        `show` is what the sandbox has of what it hides. Raises OSError.
+        `show` is what the sandbox has of what it hides; with `image` all that it has of the node.
+        Raises OSError.
         """
         with self._lock:
             if self._has(Isolation.LIMITS) and self._groups is not None:
@@ -151,15 +171,13 @@ class Isolator:
                 self._group_files[gang] = file
         if not self._has(Isolation.NAMESPACES):
             return
-        places = interpreter_places()
-        hide = (*self._hide, *closed_above(places))
-        emptied = (*hide, *(Path(os.path.realpath(folder)) for folder in SHARED))
-        below = [path for path in places if any(map(path.is_relative_to, emptied))]
+        hide, shown = ((), tuple(show)) if image is not None else self._mounts(show)
         mounts = Mounts(
             hide=hide,
-            show=(*below, *show),
+            show=shown,
             shm_bytes=max(_LEAST_BYTES, limits.memory_bytes // 2),
             tmp_bytes=max(_LEAST_BYTES, limits.memory_bytes // 4),
+            image=image,
         )
 
         def begin() -> Sandbox:
@@ -169,6 +187,14 @@ class Isolator:
             return sandbox
 
         finish_sandbox(start(begin))
+
+    def _mounts(self, show: Sequence[Path]) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+        """The paths that a sandbox without an image hides, and those of them that it shows."""
+        places = interpreter_places()
+        hide = (*self._hide, *closed_above(places))
+        emptied = (*hide, *(Path(os.path.realpath(folder)) for folder in SHARED))
+        below = [path for path in places if any(map(path.is_relative_to, emptied))]
+        return hide, (*below, *show)
 
     def confinement(self, gang: GangKey, owner: Owner | None, rank_bytes: int) -> Confinement:
         """The rights that one of its ranks gives up before its program begins."""
@@ -212,14 +238,14 @@ class Isolator:
             found = [
                 KeptSandbox(gang, pids.get(gang), self._group_files.get(gang)) for gang in gangs
             ]
-            return KeptIsolation(self.level, tuple(found))
+            return KeptIsolation(self.level, tuple(found), self._no_images)
 
     def adopt(self, kept: KeptIsolation) -> None:
         """Instead of `settle`: continue with what this process had before the agent reloaded.
 
         Raises OSError.
         """
-        self.level = kept.level
+        self.level, self._no_images = kept.level, kept.no_images
         if self._has(Isolation.LIMITS):
             self._groups = Groups(delegated_group())
         for item in kept.sandboxes:
@@ -241,6 +267,7 @@ class Isolator:
             if lacking is None:
                 log.info("agent.isolation", level=level.value)
                 self._block_metadata()
+                self._try_image()
                 return
             log.info("agent.isolation_lacks", level=level.value, reason=lacking)
         self.level = Isolation.NONE
@@ -259,6 +286,25 @@ class Isolator:
                 block_metadata(self._bounds.uids)
             except OSError as error:
                 log.warning("agent.metadata_service_is_open", reason=str(error))
+
+    def _try_image(self) -> None:
+        """Find out whether a sandbox can have an image for its root."""
+        if not self._has(Isolation.NAMESPACES):
+            return
+        place = self._data / "trial"
+        shutil.rmtree(place, ignore_errors=True)
+        try:
+            (place / "layer").mkdir(mode=0o755, parents=True)
+            root = ImageRoot(place, ("layer",))
+            self.enter(_TRIAL, [], GangLimits(_TRIAL_BYTES), lambda begin: begin(), root)
+        except OSError as error:
+            self._no_images = f"its kernel refused the root of an image: {error}"
+            log.info("agent.no_images", reason=self._no_images)
+        else:
+            self._no_images = None
+        finally:
+            self.leave(_TRIAL)
+            shutil.rmtree(place, ignore_errors=True)
 
     def _try(self) -> str | None:
         """The reason why the level cannot be had; None when a process ran at it."""

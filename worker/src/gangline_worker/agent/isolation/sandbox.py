@@ -37,13 +37,29 @@ UNCONFINED = Confinement()
 
 
 @dataclass(frozen=True, slots=True)
+class ImageRoot:
+    """An image as the root of a sandbox: names of layers in a folder, the lowest first.
+
+    `workdir`: a folder that it has, made if it is missing.
+    """
+
+    folder: Path
+    layers: tuple[str, ...]
+    workdir: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Mounts:
-    """The paths that a sandbox hides, those it shows again, and limits of its own memory files."""
+    """The paths that a sandbox hides, those it shows again, and limits of its own memory files.
+
+    With `image` it has nothing of the node but what it shows.
+    """
 
     hide: tuple[Path, ...]
     show: tuple[Path, ...]
     shm_bytes: int
     tmp_bytes: int
+    image: ImageRoot | None = None
 
 
 class Sandbox:
@@ -72,11 +88,13 @@ class Sandbox:
 
 def begin_sandbox(mounts: Mounts) -> Sandbox:
     """Start a sandbox's first process. It dies with the thread that calls this. Raises OSError."""
+    image = mounts.image
     given = sandbox_init.arguments(
         [str(path) for path in mounts.hide],
         [str(path) for path in mounts.show],
         mounts.shm_bytes,
         mounts.tmp_bytes,
+        (str(image.folder), list(image.layers), image.workdir or "") if image else None,
     )
     with _turning():
         _check(_LIBC.unshare(_CLONE_NEWPID), "unshare")

@@ -2,8 +2,9 @@
 
 Run as a script (`arguments`), as the first process of a new pid namespace. It makes its own mount
 and ipc namespaces, and puts empty folders over hidden paths. It shows the given paths again where
-they were, links as links. Then it says "ready" and waits: the system collects ended processes. All
-processes in it end with it, and it ends with the agent.
+they were, links as links. With layers of an image it makes these the root instead (`image_root`).
+Then it says "ready" and waits: the system collects ended processes. All processes in it end with
+it, and it ends with the agent.
 
 A gang waits for it, so it imports little: `json` or `signal` would cost as much as the rest.
 """
@@ -20,10 +21,26 @@ SHARED = ("/tmp", "/var/tmp")  # noqa: S108 -- a sandbox has its own
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-def arguments(hide: list[str], show: list[str], shm_bytes: int, tmp_bytes: int) -> list[str]:
-    """The script's: sizes of the sandbox's own memory files, then -HIDDEN and +SHOWN paths."""
+def arguments(
+    hide: list[str],
+    show: list[str],
+    shm_bytes: int,
+    tmp_bytes: int,
+    image: tuple[str, list[str], str] | None = None,
+) -> list[str]:
+    """The script's: sizes of the sandbox's own memory files, then -HIDDEN and +SHOWN paths.
+
+    `image`: the folder of layers, their names there, the lowest first, and its WORKDIR or "".
+    """
     paths = [*(f"-{path}" for path in hide), *(f"+{path}" for path in show)]
+    if image is not None:
+        folder, layers, workdir = image
+        paths += [f"/{folder}", *(f"={name}" for name in layers), f"@{workdir}"]
     return [str(shm_bytes), str(tmp_bytes), *paths]
+
+
+def _given(paths: list[str], kind: str) -> list[str]:
+    return [path[1:] for path in paths if path[0] == kind]
 
 
 def _check(result: int, what: str) -> None:
@@ -63,10 +80,18 @@ def _show(path: str, found: int | str) -> None:
     os.close(found)
 
 
-def mount_all(hide: list[str], show: list[str], shm_bytes: int, tmp_bytes: int) -> None:
+def mount_all(paths: list[str], shm_bytes: int, tmp_bytes: int) -> None:
     """Make the mounts of this sandbox. Raises OSError when the system refuses one."""
     _check(_LIBC.unshare(_CLONE_NEWNS | _CLONE_NEWIPC), "unshare")
     _mount("none", "/", None, _MS_REC | _MS_PRIVATE)
+    hide, show, layers = _given(paths, "-"), _given(paths, "+"), _given(paths, "=")
+    if layers:
+        sys.path.append(os.path.dirname(__file__))  # noqa: PTH120
+        import image_root  # type: ignore[import-not-found]
+
+        [folder], [workdir] = _given(paths, "/"), _given(paths, "@")
+        image_root.change_root(folder, layers, show, shm_bytes, tmp_bytes, workdir)
+        return
     kept = {path: _kept(path) for path in show}
     for folder in SHARED:
         _empty(folder, f"mode=1777,size={tmp_bytes}")
@@ -85,12 +110,7 @@ def main() -> None:
     os.umask(0o022)
     shm_bytes, tmp_bytes, *paths = sys.argv[1:]
     try:
-        mount_all(
-            [path[1:] for path in paths if path[0] == "-"],
-            [path[1:] for path in paths if path[0] == "+"],
-            int(shm_bytes),
-            int(tmp_bytes),
-        )
+        mount_all(paths, int(shm_bytes), int(tmp_bytes))
     except OSError as error:
         sys.stdout.write(f"{error.filename}: {error.strerror}\n")
         sys.exit(1)

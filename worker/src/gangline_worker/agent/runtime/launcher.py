@@ -260,7 +260,7 @@ class Launcher:
 
     def _start_warm(self, launch: Launch) -> WarmRank | None:
         arguments = warm_arguments(launch.command)
-        if self._warm is None or arguments is None:
+        if self._warm is None or arguments is None or launch.in_image:
             return None
         orders, sandbox = launch.confinement.orders, launch.confinement.sandbox
         request = WarmRequest(arguments, launch.environment, str(launch.folder), orders)

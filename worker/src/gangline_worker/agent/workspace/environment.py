@@ -17,12 +17,15 @@ from gangline_schemas.events.scheduling import GangAllocated, NodeAssignment
 from gangline_schemas.job import JobSpec
 from gangline_service.loopback import is_loopback
 from gangline_worker.agent.host.drivers import driver_variables
+from gangline_worker.agent.images.gang_images import GangImage
 
 from .mlflow import URI
 
 _OF_TORCH = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 IN, OUT = "in", "out"
 """The folders of the artifacts that a job reads and leaves, beside its code."""
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""Docker's, for an image without one."""
 _OF_NCCL = "NCCL_SOCKET_IFNAME"
 _NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
@@ -45,8 +48,20 @@ class GangPaths:
         return self.checkpoints / ".cache"
 
 
-def base_environment(paths: GangPaths) -> dict[str, str]:
-    """The variables that any program needs; this interpreter's folder is first on PATH."""
+def base_environment(paths: GangPaths, image: GangImage | None = None) -> dict[str, str]:
+    """The variables that any program needs; this interpreter's folder is first on PATH.
+
+    In an image those of its ENV, and nothing of this machine's software.
+    """
+    if image is not None:
+        return {
+            "PATH": _PATH,
+            "LANG": "C.UTF-8",
+            "PYTHONUNBUFFERED": "1",
+            **image.environment,
+            "HOME": str(paths.home),
+            "TMPDIR": str(paths.temporary),
+        }
     path = [str(Path(sys.executable).parent), "/usr/local/bin", "/usr/bin", "/bin"]
     return {
         "PATH": os.pathsep.join(path),
@@ -69,6 +84,7 @@ def rank_environment(
     secrets: Mapping[str, str],
     operators: Mapping[str, str] = _NO_VARIABLES,
     mlflow: Mapping[str, str] = _NO_VARIABLES,
+    image: GangImage | None = None,
 ) -> dict[str, str]:
     """All variables of one rank. `gpus` is its CUDA_VISIBLE_DEVICES, "" if it has none.
 
@@ -80,7 +96,7 @@ def rank_environment(
     node_rank = [node.first_rank for node in nodes].index(assignment.first_rank)
     own = {**operators, **spec.env, **secrets}
     always = {
-        **base_environment(paths),
+        **base_environment(paths, image),
         **network_variables([node.address for node in nodes], assignment.address),
         "OMP_NUM_THREADS": str(max(1, int(spec.resources.cpus or spec.resources.cpus_per_gpu))),
         "XDG_CACHE_HOME": str(paths.cache),
@@ -195,7 +211,10 @@ def _interface_of(address: str) -> str | None:
     return None
 
 
-def rank_command(allocation: GangAllocated) -> tuple[str, ...]:
-    """The command to run: the job's command, or its shell line."""
-    spec = allocation.spec
-    return ("/bin/sh", "-c", spec.run) if spec.run is not None else spec.command
+def rank_command(spec: JobSpec, image: GangImage | None = None) -> tuple[str, ...]:
+    """The command to run: the job's command, or its shell line, else that of the image."""
+    if spec.run is not None:
+        return ("/bin/sh", "-c", spec.run)
+    if spec.command or image is None:
+        return spec.command
+    return image.command

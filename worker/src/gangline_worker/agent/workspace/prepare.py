@@ -26,6 +26,9 @@ from gangline_worker.agent.decide.inputs import OutputsStored, Prepared, Prepare
 from gangline_worker.agent.decide.keys import GangKey, RankKey
 from gangline_worker.agent.host.addresses import check_addresses
 from gangline_worker.agent.host.folders import Folders
+from gangline_worker.agent.images.gang_images import FOLDER, GangImage, GangImages
+from gangline_worker.agent.images.problems import ImageProblem, ImageRefused, NoImagesHere
+from gangline_worker.agent.images.store import LAYERS
 from gangline_worker.agent.isolation.files import Owner, give
 from gangline_worker.agent.peers.client import PeerCopies, Round
 from gangline_worker.agent.runtime.log_lines import secret_texts
@@ -33,7 +36,7 @@ from gangline_worker.agent.runtime.log_lines import secret_texts
 from .artifacts import ArtifactStore, BadOutput, DamagedInput
 from .bundles import BadBundle, fetch_bundle, unpack
 from .data_caches import DataCaches
-from .environment import IN, OUT, GangPaths
+from .environment import IN, OUT, GangPaths, rank_command
 from .mlflow import TOKEN, MlflowAccess
 from .named_secrets import SecretMissing, read_secrets
 
@@ -51,6 +54,7 @@ class KeptWorkspace:
     secrets: dict[str, str] = field(repr=False)
     owner: Owner | None
     mlflow: dict[str, str] = field(default_factory=dict, repr=False)
+    image: GangImage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,7 @@ class GangWorkspace:
     owner: Owner | None = None
     peers: Round | None = None
     mlflow: Mapping[str, str] = field(default_factory=dict, repr=False)
+    image: GangImage | None = None
 
     @property
     def redacted(self) -> frozenset[str]:
@@ -85,6 +90,7 @@ class GangWorkspace:
             dict(self.secrets),
             self.owner,
             dict(self.mlflow),
+            self.image,
         )
 
 
@@ -99,6 +105,7 @@ class Preparer:
         owner: Callable[[str], Owner | None],
         peers: PeerCopies | None = None,
         mlflow: MlflowAccess | None = None,
+        images: GangImages | None = None,
     ) -> None:
         """`owner` gives the user of a team's ranks, None for the agent's own."""
         self._folders = folders
@@ -107,6 +114,7 @@ class Preparer:
         self._owner = owner
         self._peers = peers
         self._mlflow = mlflow
+        self._images = images
         self._data_caches = DataCaches(folders.data / "data-cache")
         self._stopping = threading.Event()
         (folders.data / "work").mkdir(mode=0o711, exist_ok=True)
@@ -119,6 +127,8 @@ class Preparer:
         for attempt in range(1, _STORE_ATTEMPTS + 1):
             try:
                 return self._prepare(key, allocation, assignment), Prepared(key)
+            except ImageProblem as error:
+                return None, PrepareFailed(key, user_fault=error.user_fault, message=str(error))
             except (BadBundle, SecretMissing) as error:
                 return None, PrepareFailed(key, user_fault=True, message=str(error))
             except NotFound as error:
@@ -150,6 +160,8 @@ class Preparer:
         self, kept: KeptWorkspace, allocation: GangAllocated, assignment: NodeAssignment
     ) -> GangWorkspace:
         """The workspace that this process had prepared before the agent reloaded."""
+        if kept.image is not None and self._images is not None:
+            self._images.adopt(kept.gang, kept.image)
         return GangWorkspace(
             allocation,
             assignment,
@@ -159,12 +171,20 @@ class Preparer:
             kept.owner,
             self._round(allocation),
             kept.mlflow,
+            kept.image,
         )
 
     def clear(self, key: GangKey) -> None:
         """Delete what was prepared for a gang, except its checkpoints."""
         shutil.rmtree(self._work(key), ignore_errors=True)
         self._temporary(key).unlink(missing_ok=True)
+        if self._images is not None:
+            self._images.release(key)
+
+    @property
+    def layers(self) -> Path:
+        """The folder with the layers of images."""
+        return self._folders.data / FOLDER / LAYERS
 
     def make_room(self, here: Iterable[str]) -> None:
         """Delete files that were unused for long; folders of jobs that are `here` are in use."""
@@ -172,8 +192,10 @@ class Preparer:
         delete_unused(self._folders.data, time.time())
 
     def stop(self) -> None:
-        """Wait for no store any more."""
+        """Wait for no store and no registry any more."""
         self._stopping.set()
+        if self._images is not None:
+            self._images.stop()
 
     def _work(self, key: GangKey) -> Path:
         return self._folders.data / "work" / f"{key.job_id}-{key.attempt:04d}"
@@ -190,6 +212,7 @@ class Preparer:
         spec = allocation.spec
         secrets = read_secrets(self._folders.secrets, allocation.team, spec.secrets)
         self.clear(key)
+        image = self._image(key, allocation)
         owner = self._owner(allocation.team)
         copies = self._folders.data / "checkpoints"
         starts_from = {allocation.resume.job_id} if allocation.resume is not None else set()
@@ -231,7 +254,20 @@ class Preparer:
             owner=owner,
             peers=peers,
             mlflow=self._mlflow.variables(allocation) if self._mlflow is not None else {},
+            image=image,
         )
+
+    def _image(self, key: GangKey, allocation: GangAllocated) -> GangImage | None:
+        """The image that the job names. Raises ImageProblem, StoreError."""
+        spec = allocation.spec
+        if spec.image is None:
+            return None
+        if self._images is None:
+            raise NoImagesHere(spec.image, "its agent runs none")
+        image = self._images.get(key, allocation.team, spec.image)
+        if not rank_command(spec, image):
+            raise ImageRefused(image.name, "it has no ENTRYPOINT or CMD; give command or run")
+        return image
 
     def _round(self, allocation: GangAllocated) -> Round | None:
         """A new look at what other nodes have of the checkpoint; None where none is asked."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gangline_scheduler.core.free_node import path_of
-from gangline_scheduler.core.model import CLUSTER, NODE, Job, Node
+from gangline_scheduler.core.model import CLUSTER, NODE, Job, Node, wanted_labels
 from gangline_scheduler.core.policy.cpu_room import Room, beside_gpus, kept_for, need_of, taken
 from gangline_scheduler.core.state import State
 
@@ -82,8 +82,8 @@ class CpuNodes:
 
     def _accepts(self, node: Node, job: Job, *, now: bool) -> bool:
         """Whether its labels, its past failures and its isolation let the job run there."""
-        wanted = job.spec.node_labels
-        if wanted and any(node.info.labels.get(name) != wanted[name] for name in wanted):
+        wanted = wanted_labels(job.spec)
+        if wanted and not set(wanted) <= set(node.labels):
             return False
         for item in job.avoid:
             if item.required and (item.node_id, item.admission) == (

@@ -7,7 +7,9 @@ from typing import NamedTuple
 from gangline_scheduler.core.model import Job
 from gangline_scheduler.core.policy.cpu_placement import CpuNodes
 from gangline_scheduler.core.policy.cpu_room import need_of, over_limit
+from gangline_scheduler.core.policy.reasons import run_images
 from gangline_scheduler.core.state import State
+from gangline_scheduler.core.values import replace
 from gangline_schemas.job import WaitCode
 
 
@@ -28,6 +30,13 @@ def reason(state: State, nodes: CpuNodes, job: Job) -> CpuReason:
     where = "a node" if count == 1 else f"each of {count} nodes"
     able, fitting = len(nodes.able(job, need)), len(nodes.fitting(job, need))
     if able < count:
+        if job.spec.image is not None and nodes.able(_on_its_own(job), need)[count - 1 :]:
+            every = list(state.nodes.values())
+            do = sum(node.info.runs_images for node in every)
+            return CpuReason(
+                "shape",
+                f"needs {wanted} on {where} that runs images; {run_images(do, len(every))}",
+            )
         most = nodes.largest()
         return CpuReason(
             "shape",
@@ -42,3 +51,8 @@ def reason(state: State, nodes: CpuNodes, job: Job) -> CpuReason:
             "It starts when other jobs without GPUs end",
         )
     return CpuReason("order", f"needs {wanted} on {where}; jobs before it in the queue come first")
+
+
+def _on_its_own(job: Job) -> Job:
+    """The same without its image."""
+    return replace(job, spec=job.spec.model_copy(update={"image": None}))

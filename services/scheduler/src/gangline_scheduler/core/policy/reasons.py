@@ -15,7 +15,7 @@ from typing import Literal
 
 from gangline_scheduler.core.allocate import next_demand
 from gangline_scheduler.core.free_node import FreeNode
-from gangline_scheduler.core.model import CLUSTER, NODE, Demand, Job, ReservedGpus
+from gangline_scheduler.core.model import CLUSTER, IMAGES, NODE, Demand, Job, ReservedGpus
 from gangline_scheduler.core.policy.placement import models, place, room
 from gangline_scheduler.core.policy.reservation import Reservation
 from gangline_scheduler.core.policy.share import Ceilings
@@ -140,7 +140,18 @@ class Explainer:
             return Reason("topology", message)
         if place(demand, empty, levels) is not None:
             return None
-        return self._too_large(demand)
+        return self._no_images(demand) or self._too_large(demand)
+
+    def _no_images(self, demand: Demand) -> Reason | None:
+        """It would fit if more nodes ran images."""
+        others = tuple(label for label in demand.labels if label != IMAGES)
+        empty = self._state.empty
+        anywhere = replace(demand, labels=others)
+        if others == demand.labels or place(anywhere, empty, self._state.levels) is None:
+            return None
+        able = [IMAGES in node.labels for node in empty.nodes()]
+        detail = run_images(sum(able), len(able))
+        return Reason("shape", f"{_need(demand)} on nodes that run images; {detail}")
 
     def _too_large(self, demand: Demand) -> Reason:
         """Why not even the empty nodes hold it."""
@@ -298,6 +309,14 @@ class Explainer:
         if not parts:
             return ""
         return f" ({', '.join(parts)}{f', and {more} more jobs' if more > 0 else ''})"
+
+
+def run_images(able: int, nodes: int) -> str:
+    """How many nodes run images, and what the others need."""
+    return (
+        f"{able} of {nodes} nodes do so: those whose agent is root and isolates by namespaces; "
+        "start such agents, or leave image out"
+    )
 
 
 def _making_room(reserved: ReservedGpus) -> Reason:

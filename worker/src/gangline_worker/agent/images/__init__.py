@@ -1,0 +1,1 @@
+"""Container images on the node: fetched from registries, unpacked once, used by many gangs."""

@@ -1,0 +1,194 @@
+"""The image of a gang: one digest for all attempts of a run, its layers on this node.
+
+The first node of a run that reads the tag writes its digest into the object store. All other nodes
+and later attempts use that digest, so a tag that moves changes no run.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+
+from gangline_schemas.image_reference import ImageReference
+from gangline_storage.durable import replace_file
+from gangline_storage.errors import AlreadyExists, NotFound
+from gangline_storage.port import ObjectStore
+from gangline_worker.agent.decide.keys import GangKey
+
+from .credentials import TEAM_SECRET, BadCredentials, Login, login_for, read_file
+from .manifests import Manifest, choose, is_list, read_manifest, read_settings
+from .problems import ImageDenied, ImageProblem, ImageRefused, NoImagesHere
+from .registry import Registry, RegistryOptions
+from .store import FILES, LayerStore, layer_name
+
+log = structlog.get_logger(__name__)
+
+FOLDER = "images"
+"""Below the data folder of the agent; its layers in LAYERS below that."""
+
+
+@dataclass(frozen=True, slots=True)
+class GangImage:
+    """An image on this node. `layers`: its folders, the lowest first.
+
+    `command`: what it runs where the job names no command; `folder`: its WORKDIR.
+    """
+
+    name: str
+    layers: tuple[str, ...]
+    environment: dict[str, str]
+    command: tuple[str, ...]
+    folder: str | None
+
+    @property
+    def roots(self) -> tuple[str, ...]:
+        """The files of each layer, below the folder of all layers."""
+        return tuple(f"{name}/{FILES}" for name in self.layers)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageOptions:
+    """Settings of the node. `auth_file`: logins for all teams, like Docker's config.json."""
+
+    budget_bytes: int
+    registries: RegistryOptions = field(default_factory=RegistryOptions)
+    auth_file: Path | None = None
+
+
+def run_key(team: str, job_id: str) -> str:
+    """Where the object store has the image of a run, by its digest."""
+    return f"teams/{team}/images/{job_id}.json"
+
+
+class GangImages:
+    """Gets images for gangs, in the threads of its callers.
+
+    `lacking`: why this node cannot run images, None: it can.
+    """
+
+    def __init__(
+        self,
+        data: Path,
+        secrets: Path,
+        store: ObjectStore,
+        options: ImageOptions,
+        lacking: str | None,
+    ) -> None:
+        self._folder = data / FOLDER
+        self._secrets = secrets
+        self._store = store
+        self._options = options
+        self._lacking = lacking
+        self._stopping = threading.Event()
+        self._layers = None if lacking else LayerStore(self._folder, options.budget_bytes)
+
+    def get(self, key: GangKey, team: str, wanted: str) -> GangImage:
+        """The image of a gang, which is held until `release`. Raises ImageProblem, StoreError."""
+        if self._layers is None:
+            raise NoImagesHere(wanted, self._lacking or "")
+        try:
+            asked = ImageReference.parse(wanted)
+        except ValueError as error:
+            raise ImageRefused(wanted, str(error)) from None
+        image = asked if asked.digest else self._pinned(team, key.job_id) or asked
+        registry = Registry(
+            image, self._login(team, image), self._options.registries, self._stopping
+        )
+        try:
+            found, manifest, config = self._documents(registry, team, image)
+            if image.digest is None:
+                pinned = self._pin(team, key.job_id, found)
+                if pinned != found:
+                    found, manifest, config = self._documents(registry, team, pinned)
+            settings = read_settings(config, found)
+            names = [layer_name(blob) for blob in manifest.layers]
+            self._layers.hold(key, names)
+            try:
+                self._layers.fetch(manifest.layers, registry.download, found)
+            except BaseException:
+                self._layers.release(key)
+                raise
+        finally:
+            registry.close()
+        return GangImage(
+            str(found), tuple(names), settings.environment, settings.command, settings.folder
+        )
+
+    def adopt(self, key: GangKey, image: GangImage) -> None:
+        """Hold what a gang got before the agent reloaded."""
+        if self._layers is not None:
+            self._layers.hold(key, image.layers)
+
+    def release(self, key: GangKey) -> None:
+        """The gang has ended."""
+        if self._layers is not None:
+            self._layers.release(key)
+
+    def stop(self) -> None:
+        """Wait for no registry any more."""
+        self._stopping.set()
+
+    def _documents(
+        self, registry: Registry, team: str, image: ImageReference
+    ) -> tuple[ImageReference, Manifest, bytes]:
+        """The image by its digest, its manifest and its configuration."""
+        if image.digest is not None and (known := self._kept(team, image.digest)) is not None:
+            return image, known[0], known[1]
+        raw, media_type, digest = registry.manifest(image.wanted)
+        found = image.at(digest)
+        if is_list(raw, media_type, found):
+            raw, media_type, _ = registry.manifest(choose(raw, found).digest)
+            if is_list(raw, media_type, found):
+                raise ImageRefused(found, "its list of platforms names another list")
+        manifest = read_manifest(raw, found)
+        config = registry.document(manifest.config)
+        self._keep(team, digest, raw, config)
+        return found, manifest, config
+
+    def _place(self, team: str, digest: str) -> Path:
+        """A team's own: that another may read an image does not let this one."""
+        return self._folder / "manifests" / team / f"{digest.removeprefix('sha256:')}.json"
+
+    def _kept(self, team: str, digest: str) -> tuple[Manifest, bytes] | None:
+        try:
+            given = json.loads(self._place(team, digest).read_text("utf-8"))
+            return read_manifest(given["manifest"].encode(), digest), given["config"].encode()
+        except (OSError, ValueError, KeyError, AttributeError, ImageProblem):
+            return None
+
+    def _keep(self, team: str, digest: str, manifest: bytes, config: bytes) -> None:
+        place = self._place(team, digest)
+        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        texts = {"manifest": manifest.decode(), "config": config.decode()}
+        replace_file(place, [json.dumps(texts).encode()])
+
+    def _pinned(self, team: str, job_id: str) -> ImageReference | None:
+        try:
+            return ImageReference.parse(json.loads(self._store.get(run_key(team, job_id)))["image"])
+        except NotFound:
+            return None
+
+    def _pin(self, team: str, job_id: str, found: ImageReference) -> ImageReference:
+        """The image of this run: the first node's."""
+        text = json.dumps({"image": str(found)}).encode()
+        try:
+            self._store.put(run_key(team, job_id), text, if_absent=True)
+        except AlreadyExists:
+            return self._pinned(team, job_id) or found
+        return found
+
+    def _login(self, team: str, image: ImageReference) -> Login | None:
+        files: dict[str, str] = {}
+        own = self._secrets / team / TEAM_SECRET
+        try:
+            if own.exists():
+                files[f"the secret {TEAM_SECRET} of team {team}"] = read_file(own)
+            if (shared := self._options.auth_file) is not None:
+                files[str(shared)] = read_file(shared)
+            return login_for(image.registry, files)
+        except BadCredentials as error:
+            raise ImageDenied(image, str(error)) from None

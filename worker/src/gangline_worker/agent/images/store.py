@@ -1,0 +1,166 @@
+"""The layers of images on this node: each is fetched and unpacked once, for all gangs.
+
+A layer's folder is complete or not there. Those that no gang uses are deleted when the budget is
+used up, the least recently used first. May be used by many threads.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from .layers import unpack_layer
+from .manifests import Blob
+from .problems import ImageDamaged, NodeDiskFull
+
+log = structlog.get_logger(__name__)
+
+_NAME_CHARS = 20  # the folders of 127 layers must fit into one page of mount options
+FILES = "files"
+LAYERS = "layers"
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    digest: str
+    size_bytes: int
+
+
+class LayerStore:
+    """The layers below `folder`, with at most `budget_bytes` of unpacked files."""
+
+    def __init__(self, folder: Path, budget_bytes: int) -> None:
+        self.layers, self.downloads = folder / LAYERS, folder / "downloads"
+        self._budget_bytes = budget_bytes
+        self._lock = threading.Lock()
+        self._fetches: dict[str, threading.Lock] = {}
+        self._holds: dict[Hashable, frozenset[str]] = {}
+        self._known: dict[str, _Layer] = {}
+        for made in (folder, self.layers, self.downloads):
+            made.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._take_stock()
+
+    def hold(self, holder: Hashable, names: Iterable[str]) -> None:
+        """Until `release` these layers stay, once they are there."""
+        with self._lock:
+            self._holds[holder] = frozenset(names)
+
+    def release(self, holder: Hashable) -> None:
+        """It uses no layers any more."""
+        with self._lock:
+            self._holds.pop(holder, None)
+
+    def fetch(
+        self, blobs: Sequence[Blob], get: Callable[[Blob, Path], None], image: object
+    ) -> tuple[str, ...]:
+        """The folders of layers that are held, in the given order. Missing ones are fetched.
+
+        `get` downloads a blob to a path. Raises ImageProblem and OSError.
+        """
+        for blob in blobs:
+            with self._one_fetch(layer_name(blob)):
+                if not self._is_there(blob, image):
+                    self._add(blob, get, image)
+        self._make_space(0, image)
+        return tuple(layer_name(blob) for blob in blobs)
+
+    def used_bytes(self) -> int:
+        """All unpacked layers."""
+        with self._lock:
+            return sum(layer.size_bytes for layer in self._known.values())
+
+    def _one_fetch(self, name: str) -> threading.Lock:
+        with self._lock:
+            return self._fetches.setdefault(name, threading.Lock())
+
+    def _is_there(self, blob: Blob, image: object) -> bool:
+        name = layer_name(blob)
+        with self._lock:
+            known = self._known.get(name)
+        if known is None:
+            return False
+        if known.digest != blob.digest:
+            raise ImageDamaged(image, f"{blob.digest} is named like {known.digest}")
+        os.utime(self.layers / name)
+        return True
+
+    def _add(self, blob: Blob, get: Callable[[Blob, Path], None], image: object) -> None:
+        name = layer_name(blob)
+        packed, made = self.downloads / name, self.layers / f"{name}.new"
+        left = blob.size - (packed.stat().st_size if packed.exists() else 0)
+        self._make_space(blob.size, image)
+        if shutil.disk_usage(self.downloads).free < left:
+            raise NodeDiskFull(image, f"no space for {left:,} more bytes")
+        get(blob, packed)
+        shutil.rmtree(made, ignore_errors=True)
+        made.mkdir(mode=0o755)
+        try:
+            size_bytes = unpack_layer(packed, made / FILES, self._budget_bytes, image)
+            (made / "digest").write_text(f"{blob.digest} {size_bytes}\n", "ascii")
+            made.rename(self.layers / name)
+        except BaseException:
+            shutil.rmtree(made, ignore_errors=True)
+            raise
+        finally:
+            packed.unlink(missing_ok=True)
+        with self._lock:
+            self._known[name] = _Layer(blob.digest, size_bytes)
+        log.info("image.layer", digest=blob.digest, size_bytes=size_bytes)
+
+    def _make_space(self, more_bytes: int, image: object) -> None:
+        """Delete unused layers while all take more than the budget. Raises NodeDiskFull."""
+        with self._lock:
+            used = frozenset[str]().union(*self._holds.values())
+            total = more_bytes + sum(layer.size_bytes for layer in self._known.values())
+            idle = sorted(set(self._known) - used, key=self._used_at)
+            for name in idle:
+                if total <= self._budget_bytes:
+                    break
+                total -= self._known.pop(name).size_bytes
+                self._delete(name)
+        if total > self._budget_bytes:
+            raise NodeDiskFull(
+                image,
+                f"it and the images in use take {total / 1e9:.3g} GB; this node keeps up to "
+                f"{self._budget_bytes / 1e9:.3g} GB of images (GANGLINE_IMAGES_GB)",
+            )
+
+    def _used_at(self, name: str) -> float:
+        try:
+            return (self.layers / name).stat().st_mtime
+        except OSError:
+            return 0.0
+
+    def _delete(self, name: str) -> None:
+        """A layer is never there in part."""
+        gone = self.layers / f"{name}.gone"
+        (self.layers / name).rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
+        log.info("image.layer_deleted", layer=name)
+
+    def _take_stock(self) -> None:
+        """Find the layers that an earlier agent left."""
+        for folder in self.layers.iterdir():
+            try:
+                digest, size = (folder / "digest").read_text("ascii").split()
+                if layer_name_of(digest) != folder.name:
+                    raise ValueError(digest)
+                self._known[folder.name] = _Layer(digest, int(size))
+            except (OSError, ValueError):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def layer_name(blob: Blob) -> str:
+    """The name of a layer's folder."""
+    return layer_name_of(blob.digest)
+
+
+def layer_name_of(digest: str) -> str:
+    """The same, by its digest."""
+    return digest.removeprefix("sha256:")[:_NAME_CHARS]

@@ -1,0 +1,148 @@
+"""The root of a sandbox whose gang runs in an image: its layers, and a few things of the node.
+
+Run by `sandbox_init`, as the first process of the sandbox; it imports as little. All of the node
+that is shown is opened before, and attached after this process has turned its back on the node's
+files (`pivot_root`): so no link in an image leads to them.
+"""
+
+import contextlib
+import ctypes
+import glob
+import os
+import stat
+
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT = 1, 2, 4, 8, 32
+_MS_BIND, _MNT_DETACH = 0x1000, 2
+_OPEN_TREE, _MOVE_MOUNT = 428, 429  # the same numbers on all processors
+_CLONE, _CLOEXEC, _RECURSIVE = 1, 0o2000000, 0x8000
+_FROM_EMPTY_PATH = 4
+_AT_FDCWD = -100
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+_ACCELERATORS = (
+    "/dev/nvidia*", "/dev/nvidia-caps/*", "/dev/infiniband/*", "/dev/dri/*", "/dev/kfd",
+    "/dev/gdrdrv",
+)  # fmt: skip
+_OF_NETWORK = ("/etc/resolv.conf", "/etc/hosts")
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class _Shown:
+    """Something of the node, by a handle that stays valid when the node's root is gone."""
+
+    def __init__(self, path: str, *, deep: bool = True) -> None:
+        self.path = path
+        self.link = os.readlink(path) if os.path.islink(path) else None  # noqa: PTH114, PTH115
+        self.is_folder = self.link is None and os.path.isdir(path)  # noqa: PTH112
+        self.handle = -1 if self.link is not None else _open_tree(path, deep=deep)
+
+    def attach(self, *, read_only: bool = False) -> None:
+        """Show it at its own path. Raises OSError."""
+        os.makedirs(os.path.dirname(self.path), mode=0o755, exist_ok=True)  # noqa: PTH103, PTH120
+        if self.link is not None:
+            os.symlink(self.link, self.path)  # noqa: PTH211
+            return
+        if self.is_folder:
+            os.makedirs(self.path, mode=0o755, exist_ok=True)  # noqa: PTH103
+        else:
+            _new_file(self.path)
+        target = os.fsencode(self.path)
+        moved = _LIBC.syscall(
+            _MOVE_MOUNT, self.handle, b"", _AT_FDCWD, target, ctypes.c_uint(_FROM_EMPTY_PATH)
+        )
+        _check(moved, self.path)
+        os.close(self.handle)
+        if read_only:
+            flags = _MS_BIND | _MS_REMOUNT | _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
+            _mount("none", self.path, None, flags)
+
+
+def change_root(
+    folder: str, layers: list[str], show: list[str], shm_bytes: int, tmp_bytes: int, workdir: str
+) -> None:
+    """Make the layers (the lowest first) below `folder` the root of this mount namespace.
+
+    Files that ranks write there are in memory, up to `tmp_bytes`. Raises OSError.
+    """
+    shown = [_Shown(path) for path in show]
+    machine = [_Shown(path) for path in _OF_NETWORK if os.path.isfile(path)]  # noqa: PTH113
+    system = _Shown("/sys", deep=False)
+    devices = [_Shown(path) for path in _devices()]
+    _enter(folder, layers, tmp_bytes)
+    _mount_own(shm_bytes, tmp_bytes)
+    for device in devices:
+        device.attach()
+    system.attach(read_only=True)
+    for file in machine:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(file.path)  # noqa: PTH108 -- in many images a link
+        file.attach(read_only=True)
+    for item in shown:
+        item.attach()
+    if workdir:
+        os.makedirs(workdir, mode=0o755, exist_ok=True)  # noqa: PTH103
+
+
+def _devices() -> list[str]:
+    accelerators = [path for pattern in _ACCELERATORS for path in glob.glob(pattern)]  # noqa: PTH207
+    found = [*(f"/dev/{name}" for name in _DEVICES), *accelerators]
+    return [path for path in found if os.path.exists(path) and _is_device(path)]  # noqa: PTH110
+
+
+def _is_device(path: str) -> bool:
+    return stat.S_ISCHR(os.stat(path).st_mode)  # noqa: PTH116
+
+
+def _enter(folder: str, layers: list[str], tmp_bytes: int) -> None:
+    os.chdir(folder)  # so that the options of the mount have short names
+    _mount("tmpfs", "/tmp", "tmpfs", _MS_NOSUID | _MS_NODEV, f"mode=0755,size={tmp_bytes}")  # noqa: S108
+    for name in ("upper", "work", "root"):
+        os.mkdir(f"/tmp/{name}", 0o755)  # noqa: PTH102, S108
+    lower = ":".join(reversed(layers))
+    options = f"lowerdir={lower},upperdir=/tmp/upper,workdir=/tmp/work"
+    _mount("overlay", "/tmp/root", "overlay", _MS_NOSUID | _MS_NODEV, options)  # noqa: S108
+    os.chdir("/tmp/root")  # noqa: S108
+    _check(_LIBC.pivot_root(b".", b"."), "pivot_root")
+    _check(_LIBC.umount2(b".", _MNT_DETACH), "umount")
+    os.chdir("/")
+
+
+def _mount_own(shm_bytes: int, tmp_bytes: int) -> None:
+    """The mounts that every Linux program expects."""
+    for name in ("/proc", "/sys", "/dev", "/tmp", "/var/tmp", "/etc"):  # noqa: S108
+        os.makedirs(name, mode=0o755, exist_ok=True)  # noqa: PTH103
+    _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+    _mount("tmpfs", "/dev", "tmpfs", _MS_NOSUID | _MS_NOEXEC, "mode=0755,size=1m")
+    for name in ("shm", "pts"):
+        os.mkdir(f"/dev/{name}", 0o755)  # noqa: PTH102
+    _mount("tmpfs", "/dev/shm", "tmpfs", _MS_NOSUID | _MS_NODEV, f"mode=1777,size={shm_bytes}")  # noqa: S108
+    with contextlib.suppress(OSError):  # without it programs have no terminals of their own
+        options = "newinstance,ptmxmode=0666,mode=0620"
+        _mount("devpts", "/dev/pts", "devpts", _MS_NOSUID | _MS_NOEXEC, options)
+        os.symlink("pts/ptmx", "/dev/ptmx")  # noqa: PTH211
+    for name, target in (("fd", "fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
+        os.symlink(f"/proc/self/{target}", f"/dev/{name}")  # noqa: PTH211
+    _mount("tmpfs", "/tmp", "tmpfs", _MS_NOSUID | _MS_NODEV, f"mode=1777,size={tmp_bytes}")  # noqa: S108
+    os.chmod("/var/tmp", 0o1777)  # noqa: PTH101, S103, S108
+
+
+def _new_file(path: str) -> None:
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
+
+
+def _open_tree(path: str, *, deep: bool) -> int:
+    flags = _CLONE | _CLOEXEC | (_RECURSIVE if deep else 0)
+    handle = _LIBC.syscall(_OPEN_TREE, _AT_FDCWD, os.fsencode(path), ctypes.c_uint(flags))
+    if handle < 0:
+        _check(-1, path)
+    return int(handle)
+
+
+def _mount(source: str, target: str, kind: str | None, flags: int, options: str = "") -> None:
+    found = [None if text is None else os.fsencode(text) for text in (source, target, kind)]
+    _check(_LIBC.mount(*found, ctypes.c_ulong(flags), os.fsencode(options)), target)
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), what)
