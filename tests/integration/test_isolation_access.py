@@ -189,7 +189,7 @@ def test_11_the_socket_of_another_gang_cannot_be_opened(stand: Stand, victim: Vi
     assert found["own"] == "None"
     assert isinstance(found["theirs"], list)
     assert set(found["theirs"]) <= {"FileNotFoundError", "PermissionError"}
-    assert str(victim.gang.job_id) not in str(found["others"])
+    assert f"{victim.gang.job_id}-{victim.gang.attempt}" not in str(found["others"])
 
 
 def test_12_the_token_of_an_older_attempt_opens_nothing(stand: Stand) -> None:
