@@ -32,6 +32,7 @@ from gangline_gateway.dead_letters import DeadLetters
 from gangline_gateway.follow import Followers
 from gangline_gateway.history import RunFilter
 from gangline_gateway.history_access import HistoryAccess, Queries
+from gangline_gateway.mlflow_jobs import JobTokens
 from gangline_gateway.past import Past
 from gangline_gateway.publish import Publisher
 from gangline_gateway.reports.facts import Facts, Period
@@ -168,6 +169,7 @@ class GatewayHarness:
     def __init__(
         self, folder: Path, history: HistoryAccess | None = None, *, deciding: bool = True
     ) -> None:
+        self.folder = folder
         self.broker = Broker(lambda: int(time.time() * 1000))
         self.names = TopicNames("t.")
         self.bus: MemoryBus = self.broker.connect("test")
@@ -216,6 +218,7 @@ class GatewayHarness:
             self._telemetry.tracer("test"),
             self.limits,
             console=console,
+            job_tokens=JobTokens(LocalStore(self.folder / "store"), self.tail.job),
         )
 
     def start(self) -> None:

@@ -9,10 +9,12 @@ import pytest
 import torch
 
 from gangline_worker.checkpoint.commit import commit_local
+from gangline_worker.checkpoint.export import export_weights
+from gangline_worker.checkpoint.loader import Checkpoint
 from gangline_worker.checkpoint.saver import AsyncSaver, SaverIdentity
 from gangline_worker.data.errors import DataError
 from gangline_worker.data.step_inputs import placed
-from gangline_worker.steps import compare, evaluate, export, prepare, register
+from gangline_worker.steps import compare, evaluate, export, onnx_model, prepare, register
 from gangline_worker.steps.weights import load_model
 from gangline_worker.training.config import TrainConfig
 from gangline_worker.training.model import Transformer
@@ -101,6 +103,49 @@ def test_torch_export_gives_a_graph_that_agrees(
     serving = json.loads((step / "out" / "serving" / "serving.json").read_text())
     assert (step / "out" / "model" / "model.pt2").is_file()
     assert serving["difference"] < 1e-4
+
+
+def test_onnx_gives_a_graph_that_agrees_and_serves_batches(
+    step: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    monkeypatch.setenv("GANGLINE_RESUME_FROM", str(saved(step / "saved", 1)))
+    outputs(step, "model", "serving")
+    assert export.main(["--format", "onnx"]) == 0
+    serving = json.loads((step / "out" / "serving" / "serving.json").read_text())
+    assert (step / "out" / "model" / "model.onnx").is_file()
+    assert serving["loads"], serving
+    assert serving["difference"] < 1e-4
+    assert [one["batch"] for one in serving["latencies"]] == [1, 8]
+
+
+def test_without_onnx_the_way_out_is_named(
+    step: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert step.is_dir()
+    monkeypatch.setattr(onnx_model, "find_spec", lambda _: None)
+    assert export.main(["--format", "onnx"]) == 2
+    assert "install gangline-worker[onnx]" in capsys.readouterr().err
+
+
+def test_a_model_that_does_not_load_is_reported(
+    step: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(checkpoint: Checkpoint, folder: Path) -> None:
+        export_weights(checkpoint, folder)
+        for file in folder.glob("*.safetensors"):
+            file.write_bytes(file.read_bytes()[:-100])
+
+    monkeypatch.setattr(export, "export_weights", damaged)
+    monkeypatch.setenv("GANGLINE_RESUME_FROM", str(saved(step / "saved", 1)))
+    outputs(step, "model", "serving")
+    assert export.main([]) == 0
+    serving = json.loads((step / "out" / "serving" / "serving.json").read_text())
+    assert not serving["loads"]
+    assert "SafetensorError" in serving["error"]
+    made = json.loads((step / "out" / "serving" / "checkpoint.json").read_text())
+    assert made == {"job_id": "job-1", "step": 20}
 
 
 def test_a_difference_that_all_items_share_is_found_and_noise_is_not() -> None:

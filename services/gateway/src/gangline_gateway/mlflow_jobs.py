@@ -1,19 +1,32 @@
-"""Tokens of jobs: which attempt one stands for, and whether that attempt runs now."""
+"""Tokens of jobs: which attempt one stands for, and whether that attempt runs now.
+
+Beside MLflow, a job may report about its team's models: new versions, scores and exports. It moves
+no alias and sets no gate.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 
 from gangline_gateway.live_model import LiveJob
 from gangline_gateway.mlflow_door import Refused
 from gangline_gateway.mlflow_scope import JobScope
-from gangline_gateway.problems import unavailable
-from gangline_schemas.mlflow_workspace import workspace_of
+from gangline_gateway.problems import ProblemError, unavailable
+from gangline_schemas.mlflow_workspace import team_of, workspace_of
 from gangline_service.job_tokens import SECRET_KEY, JobAttempt, read_token
+from gangline_service.tokens import Principal, Role
 from gangline_storage.errors import StoreError
 from gangline_storage.port import ObjectStore
 from gangline_storage.shared_secret import SharedSecret
+
+_REPORTS = re.compile(r"^/v1/models/[^/]+/versions(?:/[0-9]+/(?:evaluations|serving))?$")
+
+
+def is_report(method: str, path: str) -> bool:
+    """Whether a request reports about a model, which jobs may do too."""
+    return method == "POST" and _REPORTS.fullmatch(path) is not None
 
 
 class JobTokens:
@@ -34,6 +47,20 @@ class JobTokens:
                     "store", "the object store does not answer, so tokens cannot be checked"
                 ) from None
         return read_token(self._secret, token)
+
+    def reporter(self, of: JobAttempt) -> Principal:
+        """The sender of reports of an attempt that has its GPUs: its user, in the job's team alone.
+
+        Raises a 403 or 503 problem for any other attempt.
+        """
+        try:
+            scope = self.scope(of)
+        except Refused as error:
+            raise ProblemError(error.status, "job-token", str(error)) from None
+        job = self._find(of.job_id)
+        name = job.user if job is not None and job.user else f"job {of.job_id}"
+        teams = frozenset({team_of(scope.workspace)})
+        return Principal(name=name, role=Role.MEMBER, teams=teams)
 
     def scope(self, of: JobAttempt) -> JobScope:
         """The scope of an attempt that has its GPUs. Raises Refused for any other one.

@@ -37,7 +37,7 @@ from gangline_bus.tracing import context_of
 from gangline_gateway import problems
 from gangline_gateway.console_proxy import HOME, asks_page, is_console
 from gangline_gateway.mlflow_door import is_mlflow, takes_files
-from gangline_gateway.mlflow_jobs import JobTokens
+from gangline_gateway.mlflow_jobs import JobTokens, is_report
 from gangline_gateway.problems import ProblemError, too_many
 from gangline_gateway.sign_in import SignIn, is_session, sign_in_at
 from gangline_gateway.sse import MEDIA_TYPE
@@ -270,11 +270,15 @@ class RequestChecks:
         return self.tokens.authenticate(token) == principal
 
     async def _principal(self, token: str, scope: Scope) -> Principal | None:
-        if self.job_tokens is None or not is_mlflow(scope["path"]) or not is_job_token(token):
+        reports = is_report(scope["method"], scope["path"])
+        known = reports or is_mlflow(scope["path"])
+        if self.job_tokens is None or not known or not is_job_token(token):
             return self.tokens.authenticate(token)
         attempt = await self.job_tokens.authenticate(token)
         if attempt is None:
             return None
+        if reports:
+            return self.job_tokens.reporter(attempt)
         scope.setdefault("state", {})["job"] = attempt
         return Principal(name=f"job {attempt.job_id}", role=Role.MEMBER, teams=frozenset())
 

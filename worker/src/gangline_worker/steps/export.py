@@ -2,11 +2,13 @@
 
 - `resume: STEP`: the step whose newest checkpoint is exported. Hyperparameters: those of that job.
 - out: `model` (folder): safetensors and `config.json`, with `--format torch-export` also
-  `model.pt2`; `serving` (folder): `serving.json` with size, load time, P50 and P99 of the latency
-  by batch size, memory, and the largest difference of the outputs to the checkpoint's; `difference`
-  (score).
+  `model.pt2`, with `--format onnx` also `model.onnx`; `serving` (folder); `difference` (score).
+- `serving` has `serving.json`: size, load time, P50 and P99 of the latency by batch size, memory,
+  and the largest difference of the outputs to the checkpoint's; and `checkpoint.json`: its job and
+  step.
 
-Figures differ from run to run, so they are an output of their own.
+A model that does not load is reported as such: a gate refuses it. Figures differ from run to run,
+so they are an output of their own.
 """
 
 from __future__ import annotations
@@ -21,11 +23,13 @@ from typing import Any
 
 import psutil
 import torch
+from safetensors import SafetensorError
 
 from gangline_worker.checkpoint.export import export_weights
 from gangline_worker.checkpoint.files import CorruptCheckpoint
 from gangline_worker.checkpoint.loader import Checkpoint, WrongCheckpoint
 from gangline_worker.steps.folders import StepError, leave_score, output, write_json
+from gangline_worker.steps.onnx_model import OnnxModel, need_onnx, write_onnx
 from gangline_worker.steps.weights import (
     device_of_rank,
     empty_model,
@@ -38,14 +42,18 @@ from gangline_worker.training.model import Transformer
 
 _BATCHES = (1, 8)
 _WARM, _TIMES = 3, 30
+_FILES = {"torch-export": "model.pt2", "onnx": "model.onnx"}
+"""Formats that have a graph beside the weights, and its file."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run it; gives the exit code."""
     parser = argparse.ArgumentParser(prog="python -m gangline_worker.steps.export")
-    parser.add_argument("--format", choices=["safetensors", "torch-export"], default="safetensors")
+    parser.add_argument("--format", choices=["safetensors", *_FILES], default="safetensors")
     options = parser.parse_args(arguments)
     try:
+        if options.format == "onnx":
+            need_onnx()
         report = _export(options.format)
     except (StepError, CorruptCheckpoint, WrongCheckpoint, OSError) as error:
         sys.stderr.write(f"error: {error}\n")
@@ -65,16 +73,36 @@ def _export(form: str) -> dict[str, Any]:
     checkpoint = Checkpoint(Path(source))
     export_weights(checkpoint, folder)
     save_settings(folder, config)
+    try:
+        found = _measured(form, folder, checkpoint, config, device)
+    except (StepError, SafetensorError, RuntimeError, ValueError) as error:
+        found = {"format": form, "loads": False, "error": f"{type(error).__name__}: {error}"[:1000]}
+    place = output("serving")
+    if place is not None:
+        write_json(place / "serving.json", found)
+        record = checkpoint.record
+        write_json(place / "checkpoint.json", {"job_id": record.job_id, "step": record.step})
+    if "difference" in found:
+        leave_score("difference", found["difference"])
+    return found
+
+
+def _measured(
+    form: str, folder: Path, checkpoint: Checkpoint, config: TrainConfig, device: torch.device
+) -> dict[str, Any]:
+    """The figures of the exported model, as it is loaded. Raises if it cannot be loaded or run."""
     before = psutil.Process().memory_info().rss
     began = time.perf_counter()
     model: Any = load_model(folder, device)
-    if form == "torch-export":
-        _compile(model, folder, config)
+    if form != "safetensors":
+        place = folder / _FILES[form]
+        _write_graph(model, form, place, config)
         began = time.perf_counter()
-        model = torch.export.load(folder / "model.pt2").module()
+        model = OnnxModel(place) if form == "onnx" else torch.export.load(place).module()
+        device = torch.device("cpu")
     load_s = time.perf_counter() - began
     memory = max(0, psutil.Process().memory_info().rss - before)
-    found = {
+    return {
         "format": form,
         "loads": True,
         "size_bytes": sum(path.stat().st_size for path in folder.iterdir()),
@@ -83,19 +111,17 @@ def _export(form: str) -> dict[str, Any]:
         "difference": _difference(model, checkpoint, config, device),
         "latencies": [_latency(model, batch, config, device) for batch in _BATCHES],
     }
-    place = output("serving")
-    if place is not None:
-        write_json(place / "serving.json", found)
-    leave_score("difference", found["difference"])  # type: ignore[arg-type]
-    return found
 
 
-def _compile(model: Transformer, folder: Path, config: TrainConfig) -> None:
-    """The graph of the model for any batch size, by torch.export."""
+def _write_graph(model: Transformer, form: str, place: Path, config: TrainConfig) -> None:
+    """The graph of the model for any batch size, on the CPU."""
     example = torch.zeros((2, config.seq_len), dtype=torch.int64)
     shapes = ({0: torch.export.Dim("batch", min=1, max=4096)},)
     program = torch.export.export(model.cpu(), (example,), dynamic_shapes=shapes)
-    torch.export.save(program, folder / "model.pt2")
+    if form == "onnx":
+        write_onnx(program, place)
+    else:
+        torch.export.save(program, place)
 
 
 @torch.inference_mode()
