@@ -17,6 +17,11 @@ _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
+def run_image_key(team: str, job_id: str) -> str:
+    """Where the object store has the image of a run by its digest: a JSON object with `image`."""
+    return f"teams/{team}/images/{job_id}.json"
+
+
 @dataclass(frozen=True, slots=True)
 class ImageReference:
     """An image by its full name. With a digest the tag is only a note."""

@@ -125,3 +125,14 @@ def test_a_run_is_reproduced_and_its_loose_inputs_are_named(gangline: Runner, st
     assert (sent["seed"], sent["code_diff_digest"]) == (7, "0" * 64)
     assert (sent["resources"]["gpus"], sent["resources"].get("min_gpus")) == (4, None)
     assert not sent.get("notify")
+
+
+def test_a_run_is_reproduced_with_the_digest_of_its_image(gangline: Runner, stub: Stub) -> None:
+    spec = {"name": "a", "team": "nlp", "run": "true", "image": "a:1", "resources": {"gpus": 1}}
+    pinned = f"docker.io/library/a:1@sha256:{'0' * 64}"
+    stub.on("GET", ONE, job("succeeded", spec=spec, image=pinned))
+    looked = gangline("reproduce", JOB, "--dry-run", "--json")
+    assert "image" not in [item["field"] for item in looked.json["loose"]]
+    stub.on("POST", JOBS, Reply(job("pending"), 201))
+    gangline("reproduce", JOB, "-y")
+    assert stub.asked[-1].json["image"] == pinned

@@ -20,6 +20,8 @@ class Reproduction:
 
 def reproduction_of(job: Job, spec: JobSpec) -> Reproduction:
     """The same job from its first step, with as many GPUs as its gang had."""
+    if job.image is not None:
+        spec = spec.model_copy(update={"image": job.image})
     gpus = job.gpus_allocated or job.gpus
     resources = spec.resources.model_copy(
         update={"gpus": gpus, "min_gpus": None, "gpu_counts": None} if len(spec.sizes) > 1 else {}

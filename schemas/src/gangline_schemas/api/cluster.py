@@ -101,6 +101,9 @@ class Node(Answer):
     isolation: Annotated[Isolation, OPEN_WORD] = Field(
         default=Isolation.NONE, description="How well its agent keeps teams apart."
     )
+    runs_images: bool = Field(
+        default=False, description="Its agent runs gangs in container images."
+    )
     cpus: float
     memory_gb: float
     gpus: list[NodeGpu]

@@ -186,6 +186,11 @@ class Job(JobSummary):
     review: list[Flag] = Field(
         default_factory=list, description="For a person to review: damaged data that was left out."
     )
+    image: str | None = Field(
+        default=None,
+        description="Its image by the digest that all attempts use, once a node has read its tag. "
+        "Only in the answer about one job.",
+    )
     spec: Annotated[JobSpec | None, OR_NONE] = Field(description="As submitted, without code_diff.")
 
 

@@ -8,12 +8,14 @@ from typing import Any
 from gangline_gateway import registry_state
 from gangline_gateway.app_context import AppContext, visible_teams
 from gangline_gateway.history_access import Queries
+from gangline_gateway.images import image_of_run
 from gangline_gateway.incidents import IncidentFilter
 from gangline_registry.core.model import Registered
 from gangline_registry.core.state import RegistryState
 from gangline_schemas.api.incidents import Incident
 from gangline_schemas.api.models import Lineage, SnapshotLineage
 from gangline_schemas.api.runs import Run
+from gangline_schemas.job import JobSpec
 from gangline_service.tokens import Principal
 
 INCIDENTS = 50
@@ -43,7 +45,7 @@ def lineage_of(
         code_ref=spec.get("code_ref"),
         code_bundle=spec.get("code_bundle"),
         code_diff=spec.get("code_diff_digest"),
-        image=spec.get("image"),
+        image=_image(app, one, spec),
         command=list(spec.get("command") or ()),
         hyperparameters=dict(spec.get("hyperparameters") or {}),
         seed=spec.get("seed"),
@@ -71,6 +73,13 @@ def _history(app: AppContext, caller: Principal, one: Registered) -> Found:
         return found.run, incidents, json.loads(found.spec or "{}"), announced
 
     return app.history.query(read)
+
+
+def _image(app: AppContext, one: Registered, spec: dict[str, Any]) -> str | None:
+    """By its digest, if a node has read it."""
+    if one.checkpoint is None or not spec:
+        return None
+    return image_of_run(app, JobSpec.model_validate(spec), one.team, one.checkpoint.job_id)
 
 
 def _snapshot(state: RegistryState, one: Registered, announced: dict[str, Any]) -> SnapshotLineage:

@@ -200,6 +200,7 @@ def node(live: LiveView, one: LiveNode, visible: frozenset[str] | None) -> Node:
         rack=info.rack,
         block=info.block,
         isolation=info.isolation,
+        runs_images=info.runs_images,
         cpus=info.cpus,
         memory_gb=info.memory_gb,
         gpus=[

@@ -11,6 +11,7 @@ from gangline_gateway import gang_heartbeats, job_ids, present
 from gangline_gateway.admission import DRY_RUN_SUFFIX, quota_notes
 from gangline_gateway.app_context import AppContext, may_change
 from gangline_gateway.history import HistoryRun
+from gangline_gateway.images import image_notes
 from gangline_gateway.live_model import JobDetails, LiveJob
 from gangline_gateway.live_view import LiveView
 from gangline_gateway.problems import ProblemError, conflict
@@ -79,6 +80,7 @@ def dry_run(app: AppContext, caller: Principal, spec: JobSpec) -> DryRun:
     """Quota's decision about a job, without submitting it. Raises 403 and 503 problems."""
     _check(caller, spec)
     notes, rejected = quota_notes(app, spec)
+    notes += image_notes(app, spec)
     return DryRun(
         job_id=job_ids.job_id(spec.name, DRY_RUN_SUFFIX),
         gpus=spec.resources.gpus,

@@ -23,6 +23,7 @@ from gangline_gateway.app_context import (
 from gangline_gateway.followed import NoStateError
 from gangline_gateway.gang_price import price_per_hour
 from gangline_gateway.history import HistoryRun
+from gangline_gateway.images import image_of_run
 from gangline_gateway.job_list import JobFilter, OrderBy
 from gangline_gateway.live_model import JobDetails
 from gangline_gateway.problems import conflict, invalid, not_found, unavailable
@@ -164,8 +165,11 @@ def get_job(job_id: JobId, app: App, caller: Caller) -> Job:
     """The job's state, newest step, newest checkpoint and the reason why it waits."""
     found = app.details(job_id, caller)
     if found is not None:
-        return full(app, found)
-    return present.history_job(history_run(app, caller, job_id))
+        job = full(app, found)
+    else:
+        job = present.history_job(history_run(app, caller, job_id))
+    image = image_of_run(app, job.spec, job.team, job_id)
+    return job if image is None else job.model_copy(update={"image": image})
 
 
 @jobs.post(

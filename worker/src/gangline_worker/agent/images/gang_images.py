@@ -13,7 +13,7 @@ from pathlib import Path
 
 import structlog
 
-from gangline_schemas.image_reference import ImageReference
+from gangline_schemas.image_reference import ImageReference, run_image_key
 from gangline_storage.durable import replace_file
 from gangline_storage.errors import AlreadyExists, NotFound
 from gangline_storage.port import ObjectStore
@@ -57,11 +57,6 @@ class ImageOptions:
     budget_bytes: int
     registries: RegistryOptions = field(default_factory=RegistryOptions)
     auth_file: Path | None = None
-
-
-def run_key(team: str, job_id: str) -> str:
-    """Where the object store has the image of a run, by its digest."""
-    return f"teams/{team}/images/{job_id}.json"
 
 
 class GangImages:
@@ -168,15 +163,16 @@ class GangImages:
 
     def _pinned(self, team: str, job_id: str) -> ImageReference | None:
         try:
-            return ImageReference.parse(json.loads(self._store.get(run_key(team, job_id)))["image"])
+            raw = self._store.get(run_image_key(team, job_id))
         except NotFound:
             return None
+        return ImageReference.parse(json.loads(raw)["image"])
 
     def _pin(self, team: str, job_id: str, found: ImageReference) -> ImageReference:
         """The image of this run: the first node's."""
         text = json.dumps({"image": str(found)}).encode()
         try:
-            self._store.put(run_key(team, job_id), text, if_absent=True)
+            self._store.put(run_image_key(team, job_id), text, if_absent=True)
         except AlreadyExists:
             return self._pinned(team, job_id) or found
         return found
