@@ -99,6 +99,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "what-if": questions.what_if,
         "watch": watch.watch,
         "logs": logs.logs,
+        "ranks": logs.ranks,
         "cancel": jobs.cancel,
         "priority": jobs.priority,
         "checkpoints": checkpoints.checkpoints,

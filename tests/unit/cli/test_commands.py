@@ -20,10 +20,10 @@ from support.fixtures.commands import EVENT, JOB, JOBS, ONE, all_routes
 from support.harnesses.cli_run import Runner
 
 COMMANDS = [
-    ["list"], ["show", JOB], ["explain", JOB], ["logs", JOB], ["checkpoints", JOB], ["events"],
-    ["events", "--job", JOB], ["runs"], ["compare", "a-1", "b-2"], ["metrics", JOB], ["queue"],
-    ["nodes"], ["teams"], ["cancel", JOB], ["priority", JOB, "10"], ["restore", JOB, "20"],
-    ["drain", "node-0"], ["teams", "set", "nlp", "--limit", "16"],
+    ["list"], ["show", JOB], ["explain", JOB], ["logs", JOB], ["ranks", JOB], ["checkpoints", JOB],
+    ["events"], ["events", "--job", JOB], ["runs"], ["compare", "a-1", "b-2"], ["metrics", JOB],
+    ["queue"], ["nodes"], ["teams"], ["cancel", JOB], ["priority", JOB, "10"],
+    ["restore", JOB, "20"], ["drain", "node-0"], ["teams", "set", "nlp", "--limit", "16"],
 ]  # fmt: skip
 
 
@@ -133,6 +133,7 @@ def test_events_of_a_job_are_all_or_the_newest_so_many(gangline: Runner, stub: S
         (["--attempt", "2"], "failed", 2, "has had no attempt 2"),
         (["--rank", "1"], "failed", 0, "rank 1 wrote nothing"),
         ([], "running", 0, "no lines yet"),
+        (["--errors", "--contains", "nan"], "running", 0, "no line matches"),
     ],
 )
 def test_no_lines_have_a_reason(

@@ -70,13 +70,16 @@ def test_logs_follow_over_a_broken_connection_each_line_once(
     end = event("end", {"state": "succeeded"}, "logs.0.9")
     stub.on("GET", f"{ONE}/logs", Reply(stream="".join(texts[:2])),
             Reply(stream="".join(texts[1:]) + end))  # fmt: skip
-    shown = gangline("logs", JOB, "-f", "--rank", "1", "--attempt", "1", "--tail", "10")
+    options = {"rank": "1", "attempt": "1", "tail": "10", "contains": "nan"}
+    words = [word for name, value in options.items() for word in (f"--{name}", value)]
+    shown = gangline("logs", JOB, "-f", "--errors", *words)
     assert shown.out.splitlines() == [
         f"[{line['rank']}] {line['text']}".replace("\x1b", "\ufffd") for line in LINES
     ]
     assert "trying again" in shown.err
     first, second = stub.asked
-    assert first.query == {"follow": ["true"], "rank": ["1"], "attempt": ["1"], "tail": ["10"]}
+    asked = {**options, "follow": "true", "errors": "true"}
+    assert first.query == {name: [value] for name, value in asked.items()}
     assert second.headers["last-event-id"] == "logs.0.1"
 
 

@@ -11,7 +11,7 @@ from gangline_schemas.api.incidents import IncidentPage, Totals
 from gangline_schemas.api.jobs import RankList, RankRow
 from gangline_schemas.api.logs import BusEvent, EventPage, LogLine, LogPage
 from gangline_schemas.api.questions import Explanation
-from gangline_schemas.api.runs import Restored, RunPage
+from gangline_schemas.api.runs import Comparison, Restored, RunPage
 from gangline_schemas.job import JobSpec
 from gangline_schemas.job_file import read_document
 from support.builders.console import AT, console, csrf, job
@@ -92,6 +92,23 @@ def test_each_tab_shows_its_part_and_escapes_what_users_wrote(tab: str) -> None:
         assert text in answer.text, text
     assert EVIL not in answer.text
     assert 'aria-current="page"' in answer.text
+
+
+def test_the_uncommitted_changes_of_two_runs_are_compared_as_text() -> None:
+    theirs = [event("job.submitted", spec={"code_diff": "-old\n+a = 2"})]
+    browser, _ = console(
+        {
+            **answers(),
+            "GET /v1/runs/compare": Comparison(runs=[], differences=[], metrics={}, curves=[]),
+            "GET /v1/training-jobs/other-1/events": EventPage(events=theirs, cursor=None),
+        }
+    )
+    text = browser.get(f"{PAGE}?tab=config&with=other-1").text
+    assert '<span class="add">++a = 2' in text
+    assert '<span class="del">-+&lt;' in text
+    assert "Neither" not in text
+    same = browser.get(f"{PAGE}?tab=config&with={ID}").text
+    assert "Both have the same uncommitted changes." in same
 
 
 def test_an_unknown_tab_is_the_overview() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
+import re
 
 import pytest
 from pydantic import BaseModel
@@ -52,7 +54,22 @@ def test_the_view_of_the_address_is_asked_of_rest_and_kept_in_links():
         "order_by": "gpu_hours DESC", "metrics": True, "cursor": None,
     }  # fmt: skip
     kept = "where=gpus+%3E+1&amp;order=gpu_hours+DESC&amp;col=gpus&amp;col=params.lr&amp;size=25"
-    assert f"{kept}&amp;sel=a%2Cb&amp;cursor=7.x" in text
+    assert f"{kept}&amp;sel=a%2Cb&amp;page=2&amp;cursor=7.x" in text
+
+
+def test_a_page_leads_to_those_before_and_after_it():
+    client, _ = console(listed(run("a"), cursor="d"))
+
+    def linked(address: str) -> dict[str, str]:
+        text = client.get(f"/console/runs{address}").text
+        found = re.findall(r'rel="(prev|next)" href="(?:/console/runs)?([^"]*)"', text)
+        return {rel: html.unescape(target) for rel, target in found}
+
+    assert linked("") == {"next": "?page=2&cursor=d"}
+    assert linked("?page=2&cursor=b") == {"prev": "", "next": "?page=3&cursor=d&before=b"}
+    third = linked("?page=3&cursor=c&before=b")
+    assert third == {"prev": "?page=2&cursor=b", "next": "?page=4&cursor=d&before=b&before=c"}
+    assert "prev" not in linked("?page=30&cursor=c")
 
 
 def test_columns_are_params_that_differ_and_metrics_unless_some_are_chosen():

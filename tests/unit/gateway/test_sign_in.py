@@ -242,6 +242,25 @@ def test_sessions_and_codes_have_their_time() -> None:
     assert sessions.token(cookie) is None
 
 
+def test_sessions_in_a_file_survive_a_restart_and_give_no_token_away(tmp_path: Path) -> None:
+    file, now_s = tmp_path / "sessions.json", 0.0
+    before = Sessions(lambda: now_s, file)
+    cookie, ended = before.begin(TOKEN), before.begin(TOKEN)
+    before.end(ended)
+    text = file.read_text()
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert not [secret for secret in (TOKEN, TOKEN.encode().hex(), cookie) if secret in text]
+    after = Sessions(lambda: now_s, file)
+    assert (after.token(cookie), after.token(ended), after.token("guess")) == (TOKEN, None, None)
+    first, *_ = [after.begin(TOKEN) for _ in range(SESSIONS)]
+    assert (after.token(cookie), after.token(first)) == (None, TOKEN)  # the oldest makes room
+    now_s = SESSION_S
+    assert Sessions(lambda: now_s, file).token(first) is None
+    for broken in ("", "[1]", '{"a": 1}', '{"a": ["b", 1, "no hex"]}'):
+        file.write_text(broken)
+        assert Sessions(lambda: 0.0, file).token(first) is None
+
+
 def test_a_token_s_oldest_sessions_make_room_and_no_other_s() -> None:
     sessions = Sessions(lambda: 0.0)
     other, code = sessions.begin("gl_of-bob"), sessions.code("gl_of-bob")

@@ -1,4 +1,4 @@
-"""`gangline logs, restore`."""
+"""`gangline logs, ranks, restore`."""
 
 from __future__ import annotations
 
@@ -10,31 +10,76 @@ from gangline import render
 from gangline.commands.jobs import JobId
 from gangline.errors import CliError, ExitCode
 from gangline.output import Output
+from gangline.render import NONE, Column
 from gangline.session import Session
-from gangline_schemas.api.jobs import Job
+from gangline_schemas.api.jobs import Job, RankRow
 from gangline_schemas.api.logs import LogLine
 
 
 def logs(
     session: Session,
     job_id: JobId,
+    *,
     follow: Annotated[
         bool, typer.Option("-f", "--follow", help="Print new lines until the job ends.")
     ] = False,
     rank: Annotated[int | None, typer.Option(min=0, help="Only this rank.")] = None,
     attempt: Annotated[int | None, typer.Option(min=1, help="Only this attempt.")] = None,
+    contains: Annotated[
+        str, typer.Option(metavar="TEXT", help="Only lines with this text, in any case.")
+    ] = "",
+    errors: Annotated[
+        bool, typer.Option("--errors", help="Only lines that look like errors.")
+    ] = False,
     tail: Annotated[int | None, typer.Option(min=1, help="Only the last lines.")] = None,
 ) -> None:
     """The output of the ranks; each line starts with its rank."""
-    lines = session.client.logs(job_id, rank=rank, attempt=attempt, tail=tail, follow=follow)
+    lines = session.client.logs(
+        job_id, rank=rank, attempt=attempt, contains=contains, errors=errors, tail=tail,
+        follow=follow,
+    )  # fmt: skip
     printer = LogPrinter(session.out)
     try:
         for line in lines:
             printer.print(line)
     except KeyboardInterrupt:
         session.out.note("the job continues")
-    if not printer.printed:
+    if not printer.printed and (contains or errors):
+        session.out.note(f"no line matches; all of them: gangline logs {job_id}")
+    elif not printer.printed:
         session.out.note(why_no_lines(session.client.get(job_id), rank, attempt))
+
+
+def ranks(
+    session: Session,
+    job_id: JobId,
+) -> None:
+    """Each rank of a running gang: its node, step, activity and last line."""
+    found = list(session.client.ranks(job_id))
+    session.out.listing(
+        found, _RANK_COLUMNS, f"{job_id} has no ranks now; see: gangline show {job_id}"
+    )
+
+
+_RANK_COLUMNS: list[Column[RankRow]] = [
+    Column("RANK", lambda row: str(row.rank), right=True),
+    Column("NODE", lambda row: row.node_id),
+    Column("GPU", lambda row: NONE if row.gpu is None else str(row.gpu), right=True),
+    Column("STATE", lambda row: row.activity or row.status),
+    Column("STEP", lambda row: NONE if row.step is None else f"{row.step:,}", right=True),
+    Column("QUIET", lambda row: render.duration(row.quiet_s), right=True),
+    Column(
+        "BUSY",
+        lambda row: NONE if row.gpu_utilization is None else f"{row.gpu_utilization:.0f} %",
+        right=True,
+    ),
+    Column("NOTE", lambda row: row.trouble or NONE, flexible=True),
+    Column(
+        "LAST LINE",
+        lambda row: NONE if row.last_line is None else render.log_text(row.last_line.text),
+        flexible=True,
+    ),
+]
 
 
 def why_no_lines(job: Job, rank: int | None, attempt: int | None) -> str:

@@ -190,6 +190,7 @@ class Platform:
         found = {
             "GANGLINE_BOOTSTRAP_SERVERS": bootstrap,
             "GANGLINE_TOKENS_FILE": str(self.data_dir / "tokens.json"),
+            "GANGLINE_SESSIONS_FILE": str(self.data_dir / "sessions.json"),
             "GANGLINE_SERVICE_TOKEN": tokens["service"],
             "GANGLINE_CLICKHOUSE": self.settings.clickhouse or embedded,
             "GANGLINE_CLICKHOUSE_URL": self.settings.clickhouse or served,

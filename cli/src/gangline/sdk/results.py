@@ -10,7 +10,7 @@ from gangline.sdk.answers import parse, path_id
 from gangline.sdk.calls import Calls
 from gangline.transport import Params
 from gangline_schemas.api.checkpoints import Checkpoint, CheckpointList
-from gangline_schemas.api.jobs import Job
+from gangline_schemas.api.jobs import Job, RankList, RankRow
 from gangline_schemas.api.logs import BusEvent, EventPage, LogLine, LogPage
 from gangline_schemas.api.runs import Restored
 
@@ -26,12 +26,19 @@ class Results(Calls):
         *,
         rank: int | None = None,
         attempt: int | None = None,
+        contains: str = "",
+        errors: bool = False,
         tail: int | None = None,
         follow: bool = False,
     ) -> Iterator[LogLine]:
-        """Lines of all ranks, or of one; with `tail` the last ones; `follow`: until it ends."""
+        """Lines of all ranks, or of one; with `tail` the last ones; `follow`: until it ends.
+
+        `contains`: only lines with this text, in any case; `errors`: only those that look like
+        errors.
+        """
         path = f"/v1/training-jobs/{path_id(job_id)}/logs"
         params: dict[str, Any] = {"rank": rank, "attempt": attempt, "tail": tail}
+        params |= {"contains": contains or None, "errors": errors or None}
         if follow:
             yield from self._new_lines(path, {**params, "follow": "true"})
             return
@@ -54,6 +61,17 @@ class Results(Calls):
             if line.line > seen.get(key, -1):
                 seen[key] = line.line
                 yield line
+
+    def ranks(self, job_id: str, *, lines: bool = True) -> Iterator[RankRow]:
+        """Each rank of a running gang, in order; `lines`: with the last line of its log."""
+        path = f"/v1/training-jobs/{path_id(job_id)}/ranks"
+        params: dict[str, Any] = {"lines": lines, "limit": LINES}
+        while True:
+            page = self._read(RankList, "GET", path, params=params)
+            yield from page.ranks
+            if page.cursor is None:
+                return
+            params["cursor"] = page.cursor
 
     def job_events(self, job_id: str, *, follow: bool = False) -> Iterator[BusEvent]:
         """All decisions about a job; with `follow` until it ends."""

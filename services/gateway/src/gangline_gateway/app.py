@@ -41,6 +41,7 @@ from gangline_gateway.routes.runs import runs
 from gangline_gateway.routes.search import searches
 from gangline_gateway.routes.studies import studies
 from gangline_gateway.routes.topics import topics
+from gangline_gateway.sessions import Sessions
 from gangline_gateway.user_limits import RequestLimits, RequestRates
 from gangline_service.tokens import TokenBook
 
@@ -103,6 +104,7 @@ def create_app(
     *,
     job_tokens: JobTokens | None = None,
     console: ASGIApp | None = None,
+    sessions: Sessions | None = None,
 ) -> RequestChecks:
     """The application as it is served: each request passes the checks first."""
     served = routes(context)
@@ -126,4 +128,5 @@ def create_app(
         RequestRates(limits),
         job_tokens,
         console is not None,
+        sessions=sessions or Sessions(),
     )

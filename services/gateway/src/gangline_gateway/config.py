@@ -32,6 +32,8 @@ class Settings(ServiceSettings):
     """Where the bound address is written as JSON; see `bound_address.BoundAddress`."""
     tokens_file: Path
     """Tokens of users and services; see gangline_service.tokens."""
+    sessions_file: Path | None = None
+    """Where sessions of browsers survive a restart, of this gateway alone; None: they end."""
     allowed_hosts: tuple[str, ...] = ()
     """Names (name or name:port) under which clients reach the gateway, besides loopback's."""
     tls_cert: Path | None = None

@@ -39,6 +39,7 @@ from gangline_gateway.console_proxy import HOME, asks_page, is_console
 from gangline_gateway.mlflow_door import is_mlflow, takes_files
 from gangline_gateway.mlflow_jobs import JobTokens, is_report
 from gangline_gateway.problems import ProblemError, too_many
+from gangline_gateway.sessions import Sessions
 from gangline_gateway.sign_in import SignIn, is_session, sign_in_at
 from gangline_gateway.sse import MEDIA_TYPE
 from gangline_gateway.user_limits import RequestRates, current_user
@@ -121,11 +122,12 @@ class RequestChecks:
     job_tokens: JobTokens | None = None
     console: bool = False
     """Whether this gateway serves the console."""
+    sessions: Sessions = field(default_factory=Sessions)
     limits: Mapping[str, int] = field(default_factory=lambda: {BUNDLES_PATH: BUNDLE_LIMIT_BYTES})
 
     def __post_init__(self) -> None:
         home = HOME if self.console else "/mlflow/"
-        self._sign_in = SignIn(self.tokens, self.names.scheme, home)
+        self._sign_in = SignIn(self.tokens, self.names.scheme, home, self.sessions)
         self._duration = self.meter.create_histogram(
             "gangline.gateway.request.duration",
             unit="s",

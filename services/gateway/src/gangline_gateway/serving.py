@@ -26,6 +26,7 @@ from gangline_gateway.publish import Publisher
 from gangline_gateway.quota_state import state_of
 from gangline_gateway.request_checks import Names
 from gangline_gateway.scheduler_questions import SchedulerQuestions
+from gangline_gateway.sessions import Sessions
 from gangline_gateway.sse import Streams
 from gangline_gateway.tail import Tail
 from gangline_gateway.view_snapshot import ViewSnapshots
@@ -93,6 +94,7 @@ def main(context: Context[Settings]) -> int:
         settings.mlflow_limits(),
         job_tokens=jobs,
         console=ConsoleProxy(settings.console_url) if settings.console_url else None,
+        sessions=Sessions(file=settings.sessions_file),
     )
     _start(server, app, settings)
     address = _announce(settings, server.port)

@@ -1,16 +1,25 @@
-"""Sessions of browsers, in memory: a restart of the gateway ends them all.
+"""Sessions of browsers. With a file they survive a restart of the gateway.
 
 A session stands for a token, which is checked again with each request. So it ends when the token
-is revoked, and has the token's rights. Cookies and codes are kept as hashes.
+is revoked, and has the token's rights. Cookies and codes are kept as hashes. The token is kept
+under a one-time pad that the cookie gives: who reads the file or the memory without a cookie
+learns no token.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+
+log = structlog.get_logger(__name__)
 
 SESSION_S = 12 * 3600.0
 CODE_S = 60.0
@@ -20,8 +29,18 @@ SESSIONS, CODES = 100, 20
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    token: str = field(repr=False)
+    owner: str
+    """The hash of the token."""
     until_s: float
+    sealed: bytes = field(repr=False)
+
+    @classmethod
+    def of(cls, token: str, until_s: float, secret: str) -> _Kept:
+        return cls(_hash(token), until_s, _padded(token.encode(), secret))
+
+    def token(self, secret: str) -> str:
+        """The token, with the secret that sealed it."""
+        return _padded(self.sealed, secret).decode()
 
 
 class _Secrets:
@@ -42,19 +61,40 @@ class _Secrets:
         now_s = self._clock()
         self._forget(now_s)
         secret = secrets.token_urlsafe(32)
-        own = self._of.get(token, [])
+        kept = _Kept.of(token, now_s + self._lifetime_s, secret)
+        own = self._of.get(kept.owner, [])
         if len(own) >= self._most:
             self._remove(own[0])
-        name = _hash(secret)
-        self._kept[name] = _Kept(token, now_s + self._lifetime_s)
-        self._of.setdefault(token, []).append(name)
+        self._add(_hash(secret), kept)
         return secret
+
+    def written(self) -> str:
+        """All of them as JSON."""
+        rows = {
+            name: [kept.owner, kept.until_s, kept.sealed.hex()] for name, kept in self._kept.items()
+        }
+        return json.dumps(rows)
+
+    def read(self, text: str) -> None:
+        """Add those that `written` gave. Raises ValueError."""
+        rows = json.loads(text)
+        try:
+            for name, (owner, until_s, sealed) in rows.items():
+                self._add(str(name), _Kept(str(owner), float(until_s), bytes.fromhex(sealed)))
+        except (AttributeError, TypeError) as error:
+            raise ValueError(str(error)) from None
+        self._forget(self._clock())
+
+    def _add(self, name: str, kept: _Kept) -> None:
+        self._kept[name] = kept
+        self._of.setdefault(kept.owner, []).append(name)
 
     def token(self, secret: str, *, remove: bool = False) -> str | None:
         """The token that it stands for; None when it is unknown or its time is over."""
         name = _hash(secret)
         found = self._remove(name) if remove else self._kept.get(name)
-        return found.token if found is not None and found.until_s > self._clock() else None
+        known = found is not None and found.until_s > self._clock()
+        return found.token(secret) if found is not None and known else None
 
     def _forget(self, now_s: float) -> None:
         """Those whose time is over; the oldest come first."""
@@ -64,19 +104,26 @@ class _Secrets:
     def _remove(self, name: str) -> _Kept | None:
         found = self._kept.pop(name, None)
         if found is not None:
-            own = self._of[found.token]
+            own = self._of[found.owner]
             own.remove(name)
             if not own:
-                del self._of[found.token]
+                del self._of[found.owner]
         return found
 
 
 class Sessions:
     """Sessions and the one-time codes that begin them. Belongs to one event loop."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.time, file: Path | None = None) -> None:
+        """`file`: where sessions are kept, of this gateway alone; None: in memory."""
         self._sessions = _Secrets(SESSION_S, SESSIONS, clock)
         self._codes = _Secrets(CODE_S, CODES, clock)
+        self._file = file
+        if file is not None and file.exists():
+            try:
+                self._sessions.read(file.read_text(encoding="utf-8"))
+            except (OSError, ValueError) as error:
+                log.warning("sessions not read; users sign in again", reason=str(error))
 
     def code(self, token: str) -> str:
         """A code that begins one session of this token within a minute."""
@@ -88,7 +135,9 @@ class Sessions:
 
     def begin(self, token: str) -> str:
         """A session of this token: the value of its cookie."""
-        return self._sessions.make(token)
+        cookie = self._sessions.make(token)
+        self._write()
+        return cookie
 
     def token(self, cookie: str) -> str | None:
         """The token of a session; None when it has ended."""
@@ -97,6 +146,27 @@ class Sessions:
     def end(self, cookie: str) -> None:
         """End a session."""
         self._sessions.token(cookie, remove=True)
+        self._write()
+
+    def _write(self) -> None:
+        """Replace the file; without it sessions end with the gateway, and all else works."""
+        if self._file is None:
+            return
+        part = self._file.with_suffix(".part")
+        try:
+            part.unlink(missing_ok=True)
+            with os.fdopen(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as out:
+                out.write(self._sessions.written())
+            part.replace(self._file)
+        except OSError as error:
+            log.warning("sessions not written", file=str(self._file), reason=str(error))
+
+
+def _padded(text: bytes, secret: str) -> bytes:
+    """The text under the one-time pad of a secret, or back. Each secret seals one token."""
+    salted = b"gangline session\0" + secret.encode(errors="surrogatepass")
+    pad = hashlib.shake_256(salted).digest(len(text))
+    return bytes(one ^ other for one, other in zip(text, pad, strict=True))
 
 
 def _hash(secret: str) -> str:

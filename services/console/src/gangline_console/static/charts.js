@@ -3,6 +3,7 @@ import { number } from "./format.js";
 
 const base = new URL("vendor/", import.meta.url);
 const LEGEND_PX = 28;
+const EDGE = { label: "", class: "edge", width: 0, spanGaps: true, points: { show: false } };
 let loading = null;
 
 /** Load a classic script of vendor/ once. */
@@ -35,8 +36,8 @@ export const seriesColour = (index) => colour(`--series-${index % 8 + 1}`);
 /**
  * A chart in a figure that the macro `chart` made.
  *
- * `show([{name, xs, ys, lows, highs}])` draws series over one axis; xs ascend. Options: `x`, the
- * axis's name; `xValue` and `yValue`, functions to text; `log`, a logarithmic y axis; `sync`, a key
+ * `show([{name, xs, ys, lows, highs}])` draws series over one axis; xs ascend. With `lows` and
+ * `highs` a band reaches from the ones to the others. Options: `x`, the axis's name; `xValue` and `yValue`, functions to text; `log`, a logarithmic y axis; `sync`, a key
  * that crosshairs share.
  */
 export class Chart {
@@ -57,7 +58,8 @@ export class Chart {
 
   async show(series) {
     const same = this.plot && series.length === this.series.length
-      && series.every((item, at) => item.name === this.series[at].name);
+      && series.every((item, at) => item.name === this.series[at].name
+        && Boolean(item.lows) === Boolean(this.series[at].lows));
     this.series = series;
     if (same) this.plot.setData(this.data());
     else await this.draw();
@@ -65,7 +67,7 @@ export class Chart {
   }
 
   data() {
-    const tables = this.series.map((item) => [item.xs, item.ys]);
+    const tables = this.series.map(({ xs, ys, lows, highs }) => lows ? [xs, ys, highs, lows] : [xs, ys]);
     return tables.length === 1 ? tables[0] : window.uPlot.join(tables);
   }
 
@@ -91,13 +93,25 @@ export class Chart {
       ],
       series: [
         { label: x, value: (_, value) => value === null ? "–" : xValue(value) },
-        ...this.series.map((item, index) => ({
+        ...this.series.flatMap((item, index) => [{
           label: item.name, stroke: seriesColour(index), width: 1.5, spanGaps: true,
           points: { show: item.xs.length < 2 },
           value: (_, value) => value === null || value === undefined ? "–" : yValue(value),
-        })),
+        }, ...(item.lows ? [EDGE, EDGE] : [])]),
       ],
+      bands: this.bands(),
     }, this.data(), this.place);
+  }
+
+  /** The bands between the highest and the lowest values, by the places of their series. */
+  bands() {
+    const found = [];
+    let at = 1;
+    this.series.forEach((item, index) => {
+      if (item.lows) found.push({ series: [at + 1, at + 2], fill: `${seriesColour(index)}33` });
+      at += item.lows ? 3 : 1;
+    });
+    return found;
   }
 
   fillTable() {
@@ -108,12 +122,13 @@ export class Chart {
       const every = Math.max(1, Math.ceil(item.xs.length / 100));
       item.xs.forEach((at, index) => {
         if (index % every === 0 || index === item.xs.length - 1) {
-          rows.push([item.name, this.options.xValue(at), this.options.yValue(item.ys[index])]);
+          const values = [item.ys, ...(item.lows ? [item.lows, item.highs] : [])];
+          rows.push([item.name, this.options.xValue(at), ...values.map((column) => this.options.yValue(column[index]))]);
         }
       });
     }
     table.replaceChildren(
-      tableRow("th", ["series", this.options.x, "value"]),
+      tableRow("th", ["series", this.options.x, "value", ...(this.series.some((item) => item.lows) ? ["lowest", "highest"] : [])]),
       ...rows.map((cells) => tableRow("td", cells)),
     );
   }

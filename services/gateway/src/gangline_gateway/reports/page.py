@@ -13,15 +13,30 @@ from gangline_schemas.api.reports import ClusterUse, UtilizationReport, Waits, W
 
 NONE = "–"  # noqa: RUF001 - people read it as "no value"
 _STYLE = """
-:root { color-scheme: light dark }
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 64rem; padding: 0 1rem }
-h1 { font-size: 1.5rem; margin-bottom: 0 }
-h2 { font-size: 1.1rem; margin: 2rem 0 .5rem }
-p { margin: .25rem 0 1rem; opacity: .75 }
-div { overflow-x: auto }
+:root {
+  color-scheme: light dark; --bg: #f7f8fa; --surface: #fff; --line: #dfe3ea;
+  --text: #1a1f29; --dim: #586174;
+}
+@media (prefers-color-scheme: dark) {
+  :root {
+    --bg: #0f1218; --surface: #161a22; --line: #2a303c; --text: #e6e9ef; --dim: #9aa4b6;
+  }
+}
+body {
+  font: 14px/20px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; margin: 0 auto;
+  max-width: 64rem; padding: 24px 16px 48px; background: var(--bg); color: var(--text);
+}
+h1 { font-size: 20px; line-height: 28px; margin: 0 }
+h2 { font-size: 15px; margin: 24px 0 8px }
+p { margin: 4px 0 16px; color: var(--dim) }
+div {
+  padding: 8px 16px; background: var(--surface); border: 1px solid var(--line);
+  border-radius: 6px; overflow-x: auto;
+}
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; min-width: 24rem }
-th, td { border-bottom: 1px solid #8886; padding: .3rem .75rem; text-align: right }
-th { font-weight: 600; vertical-align: bottom }
+th, td { border-bottom: 1px solid var(--line); padding: 4px 12px; text-align: right }
+tr:last-child td { border-bottom: 0 }
+th { color: var(--dim); font-weight: 600; vertical-align: bottom }
 th:first-child, td:first-child { text-align: left }
 """
 

@@ -14,24 +14,26 @@ function thinned(steps) {
   return new Map(ordered.filter((_, at) => at >= older || at % 2 === 0));
 }
 
-/** Points of each metric by step; the last report of a step counts. */
+/** Points of each metric by step: time, value, lowest, highest. The last report of a step counts. */
 class Curves {
   constructor() {
     this.byName = new Map();
     this.start = null;
   }
 
-  add(name, step, time, value) {
+  add(name, step, time, value, low = value, high = value) {
     if (!this.byName.has(name)) this.byName.set(name, new Map());
     this.start = this.start === null ? time : Math.min(this.start, time);
     const steps = this.byName.get(name);
-    steps.set(step, [time, value]);
+    steps.set(step, [time, value, low, high]);
     if (steps.size > 2 * MOST_POINTS) this.byName.set(name, thinned(steps));
   }
 
   history({ curves }) {
     for (const curve of curves) {
-      for (const point of curve.points) this.add(curve.name, point.step, Date.parse(point.time), point.value);
+      for (const point of curve.points) {
+        this.add(curve.name, point.step, Date.parse(point.time), point.value, point.low, point.high);
+      }
     }
   }
 
@@ -39,18 +41,23 @@ class Curves {
     for (const [name, value] of Object.entries(metrics)) this.add(name, step, time_ms, value);
   }
 
-  /** One series for a chart: `axis` is step or time (seconds since the first point). */
-  series(name, axis, smoothing = 0) {
+  /** One series for a chart: `axis` is step or time (seconds since the first point). With `band`
+   * it has the lowest and highest values, where points stand for several steps. */
+  series(name, axis, smoothing = 0, band = false) {
     const steps = [...(this.byName.get(name) ?? new Map()).entries()].sort((a, b) => a[0] - b[0]);
     const every = Math.ceil(steps.length / MOST_POINTS) || 1;
     const kept = steps.filter((_, at) => at % every === 0 || at === steps.length - 1);
     const xs = kept.map(([step, [time]]) => axis === "time" ? (time - this.start) / 1000 : step);
-    const ys = smoothed(kept.map(([, [, value]]) => value), smoothing);
+    const found = { xs, ys: smoothed(kept.map(([, [, value]]) => value), smoothing) };
+    if (band && kept.some(([, [, , low, high]]) => low < high)) {
+      found.lows = kept.map(([, [, , low]]) => low);
+      found.highs = kept.map(([, [, , , high]]) => high);
+    }
     if (axis === "time") { // times of an attempt that ran again may lie before
       const order = xs.map((_, at) => at).sort((a, b) => xs[a] - xs[b]);
-      return { name, xs: order.map((at) => xs[at]), ys: order.map((at) => ys[at]) };
+      for (const [column, values] of Object.entries(found)) found[column] = order.map((at) => values[at]);
     }
-    return { name, xs, ys };
+    return { name, ...found };
   }
 }
 
@@ -91,11 +98,12 @@ export function metrics() {
   const place = document.getElementById("plots"), axis = place.dataset.axis;
   const filter = document.getElementById("metric-filter");
   const smoothing = document.getElementById("smoothing");
-  const logScale = document.getElementById("log-scale");
+  const logScale = document.getElementById("log-scale"), band = document.getElementById("band");
   const kept = new URLSearchParams(location.hash.slice(1));
   filter.value = kept.get("metric") ?? "";
   smoothing.value = kept.get("smoothing") ?? "0";
   logScale.checked = kept.has("log");
+  band.checked = kept.get("band") !== "0";
 
   function chartOf(name) {
     if (charts.has(name)) return charts.get(name);
@@ -119,7 +127,7 @@ export function metrics() {
   /** Draw the charts in sight whose values changed; the others wait until they come into sight. */
   function paint() {
     for (const name of inSight) {
-      if (stale.delete(name)) charts.get(name).show([curves.series(name, axis, Number(smoothing.value))]);
+      if (stale.delete(name)) charts.get(name).show([curves.series(name, axis, Number(smoothing.value), band.checked)]);
     }
   }
 
@@ -150,11 +158,14 @@ export function metrics() {
     if (filter.value) view.set("metric", filter.value);
     if (smoothing.value !== "0") view.set("smoothing", smoothing.value);
     if (logScale.checked) view.set("log", "1");
+    if (!band.checked) view.set("band", "0");
     history.replaceState(null, "", `${location.pathname}${location.search}${view.size ? `#${view}` : ""}`);
     draw();
   }
   filter.addEventListener("input", chosen);
-  smoothing.addEventListener("input", () => { changed(charts.keys()); chosen(); });
+  for (const input of [smoothing, band]) {
+    input.addEventListener("input", () => { changed(charts.keys()); chosen(); });
+  }
   logScale.addEventListener("change", () => {
     for (const chart of charts.values()) {
       chart.options.log = logScale.checked;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -110,15 +111,32 @@ async def _checkpoints(view: View, job: Job) -> Values:
 
 async def _config(view: View, job: Job) -> Values:
     other = view.query("with")
-    first, compared = await asyncio.gather(
-        view.api.part(f"{job_path(job.job_id)}/events", EventPage, {"limit": 1}),
+    diff, others, compared = await asyncio.gather(
+        _uncommitted(view, job.job_id),
+        _uncommitted(view, other) if other else _nothing(),
         _compared(view, job.job_id, other),
     )
-    diff = ""
-    if first is not None and first.events and first.events[0].type == "job.submitted":
-        diff = str(first.events[0].data.get("spec", {}).get("code_diff") or "")
     text = write_document(job.spec) if job.spec is not None else ""
-    return {"text": text, "diff": diff, "other": other, "compared": compared, "live": ("events",)}
+    own, theirs = diff.splitlines(), others.splitlines()
+    changed = list(difflib.unified_diff(own, theirs, job.job_id, other, lineterm=""))
+    values = {"diff": own, "changed": changed, "both": bool(own and theirs)}
+    return {"text": text, **values, "other": other, "compared": compared, "live": ("events",)}
+
+
+async def _uncommitted(view: View, job_id: str) -> str:
+    """The changes that were sent with a job and not committed; "": none, or they are not known."""
+    asked: Query = {"limit": 1}
+    try:
+        first = await view.api.part(f"{job_path(job_id)}/events", EventPage, asked)
+    except ApiError:  # the comparison says what is wrong with the job
+        return ""
+    if first is None or not first.events or first.events[0].type != "job.submitted":
+        return ""
+    return str(first.events[0].data.get("spec", {}).get("code_diff") or "")
+
+
+async def _nothing() -> str:
+    return ""
 
 
 async def _compared(view: View, job_id: str, other: str) -> Comparison | str | None:

@@ -22,6 +22,7 @@ PATH = "/v1/runs"
 SIZES = (25, 50, 100, 200)
 CSV_RUNS = 2000
 MOST_COLUMNS = 40
+PAGES_BACK = 20
 _PAGE = 200
 _FILTERS = ("state", "team", "name", "where", "order")
 
@@ -66,7 +67,7 @@ async def _show(view: View) -> Response:
         best=of.bests(shown, metrics),
         choices=_choices(rows, metrics, keys),
         wanted=wanted,
-        cursor=view.query("cursor"),
+        place=_place(view),
         next_cursor=page.cursor,
         filtered=any(wanted[name] for name in _FILTERS[:-1]),
         wrong=wrong,
@@ -131,6 +132,45 @@ def table(runs: Sequence[Run], metrics: of.Finals) -> str:
 def split(text: str) -> list[str]:
     """Ids with commas between them, each once, at most as many as a comparison takes."""
     return list(dict.fromkeys(filter(None, text.replace(" ", "").split(","))))[:MAX_COMPARED]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where among the pages this one is, in the address; `before`: cursors of the pages before."""
+
+    number: int
+    cursor: str
+    before: list[str]
+
+    def after(self, cursor: str) -> dict[str, Any]:
+        """The query of the next page."""
+        before = [*self.before, self.cursor][-PAGES_BACK:] if self.cursor else []
+        return {"page": self.number + 1, "cursor": cursor, "before": before}
+
+    @property
+    def here(self) -> dict[str, Any]:
+        """The query of this page."""
+        number = self.number if self.cursor else None
+        return {"page": number, "cursor": self.cursor, "before": self.before}
+
+    @property
+    def previous(self) -> dict[str, Any] | None:
+        """The query of the page before; None: it is not known, as too many pages lie between."""
+        if self.number <= 2:
+            return {}
+        if not self.before:
+            return None
+        *before, cursor = self.before
+        return {"page": self.number - 1, "cursor": cursor, "before": before}
+
+
+def _place(view: View) -> Place:
+    cursor, number = view.query("cursor"), view.query("page")
+    if not cursor:
+        return Place(1, "", [])
+    known = number.isascii() and number.isdigit() and len(number) < 7
+    before = view.query_all("before")[-PAGES_BACK:]
+    return Place(max(2, int(number)) if known else len(before) + 2, cursor, before)
 
 
 def _wanted(view: View) -> dict[str, Any]:
