@@ -172,6 +172,26 @@ class PipelineLimits(Model):
     gpu_hours: float | None = Field(default=None, ge=0, le=1e9, description="Of one run.")
 
 
+class OutputRetention(Model):
+    """How long outputs of runs are retained. They go when all that is given lets them go."""
+
+    days: float | None = Field(
+        default=None,
+        gt=0,
+        le=3650,
+        description="After the run, or its last hit of the cache.",
+    )
+    runs: int | None = Field(
+        default=None, ge=1, le=10_000, description="The newest runs of the pipeline that ended."
+    )
+
+    @model_validator(mode="after")
+    def _something_is_given(self) -> Self:
+        if self.days is None and self.runs is None:
+            raise ValueError("give days, runs or both")
+        return self
+
+
 class PipelineSpec(Model):
     """A pipeline: a name, a team, steps, and what starts a run."""
 
@@ -193,6 +213,9 @@ class PipelineSpec(Model):
         default=5, ge=0, le=1000, description="Triggered runs that fail in a row; 0: never."
     )
     limits: PipelineLimits = PipelineLimits()
+    retention: OutputRetention | None = Field(
+        default=None, description="Of outputs; without it they stay."
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -14,6 +14,8 @@ from gangline_schemas.events.requests import JobRequest, JobStopRequest
 from gangline_schemas.events.studies import BestTrial
 from gangline_schemas.limits import (
     Amount,
+    Bytes,
+    Count,
     Few,
     Label,
     Message,
@@ -24,6 +26,8 @@ from gangline_schemas.limits import (
 )
 from gangline_schemas.pipeline_file import MAX_INSTANCES, MAX_RETRIES, Params, PipelineSpec
 
+MOST_SWEPT = 10_000
+"""Entries of the cache, and runs, of one sweep at most."""
 TriggerKind = Literal["manual", "snapshot", "schedule", "drift"]
 RunResult = Literal["succeeded", "failed", "cancelled"]
 StepResult = Literal["succeeded", "failed", "skipped", "blocked", "cancelled"]
@@ -315,3 +319,29 @@ class StepEnded(Event):
     result: StepResult
     reason: Message = ""
     outputs: Outputs = Field(default_factory=dict)
+
+
+class SweepBegun(Event):
+    """Outputs of a team that nothing needs are deleted: no step of the team runs meanwhile."""
+
+    type: ClassVar[str] = "pipeline.sweep.begun"
+    team: Identifier
+    number: Few = Field(ge=1, description="Of the team's sweeps; counts up.")
+    keys: tuple[DigestHex, ...] = Field(
+        default=(), max_length=MOST_SWEPT, description="Of the cache, which forgets them."
+    )
+    runs: tuple[Identifier, ...] = Field(
+        default=(), max_length=MOST_SWEPT, description="Their outputs are not retained any more."
+    )
+
+
+class SweepEnded(Event):
+    """The sweep of a team is over."""
+
+    type: ClassVar[str] = "pipeline.sweep.ended"
+    team: Identifier
+    number: Few = Field(ge=1)
+    artifacts: Count = 0
+    objects: Count = 0
+    size_bytes: Bytes = 0
+    problem: Message = Field(default="", description="Why it ended early; the next one continues.")

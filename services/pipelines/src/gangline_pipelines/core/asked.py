@@ -149,6 +149,8 @@ def _of_run(  # noqa: PLR0911 - one for each reason
         return None
     if run.state not in {RunState.FAILED, RunState.CANCELLED}:
         return f"run {event.run_id} is {run.state}; only one that failed or was cancelled continues"
+    if run.swept:
+        return f"the outputs of run {event.run_id} were deleted (retention); start a new run"
     held = plan.state.pipelines.get(pipeline_key(run.team, run.pipeline))
     if held is None:
         return f"pipeline {run.pipeline} was removed; apply its file again first"

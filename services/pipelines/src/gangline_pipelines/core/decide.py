@@ -4,7 +4,8 @@
    The registry: drift.
 2. quota, scheduling, faults, workers, studies: the jobs and studies of steps (facts.py).
 3. ticks: schedules, steps that are tried again, limits of time (triggers.py, facts.py).
-4. outcomes of effects: whether the outputs of hits of the cache are in the store.
+4. outcomes of effects: whether the outputs of hits of the cache are in the store; sweeps of
+   outputs that are not retained (retaining.py).
 
 After each, queued runs begin where a run has ended. Cost per input: what it changes, and for an end
 of a step the steps that it feeds.
@@ -18,8 +19,7 @@ from datetime import datetime, timedelta
 from gangline_bus.codec import Received
 from gangline_bus.decision import BaseDecider, Decision, EffectDone, Input, Observed, Tick
 from gangline_bus.plan import Plan
-from gangline_pipelines.core import asked, facts, invariants, triggers
-from gangline_pipelines.core.evolve_steps import fold
+from gangline_pipelines.core import asked, facts, invariants, retaining, triggers
 from gangline_pipelines.core.model import (
     Checked,
     CheckOutputs,
@@ -48,7 +48,7 @@ class PipelineDecider(BaseDecider[PipelineState, Clock]):
         Topic.AUTOMATION, Topic.QUOTA, Topic.SCHEDULING, Topic.FAULTS, Topic.WORKERS, Topic.STUDIES,
         Topic.REGISTRY,
     )  # fmt: skip
-    fold = fold
+    fold = retaining.fold
 
     def initial(self) -> PipelineState:
         """No pipelines."""
@@ -62,14 +62,18 @@ class PipelineDecider(BaseDecider[PipelineState, Clock]):
         now: datetime,
     ) -> Sequence[Decision]:
         """See the module's docstring; a repeated input leads to nothing."""
-        plan: PipelinePlan = Plan(state, soft, now, fold)
+        plan: PipelinePlan = Plan(state, soft, now, retaining.fold)
         match item:
             case Tick():
                 _out_of_time(plan)
                 facts.tick(plan)
                 triggers.on_tick(plan)
+                retaining.on_tick(plan)
             case EffectDone():
-                _checked(plan, item)
+                if item.key.startswith(retaining.PREFIX):
+                    retaining.done(plan, item)
+                else:
+                    _checked(plan, item)
             case Received():
                 data = item.envelope.data
                 if isinstance(data, SnapshotAnnounced | SnapshotProfiled):
@@ -91,16 +95,23 @@ class PipelineDecider(BaseDecider[PipelineState, Clock]):
 
     def observe(
         self,
-        state: PipelineState,  # noqa: ARG002 - see Decider
+        state: PipelineState,
         soft: Clock,
         observed: Observed,
         now: datetime,
     ) -> Clock:
-        """Note the time of a Tick."""
-        return Clock(now) if isinstance(observed, Tick) else soft
+        """Note the time of a Tick, and the work of sweeps that have begun."""
+        if not isinstance(observed, Tick):
+            return soft
+        sweeps = {
+            team: soft.sweeps.get(team) or retaining.effect(state, team)
+            for team, sweep in state.sweeps.items()
+            if sweep.open
+        }
+        return Clock(now, sweeps)
 
     def effects(self, state: PipelineState, soft: Clock) -> Mapping[str, object]:
-        """The checks of outputs that runs wait for, one of a run at a time."""
+        """The checks of outputs that runs wait for, one of a run at a time; open sweeps."""
         found: dict[str, object] = {}
         for run_id in state.live:
             run = state.runs[run_id]
@@ -115,6 +126,9 @@ class PipelineDecider(BaseDecider[PipelineState, Clock]):
             }
             key = f"{run_id}:{run.retries}:{number}:{run.check_tries}"
             found[key] = CheckOutputs(run.team, tuple(digests))
+        for team, sweep in soft.sweeps.items():
+            if state.sweeps[team].open:
+                found[retaining.effect_key(state, team)] = sweep
         return found
 
     def check(self, state: PipelineState) -> list[str]:

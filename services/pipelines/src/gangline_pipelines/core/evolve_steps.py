@@ -77,6 +77,7 @@ def _(state: PipelineState, event: OutputsChecked, at: datetime) -> None:
             left -= 1
             changed = replace(step, state=StepState.CACHED, ended_at=at)
             _note_last(state, run, name, step)
+            _note_use(state, run, step, at)
         state.steps[step_key(run.run_id, name)] = changed
     state.runs[event.run_id] = replace(
         run, left=left, checked=event.check, check_tries=0, check_at=None
@@ -178,7 +179,9 @@ def _(state: PipelineState, event: StepEnded, at: datetime) -> None:
     if instance.spec.cache and event.outputs:
         key = f"{run.team}/{step.key}"
         state.kept.pop(key, None)
-        state.kept[key] = Kept(dict(event.outputs), run.run_id, step.job_id, at)
+        state.kept[key] = Kept(
+            dict(event.outputs), run.run_id, step.job_id, at, run.pipeline, run.run_id, at
+        )
         keep_newest(state.kept, MOST_KEPT)
     _note_last(state, run, event.step, step)
 
@@ -240,6 +243,13 @@ def _job_over(state: PipelineState, run_id: str, name: str) -> None:
         state.jobs.pop(step.job_id, None)
         run = state.runs[run_id]
         state.runs[run_id] = replace(run, live=run.live - 1)
+
+
+def _note_use(state: PipelineState, run: Run, step: StepRun, at: datetime) -> None:
+    kept = state.kept.get(f"{run.team}/{step.key}")
+    if kept is not None:
+        used = replace(kept, pipeline=run.pipeline, used_by=run.run_id, used_at=at)
+        state.kept[f"{run.team}/{step.key}"] = used
 
 
 def _note_last(state: PipelineState, run: Run, name: str, step: StepRun) -> None:

@@ -105,7 +105,7 @@ class Run:
       those that wait for room. `jobs`: requested so far.
     - `asked`, `checked`: the numbers of the last check of outputs that hits wait for, and that
       was made. `check_at`: not before then, since the store was away `check_tries` times.
-    - `result`: how it ends, once it is known.
+    - `result`: how it ends, once it is known. `swept`: its outputs are not retained any more.
     """
 
     run_id: str
@@ -128,6 +128,7 @@ class Run:
     check_at: datetime | None = None
     gpu_seconds: float = 0.0
     retries: int = 0
+    swept: bool = False
     result: str = ""
     reason: str = ""
     ended_at: datetime | None = None
@@ -171,12 +172,42 @@ class StepRun:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Outputs of a step by its key, and who made them."""
+    """Outputs of a step by its key, and who made them; who used them last."""
 
     outputs: dict[str, Artifact]
     run_id: str
     job_id: str
     at: datetime
+    pipeline: str
+    used_by: str
+    used_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """The last sweep of a team; while it is `open`, none of its steps begins."""
+
+    number: int
+    begun_at: datetime
+    open: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteOutputs:
+    """The effect: delete a team's artifacts except these."""
+
+    team: str
+    keep: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """The outcome: what was deleted; why not all, if so."""
+
+    artifacts: int = 0
+    objects: int = 0
+    size_bytes: int = 0
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)

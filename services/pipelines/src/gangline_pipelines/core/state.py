@@ -8,7 +8,16 @@ from datetime import datetime
 
 from gangline_bus.plan import Plan
 from gangline_pipelines.core.graph import Graph, graph_of
-from gangline_pipelines.core.model import Kept, Last, Pipeline, Queued, Run, StepRun
+from gangline_pipelines.core.model import (
+    DeleteOutputs,
+    Kept,
+    Last,
+    Pipeline,
+    Queued,
+    Run,
+    StepRun,
+    Sweep,
+)
 from gangline_pipelines.core.naming import pipeline_key
 from gangline_schemas.pipeline_file import PipelineSpec
 
@@ -25,6 +34,7 @@ class PipelineState:
     - `times`: up to when each schedule is done, by `TEAM/NAME/TRIGGER`.
     - `kept`: the cache, by `TEAM/KEY`, the oldest first. `last`: by `TEAM/NAME/STEP`.
     - `waiting`: steps whose next try, or whose job's cause or outputs, are waited for.
+    - `sweeps`: the last one of each team.
     - `requests`: answered ones, each with the reason why it was refused, or "".
     """
 
@@ -41,6 +51,7 @@ class PipelineState:
     kept: dict[str, Kept] = field(default_factory=dict)
     last: dict[str, Last] = field(default_factory=dict)
     waiting: dict[str, tuple[str, str]] = field(default_factory=dict)
+    sweeps: dict[str, Sweep] = field(default_factory=dict)
     requests: dict[str, str] = field(default_factory=dict)
 
 
@@ -49,6 +60,7 @@ class Clock:
     """The soft state: the time of the last Tick."""
 
     now: datetime | None = None
+    sweeps: dict[str, DeleteOutputs] = field(default_factory=dict)
 
 
 PipelinePlan = Plan[PipelineState, Clock]

@@ -125,7 +125,10 @@ def request_if_room(plan: PipelinePlan, run_id: str, name: str) -> bool:
     """Request the job of a step if the limits of its run let it; whether it was requested."""
     run = plan.state.runs[run_id]
     limits = spec_of(plan.state, run).limits
+    sweep = plan.state.sweeps.get(run.team)
     if run.state is not RunState.RUNNING or run.live >= limits.parallel:
+        return False
+    if sweep is not None and sweep.open:
         return False
     if run.jobs >= limits.jobs:
         stop(plan, run_id, "failed", f"the run has had {run.jobs} jobs, its limits.jobs")

@@ -1,4 +1,4 @@
-"""Executes effects: sees whether the outputs of hits of the cache are in the store and whole."""
+"""Executes effects: sees whether outputs of hits are in the store and whole; deletes others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from functools import partial
 import structlog
 from pydantic import ValidationError
 
-from gangline_pipelines.core.model import Checked, CheckOutputs, StoreAway
+from gangline_pipelines.core.model import (
+    Checked,
+    CheckOutputs,
+    Deleted,
+    DeleteOutputs,
+    StoreAway,
+)
+from gangline_pipelines.service.sweeper import delete_outputs
 from gangline_schemas.artifacts import (
     MAX_MANIFEST_BYTES,
     ArtifactFile,
@@ -43,8 +50,10 @@ class OutputChecker:
         self._read_bytes = read_bytes
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="check")
 
-    def __call__(self, key: str, effect: object) -> Checked | StoreAway:
-        """The artifacts that are missing, or that the store is away."""
+    def __call__(self, key: str, effect: object) -> Checked | StoreAway | Deleted:
+        """The artifacts that are missing, or that the store is away; what a sweep deleted."""
+        if isinstance(effect, DeleteOutputs):
+            return delete_outputs(self._store, effect)
         if not isinstance(effect, CheckOutputs):
             raise TypeError(f"{key}: {type(effect).__name__} is no effect of pipelines")
         try:
@@ -81,4 +90,4 @@ class OutputChecker:
 
 def share_of(effect: object) -> str:
     """The team of an effect."""
-    return effect.team if isinstance(effect, CheckOutputs) else ""
+    return effect.team if isinstance(effect, CheckOutputs | DeleteOutputs) else ""
