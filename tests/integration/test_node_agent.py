@@ -28,12 +28,16 @@ from gangline_schemas.events.workers import (
     WorkerStarted,
 )
 from gangline_storage.local import LocalStore
-from support.fixtures.node import scene
+from support.fixtures.node import agent_of_this_module, shared
 from support.harnesses.node import TEAM, NodeHarness, python, until
 
-__all__ = ["scene"]  # a fixture is used by being in this module
+__all__ = ["agent_of_this_module", "shared"]  # fixtures are used by being in this module
 
-NIGHTLY = pytest.mark.nightly
+
+@pytest.fixture
+def scene(shared: NodeHarness) -> NodeHarness:
+    """All tests of this module have one agent, whose ranks start warm if their command may."""
+    return shared
 
 
 def test_a_gang_of_two_runs_and_all_it_wrote_and_reported_arrives(scene: NodeHarness) -> None:
@@ -75,10 +79,10 @@ def test_a_gang_of_two_runs_and_all_it_wrote_and_reported_arrives(scene: NodeHar
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(gang.rendezvous.port),
             "TORCHELASTIC_RESTART_COUNT": "0",
-            "TORCHELASTIC_RUN_ID": "job-1",
+            "TORCHELASTIC_RUN_ID": gang.job_id,
             "CUDA_VISIBLE_DEVICES": "",
             "COLOUR": "green",
-            "GANGLINE_JOB_ID": "job-1",
+            "GANGLINE_JOB_ID": gang.job_id,
             "GANGLINE_ATTEMPT": "1",
             "GANGLINE_NUM_NODES": "1",
         }
@@ -158,10 +162,7 @@ def test_what_a_program_caches_is_there_in_its_next_attempt_and_goes_with_the_jo
     scene.wait(lambda: not list(scene.folder.rglob("mine")), "something is left of the job")
 
 
-@pytest.mark.parametrize("warm", [pytest.param("off", marks=NIGHTLY), "fork"])
-def test_a_program_can_make_sockets_where_its_temporary_files_lie(
-    scene: NodeHarness, warm: str
-) -> None:
+def test_a_program_can_make_sockets_where_its_temporary_files_lie(scene: NodeHarness) -> None:
     """As the workers of a data loader do; the name of a socket has 107 bytes."""
     script = scene.folder / "makes_sockets.py"
     script.write_text(
@@ -173,10 +174,10 @@ def test_a_program_can_make_sockets_where_its_temporary_files_lie(
             pathlib.Path(tempfile.gettempdir(), "left").touch()
         """)
     )
-    node = scene.start_agent(warm=warm)
+    node = scene.start_agent()
     gang = scene.allocate(node, job_id="j" * 60, gpus=(0,), command=["python", str(script)])
     assert scene.exits(1)[1, 0].reason is ExitReason.FINISHED, scene.lines(0)
-    scene.wait(lambda: scene.lines(0) == [f"{warm == 'fork'} True"], "its sockets are elsewhere")
+    scene.wait(lambda: scene.lines(0) == ["True True"], "its sockets are elsewhere")
     scene.release(gang, ReleaseReason.SUCCEEDED)
     scene.wait(
         lambda: all("left" not in names for _, _, names in os.walk(scene.folder)),
@@ -322,9 +323,9 @@ def test_a_checkpoint_reaches_the_store_and_the_next_attempt_starts_from_it(
     [part] = scene.of(CheckpointShardWritten)
     assert (part.rank, part.step, part.attempt) == (0, 7, 1)
     scene.release(first, ReleaseReason.RESTARTING)
-    prefix = job_prefix(TEAM, "job-1", first.spec)
+    prefix = job_prefix(TEAM, first.job_id, first.spec)
     record = CommitRecord(
-        job_id="job-1",
+        job_id=first.job_id,
         attempt=1,
         step=7,
         world_size=1,
@@ -334,7 +335,7 @@ def test_a_checkpoint_reaches_the_store_and_the_next_attempt_starts_from_it(
     )
     key = commit_key(prefix, 1, 7)
     LocalStore(scene.store).put(key, record.encode(), if_absent=True)
-    ref = CheckpointRef(job_id="job-1", attempt=1, step=7, world_size=1, commit_key=key)
+    ref = CheckpointRef(job_id=first.job_id, attempt=1, step=7, world_size=1, commit_key=key)
 
     scene.allocate(node, attempt=2, gpus=[0], resume=ref, command=script)
 

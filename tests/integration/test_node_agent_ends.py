@@ -30,17 +30,17 @@ from gangline_schemas.events.workers import (
     WorkerStarted,
 )
 from support.fakes.metadata_server import MetadataServer
-from support.fixtures.node import scene
+from support.fixtures.node import agent_of_this_module, scene, shared
 from support.harnesses.node import TEAM, NodeHarness, alive, python, until
 
-__all__ = ["scene"]  # a fixture is used by being in this module
+__all__ = ["agent_of_this_module", "scene", "shared"]  # fixtures are used by being here
 
 NIGHTLY = pytest.mark.nightly
 
 
-def test_preempted_ranks_are_asked_and_the_deaf_one_is_killed(scene: NodeHarness) -> None:
-    node = scene.start_agent()
-    gang = scene.allocate(
+def test_preempted_ranks_are_asked_and_the_deaf_one_is_killed(shared: NodeHarness) -> None:
+    node = shared.start_agent()
+    gang = shared.allocate(
         node,
         stop_grace_seconds=30,
         command=python("""
@@ -57,9 +57,9 @@ def test_preempted_ranks_are_asked_and_the_deaf_one_is_killed(scene: NodeHarness
             print("asked to stop:", reason)
         """),
     )
-    scene.wait(lambda: scene.lines(0) == ["hears"] and scene.lines(1) == ["deaf"])
+    shared.wait(lambda: shared.lines(0) == ["hears"] and shared.lines(1) == ["deaf"])
 
-    scene.publish(
+    shared.publish(
         gang.job_id,
         GangStopping(
             job_id=gang.job_id,
@@ -69,16 +69,16 @@ def test_preempted_ranks_are_asked_and_the_deaf_one_is_killed(scene: NodeHarness
         ),
     )
 
-    exits = scene.exits(2)
+    exits = shared.exits(2)
     assert (exits[1, 0].reason, exits[1, 0].exit_code) == (ExitReason.STOPPED, 0)
     assert (exits[1, 1].reason, exits[1, 1].signal) == (ExitReason.STOPPED, signal.SIGKILL)
-    scene.wait(lambda: scene.lines(0)[-1] == "asked to stop: preempted")
+    shared.wait(lambda: shared.lines(0)[-1] == "asked to stop: preempted")
 
 
 def test_sigterm_comes_shortly_before_the_end_and_to_the_process_that_asks_alone(
-    scene: NodeHarness,
+    shared: NodeHarness,
 ) -> None:
-    script = scene.folder / "asks.py"
+    script = shared.folder / "asks.py"
     script.write_text(
         dedent("""
             import signal, sys, threading
@@ -95,9 +95,11 @@ def test_sigterm_comes_shortly_before_the_end_and_to_the_process_that_asks_alone
             print("signalled", flush=True)
         """)
     )
-    gang = scene.allocate(scene.start_agent(), gpus=[0], run=f"python {script}; echo the shell too")
-    scene.wait(lambda: scene.lines(0) == ["asks"])
-    scene.publish(
+    gang = shared.allocate(
+        shared.start_agent(), gpus=[0], run=f"python {script}; echo the shell too"
+    )
+    shared.wait(lambda: shared.lines(0) == ["asks"])
+    shared.publish(
         gang.job_id,
         GangStopping(
             job_id=gang.job_id,
@@ -106,9 +108,9 @@ def test_sigterm_comes_shortly_before_the_end_and_to_the_process_that_asks_alone
             deadline=datetime.now(UTC) + timedelta(seconds=4),
         ),
     )
-    assert scene.exits(1)[1, 0].exit_code == 0
+    assert shared.exits(1)[1, 0].exit_code == 0
     said = ["asks", "told preempted False", "signalled", "the shell too"]
-    scene.wait(lambda: scene.lines(0) == said, f"it said {scene.lines(0)}")
+    shared.wait(lambda: shared.lines(0) == said, f"it said {shared.lines(0)}")
 
 
 GRANDCHILDREN = """
@@ -206,29 +208,29 @@ def test_a_dead_guard_is_replaced_and_one_killed_with_its_agent_is_made_up_for(
     until(lambda: not any(alive(pid) for pid in started), "a process outlived its agent")
 
 
-def test_a_higher_attempt_ends_the_older_one_first(scene: NodeHarness) -> None:
-    node = scene.start_agent()
-    scene.allocate(node, attempt=1, command=python(GRANDCHILDREN))
-    older = pids(scene)
+def test_a_higher_attempt_ends_the_older_one_first(shared: NodeHarness) -> None:
+    node = shared.start_agent()
+    shared.allocate(node, attempt=1, command=python(GRANDCHILDREN))
+    older = pids(shared)
 
-    scene.allocate(node, attempt=2, command=python(GRANDCHILDREN))
+    shared.allocate(node, attempt=2, command=python(GRANDCHILDREN))
 
-    pids(scene, attempt=2)
+    pids(shared, attempt=2)
     assert not any(alive(pid) for pid in older)
-    exits = scene.exits(2)
+    exits = shared.exits(2)
     assert {item.reason for item in exits.values()} == {ExitReason.FENCED}
-    order = [item for item in scene.of(WorkerExited) if item.attempt == 1]
+    order = [item for item in shared.of(WorkerExited) if item.attempt == 1]
     assert len(order) == 2
 
 
-def test_a_released_gang_is_killed(scene: NodeHarness) -> None:
-    node = scene.start_agent()
-    gang = scene.allocate(node, command=python(GRANDCHILDREN))
-    started = pids(scene)
+def test_a_released_gang_is_killed(shared: NodeHarness) -> None:
+    node = shared.start_agent()
+    gang = shared.allocate(node, command=python(GRANDCHILDREN))
+    started = pids(shared)
 
-    scene.release(gang, ReleaseReason.CANCELLED)
+    shared.release(gang, ReleaseReason.CANCELLED)
 
-    exits = scene.exits(2)
+    exits = shared.exits(2)
     assert {item.reason for item in exits.values()} == {ExitReason.FENCED}
     assert not any(alive(pid) for pid in started)
 

@@ -99,6 +99,10 @@ class NodeHarness:
         self.names = names or TopicNames(f"t{uuid.uuid4().hex[:10]}.")
         self.agent: subprocess.Popen[bytes] | None = None
         self.events: list[Envelope] = []
+        self.job_id = "job-1"
+        """Of a gang without another one; `forget` changes it."""
+        self._gangs: list[GangAllocated] = []
+        self._forgotten: set[str] = set()
         self._changed = threading.Condition()
         self._bus = KafkaBus(bootstrap, client="scene")
         if names is None:
@@ -148,7 +152,9 @@ class NodeHarness:
         )
 
     def start_agent(self, *, warm: str = "off") -> NodeInfo:
-        """Start the agent and wait until it has joined, and until ranks would start so."""
+        """Start the agent, unless it runs; wait until it has joined and ranks would start so."""
+        if self.agent is not None and self.agent.poll() is None:
+            return self._joined()[-1]
         self._environment["GANGLINE_WARM_START"] = warm
         joined = len(self._joined())
         self.launch_agent()
@@ -157,6 +163,22 @@ class NodeHarness:
         log = self.folder / "agent.log"
         self.wait(lambda: log.read_text().count(ready) >= count, f"{warm}: none was ever ready")
         return self._joined()[-1]
+
+    def forget(self) -> None:
+        """Release all gangs, wait for their ends, and forget them: the next test has the agent."""
+        for gang in self._gangs:
+            self.release(gang, ReleaseReason.CANCELLED)
+        ranks = sum(gang.world_size for gang in self._gangs)
+        self.wait(lambda: len(self.of(WorkerExited)) >= ranks, "a gang never ended")
+        with self._changed:
+            self._forgotten |= {gang.job_id for gang in self._gangs}
+            self._gangs.clear()
+            self.events = [item for item in self.events if not self._is_forgotten(item)]
+        self.job_id = f"job-{len(self._forgotten) + 1}"
+
+    def _is_forgotten(self, item: Envelope) -> bool:
+        job = getattr(item.data, "job_id", None) or getattr(item.data, "run_id", None)
+        return job in self._forgotten
 
     def _joined(self) -> list[NodeInfo]:
         own = self._environment["GANGLINE_NODE_ID"]
@@ -187,7 +209,7 @@ class NodeHarness:
         self,
         node: NodeInfo,
         *,
-        job_id: str = "job-1",
+        job_id: str | None = None,
         attempt: int = 1,
         gpus: Sequence[int] = (0, 1),
         resume: CheckpointRef | None = None,
@@ -196,7 +218,7 @@ class NodeHarness:
     ) -> GangAllocated:
         """A gang that lies on this node alone."""
         event = GangAllocated(
-            job_id=job_id,
+            job_id=job_id or self.job_id,
             attempt=attempt,
             team=team,
             world_size=len(gpus),
@@ -216,7 +238,8 @@ class NodeHarness:
                 {"name": "j", "team": team, "resources": {"gpus": len(gpus)}, **spec}
             ),
         )
-        self.publish(job_id, event)
+        self._gangs.append(event)
+        self.publish(event.job_id, event)
         return event
 
     def fail_as_hung(self, event: GangAllocated) -> None:
@@ -288,6 +311,6 @@ class NodeHarness:
             found = [decode(record) for record in reader.poll(1000, 0.1)]
             if found:
                 with self._changed:
-                    self.events += found
+                    self.events += [item for item in found if not self._is_forgotten(item)]
                     self._changed.notify_all()
         reader.close()
