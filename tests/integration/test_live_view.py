@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import signal
 import time
+import uuid
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -17,21 +17,25 @@ from gangline_schemas.events.steps import WorkerStep
 from support.attacks.hostile_writer import KEY, HostileWriter, attributes
 from support.harnesses.tracker_process import TrackerProcess, wait_until
 
+GARBAGE = b"nlp/run-z"
+
 
 class Watched:
-    """A live view, and all that it published so far, in order."""
+    """A live view, and all that it published so far, in order. Each test has a `run` of its own."""
 
     def __init__(self, view: TrackerProcess) -> None:
         self.view = view
+        self.run = ""
         self.seen: list[RunProgress] = []
         self.records: list[Record] = []
         self._reader: Reader = view.bus.reader("watch")
         self._reader.assign(dict.fromkeys(view.names.places(view.bus, Topic.PROGRESS), 0))
 
     def report(
-        self, number: int, *, run: str = "run-a", attempt: int = 1, **metrics: float
+        self, number: int, *, run: str | None = None, attempt: int = 1, **metrics: float
     ) -> None:
         """A step of rank 0 that ends now."""
+        run = run or self.run
         now_ms = int(time.time() * 1000)
         event = WorkerStep(
             run_id=run, team="nlp", attempt=attempt, rank=0, step=(number,), time_ms=(now_ms,),
@@ -40,9 +44,12 @@ class Watched:
         self.view.send(event, run)
         self.view.settled()
 
-    def newest(self, run: str = "run-a") -> tuple[int, int] | None:
+    def newest(self, run: str | None = None) -> tuple[int, int] | None:
         """The attempt and the step that were published last of a run."""
+        run = run or self.run
         for record in self._reader.poll(1000, 0.05):
+            if record.key == GARBAGE:
+                continue
             self.records.append(record)
             event = decode(record).data
             assert isinstance(event, RunProgress)
@@ -56,33 +63,42 @@ class Watched:
         self.view.close()
 
 
+@pytest.fixture(scope="module")
+def installed(kafka_bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+    folder = tmp_path_factory.mktemp("live")
+    found = Watched(TrackerProcess(kafka_bootstrap, folder, module="gangline_tracker.live"))
+    yield found
+    found.close()
+
+
 @pytest.fixture
-def watched(kafka_bootstrap: str, tmp_path: Path) -> Iterator[Watched]:
-    found = Watched(TrackerProcess(kafka_bootstrap, tmp_path, module="gangline_tracker.live"))
-    try:
-        found.view.start()
-        yield found
-    finally:
-        found.close()
+def watched(installed: Watched) -> Watched:
+    """It runs, whatever the test before has left."""
+    installed.run = f"run-{uuid.uuid4().hex[:8]}"
+    if not installed.view.alive():
+        installed.view.start()
+    return installed
 
 
 def test_steps_become_progress_at_most_once_a_second(watched: Watched) -> None:
     watched.view.writer.send(OutRecord(watched.view.names.name(Topic.STEPS), b"x", b"no event"))
+    other = f"{watched.run}-b"
     began = time.monotonic()
     for number in range(40):
         watched.report(number, tokens_per_s=1000.0, step_s=0.5, data_wait_s=0.05)
-        watched.report(number, run="run-b")
+        watched.report(number, run=other)
         time.sleep(0.05)  # a pace, not a wait: 20 steps a second
     took_s = time.monotonic() - began
     wait_until("the last step", lambda: watched.newest() == (1, 39))
-    wait_until("the other run", lambda: watched.newest("run-b") == (1, 39))
-    mine = [event for event in watched.seen if event.run_id == "run-a"]
+    wait_until("the other run", lambda: watched.newest(other) == (1, 39))
+    mine = [event for event in watched.seen if event.run_id == watched.run]
     assert len(mine) <= took_s + 3
     last = mine[-1]
     assert (last.team, last.metrics["loss"], last.tokens_per_s) == ("nlp", 3.61, 1000.0)
     assert last.data_wait_share == pytest.approx(0.1)
     assert last.step_s is not None
-    assert {record.key for record in watched.records} == {b"nlp/run-a", b"nlp/run-b"}
+    keys = {f"nlp/{run}".encode() for run in (watched.run, other)}
+    assert keys <= {record.key for record in watched.records}
     assert watched.view.end() == 0
 
 
@@ -149,7 +165,7 @@ def test_garbage_in_what_was_published_does_not_keep_it_from_starting(watched: W
     wait_until("a step", lambda: watched.newest() == (1, 1))
     watched.view.end()
     name = watched.view.names.name(Topic.PROGRESS)
-    garbage = OutRecord(name, b"nlp/run-z", b"no event")
+    garbage = OutRecord(name, GARBAGE, b"no event")
     with pytest.raises(UndecodableError):
         decode(Record(name, 0, 0, garbage.key, garbage.value, (), 0))
     watched.view.writer.send(garbage)

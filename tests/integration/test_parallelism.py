@@ -56,12 +56,24 @@ NIGHTLY = {
 }  # fmt: skip
 
 
+ALL_BUT_FSDP = ("tensor", "pipeline", "fsdp-tensor", "tensor-pipeline", "ddp", "hsdp")
+ALL_WITH_EXPERTS = ("expert", "sharded", "expert-replicas", "expert-pipeline")
+
+
 def names_of(
     layouts: Iterable[str], nightly: Collection[str] = NIGHTLY
 ) -> list[pytest.ParameterSet]:
     """Each layout by its name; `make soak` alone runs those that are `nightly`."""
     return [
         pytest.param(name, marks=pytest.mark.nightly if name in nightly else ()) for name in layouts
+    ]
+
+
+def chains(short: tuple[str, ...], whole: tuple[str, ...]) -> list[pytest.ParameterSet]:
+    """Layouts one after another; `make soak` alone runs the whole chain."""
+    return [
+        pytest.param(short, id="short"),
+        pytest.param(whole, id="whole", marks=pytest.mark.nightly),
     ]
 
 
@@ -140,11 +152,14 @@ def saved_again(source: Path, directory: Path, ranks: int, *settings: str) -> Pa
     return last(run)
 
 
-def test_a_checkpoint_goes_through_all_layouts_bit_for_bit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("names", chains(("tensor-pipeline", "hsdp"), ALL_BUT_FSDP))
+def test_a_checkpoint_goes_through_layouts_bit_for_bit(
+    tmp_path: Path, names: tuple[str, ...]
+) -> None:
     ranks, settings = LAYOUTS["fsdp"]
     folder = last(train(tmp_path / "first", ranks, f"steps={STEPS}", *settings))
     expected = tensors(folder)
-    for name in ("tensor", "pipeline", "fsdp-tensor", "tensor-pipeline", "ddp", "hsdp"):
+    for name in names:
         ranks, settings = LAYOUTS[name]
         folder = saved_again(folder, tmp_path / name, ranks, *settings)
         found = tensors(folder)
@@ -155,11 +170,12 @@ def test_a_checkpoint_goes_through_all_layouts_bit_for_bit(tmp_path: Path) -> No
     assert all(torch.equal(found[tensor], expected[tensor]) for tensor in expected)
 
 
-def test_experts_go_through_all_layouts_bit_for_bit(
-    alone_with_experts: Run, tmp_path: Path
+@pytest.mark.parametrize("names", chains(("sharded", "expert-pipeline"), ALL_WITH_EXPERTS))
+def test_experts_go_through_layouts_bit_for_bit(
+    alone_with_experts: Run, tmp_path: Path, names: tuple[str, ...]
 ) -> None:
     folder, expected = last(alone_with_experts), tensors(last(alone_with_experts))
-    for name in ("expert", "sharded", "expert-replicas", "expert-pipeline"):
+    for name in names:
         ranks, settings = EXPERT_LAYOUTS[name]
         folder = saved_again(folder, tmp_path / name, ranks, *EXPERTS, *settings)
         found = tensors(folder)
