@@ -103,7 +103,7 @@ def _applied(spec: StudySpec, given: dict[str, Value]) -> dict[str, Value]:
 
 
 def _keeps_types(place: str) -> bool:
-    return place != "run" and not place.startswith("command")
+    return place.partition(".")[0] not in {"run", "command", "env"}
 
 
 def _resume_newest(content: dict[str, Any]) -> None:
