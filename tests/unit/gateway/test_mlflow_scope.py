@@ -86,8 +86,8 @@ def test_runs_of_others_are_refused(method: str, path: str, body: Any, query: st
     [
         ("POST", f"{API}/runs/delete"), ("POST", f"{API}/runs/restore"),
         ("POST", f"{API}/experiments/delete"), ("POST", f"{API}/experiments/update"),
-        ("POST", f"{API}/experiments/search"), ("POST", f"{API}/registered-models/create"),
-        ("POST", f"{API}/model-versions/create"), ("GET", f"{API}/registered-models/search"),
+        ("POST", f"{API}/experiments/search"), ("DELETE", f"{API}/registered-models/delete"),
+        ("POST", f"{API}/registered-models/alias"), ("GET", f"{API}/registered-models/search"),
         ("DELETE", f"{API}/logged-models/{MODEL}"),
         ("DELETE", f"{API}/logged-models/{MODEL}/tags/a"),
         ("DELETE", f"{FILES}/1/{OWN}/artifacts/a.txt"), ("POST", f"{API}/traces/search"),
@@ -241,3 +241,35 @@ def test_presigned_urls_of_others_are_refused(
     method: str, route: str, body: Any, query: str
 ) -> None:
     refusal(method, f"/api/2.0/mlflow-artifacts/{route}", body, query)
+
+
+def test_a_version_is_made_of_the_jobs_own_artifacts_and_names_the_job() -> None:
+    assert sent("POST", f"{API}/registered-models/create", {"name": "m"}) == {"name": "m"}
+    files = f"mlflow-artifacts:/workspaces/nlp/3/{OWN}/artifacts/model"
+    for source in (files, f"runs:/{CHILD}/model"):
+        tags = [{"key": "kind", "value": "x"}, {"key": "gangline.registration", "value": "1"}]
+        body = {"name": "m", "source": source, "run_id": OWN, "tags": tags}
+        made = sent("POST", f"{API}/model-versions/create", body)
+        assert {one["key"]: one["value"] for one in made["tags"]} == {
+            "kind": "x", "gangline.job": JOB.job_id, "gangline.attempt": "2",
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"run_id": OTHER},
+        {"run_id": None},
+        {"source": f"runs:/{OTHER}/model"},
+        {"source": f"mlflow-artifacts:/workspaces/vision/3/{OWN}/artifacts/model"},
+        {"source": f"mlflow-artifacts:/3/{OTHER}/artifacts/model"},
+        {"source": f"mlflow-artifacts:/3/{OWN}/artifacts/../../4/x"},
+        {"source": f"mlflow-artifacts://host/3/{OWN}/artifacts/model"},
+        {"source": "models:/other/1"},
+        {"source": "s3://bucket/model"},
+        {"source": "/etc"},
+    ],
+)
+def test_versions_of_anything_else_are_refused(change: dict[str, Any]) -> None:
+    body = {"name": "m", "source": f"runs:/{OWN}/model", "run_id": OWN, **change}
+    assert refusal("POST", f"{API}/model-versions/create", body).status == 403

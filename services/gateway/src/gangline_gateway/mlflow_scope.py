@@ -69,6 +69,10 @@ _POSTS: Mapping[str, frozenset[str]] = {
     "logged-models": frozenset(
         {"experiment_id", "name", "model_type", "source_run_id", "params", "tags"}
     ),
+    "registered-models/create": frozenset({"name", "tags", "description"}),
+    "model-versions/create": frozenset(
+        {"name", "source", "run_id", "run_link", "tags", "description"}
+    ),
     "logged-models/search": frozenset(
         {"experiment_ids", "filter", "max_results", "order_by", "page_token"}
     ),
@@ -79,6 +83,7 @@ _OF_MODEL: Mapping[tuple[str, str], frozenset[str]] = {
     ("POST", "/params"): frozenset({"model_id", "params"}),
     ("PATCH", "/tags"): frozenset({"model_id", "tags"}),
 }
+_SOURCE = re.compile(r"(?:runs:/([0-9a-f]{32})/.+|mlflow-artifacts:/(?![/])(.+))")
 _MAKES = frozenset({"runs/create", "logged-models"})
 _TAGS_ONE = frozenset({"runs/set-tag", "runs/delete-tag"})
 
@@ -210,6 +215,9 @@ def _rewritten(route: str, body: bytes, known: frozenset[str], job: JobScope) ->
         asked["tags"] = _own_tags(asked.get("tags"), job)
         if route == "logged-models" and not job.owns_run(asked.get("source_run_id")):
             raise _forbidden("source_run_id: must be a run of this job")
+    elif route == "model-versions/create":
+        _check_source(asked, job)
+        asked["tags"] = _job_tags(asked.get("tags"), job)
     elif route.endswith("/search"):
         asked["filter"] = _own_filter(asked.get("filter"), job)
     elif route in _TAGS_ONE:
@@ -255,13 +263,31 @@ def _tags(value: object) -> list[tuple[str, str]]:
 
 def _own_tags(value: object, job: JobScope) -> list[dict[str, str]]:
     """The tags of what a job makes: its own, and those that make it the job's."""
+    parent = {PARENT_TAG: mlflow_run_id(job.job_id)}
+    tags = parent | dict(_tags(value) if value is not None else [])
+    if not job.owns_run(tags[PARENT_TAG]):
+        raise _forbidden(f"the tag {PARENT_TAG} must be a run of this job")
+    return _job_tags([{"key": key, "value": text} for key, text in tags.items()], job)
+
+
+def _job_tags(value: object, job: JobScope) -> list[dict[str, str]]:
+    """These tags, and those that name the job, which it does not choose."""
     tags = dict(_tags(value)) if value is not None else {}
     tags = {key: text for key, text in tags.items() if not key.startswith(_PLATFORM)}
-    parent = tags.setdefault(PARENT_TAG, mlflow_run_id(job.job_id))
-    if not job.owns_run(parent):
-        raise _forbidden(f"the tag {PARENT_TAG} must be a run of this job")
     tags |= {JOB_TAG: job.job_id, ATTEMPT_TAG: str(job.attempt)}
     return [{"key": key, "value": text} for key, text in tags.items()]
+
+
+def _check_source(asked: Mapping[str, object], job: JobScope) -> None:
+    """A new version is made of artifacts of the job's runs."""
+    source = asked.get("source")
+    found = _SOURCE.fullmatch(source) if isinstance(source, str) else None
+    if found is None or not job.owns_run(asked.get("run_id")) or has_dots(str(source)):
+        raise _forbidden("source: must be artifacts of a run of this job, and run_id that run")
+    if found[2] is not None:
+        _check_artifact(found[2], job)
+    elif not job.owns_run(found[1]):
+        raise _another()
 
 
 def _check_tag(key: object, value: object, job: JobScope) -> None:
