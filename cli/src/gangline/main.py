@@ -28,6 +28,7 @@ from gangline.commands import (
     health,
     incidents,
     jobs,
+    kafka,
     logs,
     models,
     pipelines,
@@ -65,6 +66,9 @@ registered = typer.Typer(
     invoke_without_command=True, help="Registered models: gates, promotions, rollbacks, drift."
 )
 gates = typer.Typer(no_args_is_help=True, help="Gates, which protect aliases.")
+brokers = typer.Typer(no_args_is_help=True, help="Users and rights of the parts on Kafka.")
+users = typer.Typer(no_args_is_help=True, help="A user for each part, with its password.")
+acls = typer.Typer(no_args_is_help=True, help="The rights of each part, from acls.toml.")
 reports = typer.Typer(no_args_is_help=True, help="Use of the GPUs over a period.")
 
 
@@ -199,6 +203,16 @@ gates.command("show")(asks_platform(models.gate_show))
 gates.command("remove")(asks_platform(models.gate_remove))
 registered.add_typer(gates, name="gate")
 app.add_typer(registered, name="models", rich_help_panel="Runs")
+users.command("plan")(kafka.users_plan)
+users.command("apply")(kafka.users_apply)
+users.command("rotate")(kafka.users_rotate)
+acls.command("plan")(kafka.acls_plan)
+acls.command("apply")(kafka.acls_apply)
+acls.command("show")(kafka.acls_show)
+brokers.add_typer(users, name="users")
+brokers.add_typer(acls, name="acls")
+brokers.command("renew")(kafka.renew)
+app.add_typer(brokers, name="kafka", rich_help_panel="Platform")
 reports.command("utilization")(asks_platform(report.utilization))
 reports.command("weekly")(asks_platform(report.weekly))
 app.add_typer(reports, name="report", rich_help_panel="Cluster")

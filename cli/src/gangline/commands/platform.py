@@ -17,6 +17,7 @@ from rich.text import Text
 from gangline.errors import CliError, ExitCode
 from gangline.local.client import Client, default_data_dir
 from gangline.local.java import java_path
+from gangline.local.kafka_folders import secure_folder
 from gangline.local.process_model import ProcessState, ProcessStatus, SupervisorError
 
 if TYPE_CHECKING:
@@ -46,6 +47,14 @@ def up(
         Path | None, typer.Option(help="YAML or TOML file of alerts and their receivers.")
     ] = None,
     kafka: Annotated[str | None, typer.Option(help="HOST:PORT of your own Kafka.")] = None,
+    kafka_settings: Annotated[
+        Path | None,
+        typer.Option(help="With --kafka: TOML file of librdkafka's settings, or users' folder."),
+    ] = None,
+    secure: Annotated[
+        bool | None,
+        typer.Option("--secure/--plain", help="Kafka with TLS, passwords and rights [as before]."),
+    ] = None,
     clickhouse: Annotated[str | None, typer.Option(help="URL of your own ClickHouse.")] = None,
     s3: Annotated[
         str | None,
@@ -60,13 +69,16 @@ def up(
 
     if gpus:
         _may_offer_gpus(nodes, slots)
+    folder = data_dir or default_data_dir()
     settings = PlatformSettings(
-        data_dir=data_dir or default_data_dir(),
+        data_dir=folder,
         nodes=1 if gpus else 2 if nodes is None else nodes,
         slots=None if gpus else 2 if slots is None else slots,
-        teams_file=teams or _default_teams(data_dir or default_data_dir()),
-        alerts_file=alerts or _default_alerts(data_dir or default_data_dir()),
+        teams_file=teams or _default_teams(folder),
+        alerts_file=alerts or _default_alerts(folder),
         kafka=kafka,
+        kafka_settings=kafka_settings,
+        secure=_is_secure(folder, kafka, kafka_settings, asked=secure),
         clickhouse=clickhouse,
         store=s3,
         schedulers=2 if standby else 1,
@@ -115,6 +127,21 @@ def _may_offer_gpus(nodes: int | None, slots: int | None) -> None:
         raise CliError(message, code=ExitCode.USAGE)
     if not _has_nvidia_driver():
         raise CliError("--gpus: no NVIDIA driver is here", "without it nodes offer CPU slots")
+
+
+def _is_secure(
+    folder: Path, kafka: str | None, settings: Path | None, *, asked: bool | None
+) -> bool:
+    """Whether the embedded Kafka is secure: as asked, else as it was. Raises CliError."""
+    if kafka is None and settings is not None:
+        raise CliError("--kafka-settings goes with --kafka", "leave it out", ExitCode.USAGE)
+    if kafka is not None and asked is not None:
+        raise CliError(
+            "--secure and --plain are about the embedded Kafka",
+            "for your own give --kafka-settings (docs/guides/secure-kafka.md)",
+            ExitCode.USAGE,
+        )
+    return secure_folder(folder / "kafka").exists() if asked is None else asked
 
 
 def _default_alerts(data_dir: Path) -> Path | None:

@@ -80,7 +80,11 @@ def replay(  # noqa: PLR0917 - options of a command are keywords
     last = None if until is None else parse_time(until, now, "--until")
     settings = _settings(kafka, target.data_dir)
     topics = TopicNames(settings.topic_prefix)
-    bus = KafkaBus(settings.bootstrap_servers, client="gangline.replay", settings=settings.kafka)
+    bus = KafkaBus(
+        settings.bootstrap_servers,
+        client=f"{topics.prefix}gangline.replay",
+        settings=settings.kafka,
+    )
     try:
         if moment is not None:
             at_time.show(out, at_time.cluster_at(bus, topics, moment, shard))
@@ -151,4 +155,5 @@ def _settings(kafka: str | None, data_dir: Path | None) -> ServiceSettings:
     client = read_client(folder)
     if client is None:
         raise no_client(folder, "give Kafka's address with --kafka")
-    return ServiceSettings.load(bootstrap_servers=client.bootstrap_servers)
+    file = {"kafka_file": client.kafka_file} if client.kafka_file else {}
+    return ServiceSettings.load(bootstrap_servers=client.bootstrap_servers, **file)

@@ -6,19 +6,27 @@ itself checks the cache's own checksum and that the jars are the ones of the tra
 otherwise carries on without the cache.
 """
 
+from __future__ import annotations
+
 import hashlib
 import os
 import shutil
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gangline.local import java
 from gangline.local.artifacts import default_cache
 from gangline.local.process_model import ProcessSpec
 from gangline.local.processes import Supervisor
 
+if TYPE_CHECKING:
+    from gangline.local.kafka_secure import SecureKafka
+
 BUILD_TIMEOUT_S = 120.0
+_TRAINING = "2: with TLS, users and rights"
+"""Which classes a cache holds; another text makes a new cache."""
 # Java warns about each class that it cannot cache, a line each; nothing to act on.
 _QUIET = ("-Xlog:disable", "-Xlog:all=error:stderr")
 
@@ -35,11 +43,12 @@ def build(cache: Path | None = None) -> Path:
     Starts a broker in a scratch directory, uses it a little, and stops it. Raises SupervisorError
     or RuntimeError when that fails; two builds at a time do no harm.
     """
-    from gangline.local.kafka import EmbeddedKafka
+    from gangline.local.kafka_secure import SecureKafka
 
     scratch = Path(tempfile.mkdtemp(prefix="gangline-aot-"))
     try:
-        kafka = EmbeddedKafka(scratch / "kafka", cache)
+        # With TLS and rights: a plain broker uses a part of the same classes.
+        kafka = SecureKafka(scratch / "kafka", cache)
         kafka.prepare()
         target = cache_file(kafka.cache_dir, kafka.classpath)
         if target.exists():
@@ -56,7 +65,7 @@ def build(cache: Path | None = None) -> Path:
         with Supervisor(scratch) as supervisor:
             supervisor.start([training])
             supervisor.wait_ready(60)
-            _exercise(kafka.bootstrap)
+            _exercise(kafka)
         if not made.exists():
             raise RuntimeError(f"Java {java.java_version()} has written no AOT cache")
         fresh = target.with_name(f".{target.name}.{os.getpid()}")
@@ -69,29 +78,37 @@ def build(cache: Path | None = None) -> Path:
 
 def cache_file(cache: Path, classpath: str) -> Path:
     """Return where the cache of this Java, its flags and this class path belongs."""
-    what = "\n".join([java.java_version(), *java.SMALL_JVM_FLAGS, classpath])
+    what = "\n".join([java.java_version(), *java.SMALL_JVM_FLAGS, classpath, _TRAINING])
     return cache / f"kafka-{hashlib.sha256(what.encode()).hexdigest()[:16]}.aot"
 
 
-def _exercise(bootstrap: str) -> None:
-    """Load the classes of the usual requests: a topic, a transaction, a group."""
+def _exercise(kafka: SecureKafka) -> None:
+    """Load the classes of the usual requests: users, rights, a topic, a transaction, a group."""
     from confluent_kafka import Consumer, Producer, TopicPartition
-    from confluent_kafka.admin import AdminClient
     from confluent_kafka.cimpl import NewTopic
 
-    client = AdminClient({"bootstrap.servers": bootstrap})
+    from gangline.kafka.acls import Acl, apply_acls, plan_acls
+    from gangline.kafka.connecting import connect_admin, read_settings
+    from gangline.kafka.users import create_users, plan_users
+
+    users = kafka.users
+    client = connect_admin(kafka.settings)
     client.create_topics([NewTopic("warm", 1, 1)])["warm"].result(20)
+    create_users(client, plan_users(client, ["warm"], users).create, users)
+    kinds = (
+        ("TOPIC", "WRITE"),
+        ("TOPIC", "READ"),
+        ("GROUP", "READ"),
+        ("TRANSACTIONAL_ID", "WRITE"),
+    )
+    acls = [Acl("warm", operation, kind, "warm", "PREFIXED") for kind, operation in kinds]
+    apply_acls(client, plan_acls(acls, []), prune=False)
+    settings = {"bootstrap.servers": kafka.bootstrap, **read_settings(users.path("warm"))}
+    # Errors: the coordinator that loads is waited for.
     producer = Producer(
-        {
-            "bootstrap.servers": bootstrap,
-            "transactional.id": "warm",
-            "compression.type": "lz4",
-            "log_level": 3,  # errors: the coordinator that loads is waited for
-        }
+        {**settings, "transactional.id": "warm", "compression.type": "lz4", "log_level": 3}
     )
-    consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "warm", "auto.offset.reset": "earliest"}
-    )
+    consumer = Consumer({**settings, "group.id": "warm", "auto.offset.reset": "earliest"})
     producer.init_transactions(20)
     for _ in range(20):
         producer.begin_transaction()

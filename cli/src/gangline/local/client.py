@@ -19,6 +19,8 @@ class Client:
     token: str = field(repr=False)
     bootstrap_servers: str = ""
     clickhouse_url: str = ""
+    kafka_file: str = ""
+    """Librdkafka's settings of the administrator, where Kafka asks who one is."""
 
     def write(self, data_dir: Path) -> None:
         """Keep it for `read_client`."""

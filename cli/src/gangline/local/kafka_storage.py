@@ -6,7 +6,8 @@ import shutil
 import subprocess
 import tempfile
 import uuid
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 
 from gangline.local import java
@@ -23,10 +24,7 @@ _SETTINGS = """\
 process.roles=broker,controller
 node.id={node_id}
 controller.quorum.voters={node_id}@127.0.0.1:{controller_port}
-listeners=PLAINTEXT://127.0.0.1:{broker_port},CONTROLLER://127.0.0.1:{controller_port}
-advertised.listeners=PLAINTEXT://127.0.0.1:{broker_port}
 controller.listener.names=CONTROLLER
-inter.broker.listener.name=PLAINTEXT
 log.dirs={log_dir}
 auto.create.topics.enable=false
 default.replication.factor=1
@@ -56,6 +54,11 @@ metadata.max.idle.interval.ms=5000
 num.network.threads=2
 num.io.threads=4
 """
+_PLAIN = """\
+listeners=PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{broker}
+inter.broker.listener.name=PLAINTEXT
+"""
 
 
 class KafkaError(RuntimeError):
@@ -64,42 +67,58 @@ class KafkaError(RuntimeError):
 
 @dataclass(frozen=True)
 class KafkaPorts:
-    """The two ports of the node, the same over its restarts."""
+    """The ports of the node, the same over its restarts. `admin`: of a secure one alone."""
 
     broker: int
     controller: int
+    admin: int
 
 
-def prepare_storage(data_dir: Path, cache: Path, classpath: str) -> KafkaPorts:
+def plain_listeners(ports: KafkaPorts) -> str:
+    """The settings of listeners that let everybody in."""
+    return _PLAIN.format(broker=ports.broker, controller=ports.controller)
+
+
+def prepare_storage(
+    data_dir: Path,
+    cache: Path,
+    classpath: str,
+    listeners: Callable[[KafkaPorts], str] = plain_listeners,
+) -> KafkaPorts:
     """Make `data_dir` ready for a start and return its ports; what is there already stays.
 
-    Writes `ports.json`, `server.properties` and a formatted `topics/`. A port that
-    another process has taken since the last run is replaced.
+    `listeners` gives the settings of the listeners and of their security. Writes `ports.json`,
+    `server.properties` and a formatted `topics/`. A port that another process has taken since
+    the last run is replaced.
     """
     data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    ports = _kept_ports(data_dir / "ports.json")
+    ports = _free_ports(data_dir)
     log_dir = data_dir / "topics"
     text = _SETTINGS.format(
         node_id=NODE_ID,
-        broker_port=ports.broker,
         controller_port=ports.controller,
         log_dir=log_dir,
     )
-    write_private(data_dir / "server.properties", text.encode())
+    write_private(data_dir / "server.properties", (text + listeners(ports)).encode())
     if not (log_dir / "meta.properties").exists():
         _format(log_dir, _bootstrap_checkpoint(cache, classpath))
     return ports
 
 
-def _kept_ports(path: Path) -> KafkaPorts:
+def kept_ports(data_dir: Path) -> KafkaPorts:
+    """The ports that a prepared node has. Raises OSError, ValueError, TypeError."""
+    return KafkaPorts(**json.loads((data_dir / "ports.json").read_text("utf-8")))
+
+
+def _free_ports(data_dir: Path) -> KafkaPorts:
     try:
-        ports = KafkaPorts(**json.loads(path.read_text("utf-8")))
-        if is_free(ports.broker) and is_free(ports.controller):
+        ports = kept_ports(data_dir)
+        if all(is_free(port) for port in astuple(ports)):
             return ports
     except (OSError, ValueError, TypeError):
         pass  # the first start, or a torn file
-    ports = KafkaPorts(*pick_ports(2))
-    write_private(path, json.dumps(asdict(ports)).encode())
+    ports = KafkaPorts(*pick_ports(3))
+    write_private(data_dir / "ports.json", json.dumps(asdict(ports)).encode())
     return ports
 
 
@@ -130,8 +149,9 @@ def _bootstrap_checkpoint(cache: Path, classpath: str) -> bytes:
         return kept.read_bytes()
     scratch = Path(tempfile.mkdtemp(prefix="gangline-format-"))
     try:
-        settings = _SETTINGS.format(
-            node_id=NODE_ID, broker_port=1, controller_port=2, log_dir=scratch / "topics"
+        ports = KafkaPorts(broker=1, controller=2, admin=3)
+        settings = plain_listeners(ports) + _SETTINGS.format(
+            node_id=NODE_ID, controller_port=ports.controller, log_dir=scratch / "topics"
         )
         settings_path = str(scratch / "server.properties")
         Path(settings_path).write_text(settings, "utf-8")

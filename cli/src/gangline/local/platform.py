@@ -21,14 +21,12 @@ from typing import Self
 from gangline.local import console_files
 from gangline.local.artifacts import Progress
 from gangline.local.client import Client
-from gangline.local.kafka import EmbeddedKafka
+from gangline.local.kafka_access import KAFKA_FILE, KafkaAccess, embedded, own
 from gangline.local.ports import pick_ports
 from gangline.local.probe import answers_ok
 from gangline.local.process_model import ProcessSpec
 from gangline.local.processes import Supervisor
 from gangline.local.s3proxy import S3Proxy
-from gangline_bus.kafka import KafkaBus
-from gangline_bus.topics import TopicNames, create_topics
 from gangline_service.loopback import LOOPBACK
 from gangline_service.private_file import write_private
 from gangline_service.tokens import Role, TokenEntry, new_token, write_tokens
@@ -63,6 +61,10 @@ class PlatformSettings:
     slots: int | None = 2
     """Of each node; None: it offers the machine's GPUs."""
     kafka: str | None = None
+    kafka_settings: Path | None = None
+    """For your own Kafka: librdkafka's settings, in a file for all parts or a folder of files."""
+    secure: bool = False
+    """The embedded Kafka asks for passwords and knows rights."""
     clickhouse: str | None = None
     store: str | None = None
     """A store URL, `local` for the embedded S3 server, None for a local directory."""
@@ -86,6 +88,7 @@ class Platform:
         self.data_dir = settings.data_dir.resolve()
         self.supervisor = Supervisor(self.data_dir)
         self._progress = progress
+        self._kafka = KafkaAccess("")
 
     def __enter__(self) -> Self:
         """Take the data directory; nothing runs yet."""
@@ -100,44 +103,50 @@ class Platform:
     def start(self, on_phase: Callable[[str], None] = lambda _: None) -> Client:
         """Start all parts and return once they are ready. Raises SupervisorError, ArtifactError."""
         ports = self._ports()
-        bootstrap = self.settings.kafka
-        if bootstrap is None:
-            on_phase("Apache Kafka")
-            kafka = EmbeddedKafka(self.data_dir / "kafka")
-            kafka.prepare(self._progress)
-            self.supervisor.start([kafka.spec()])
-            bootstrap = kafka.bootstrap
+        kafka = self._start_kafka(on_phase)
         store = self._store(on_phase)
-        environment = {**self._environment(bootstrap, ports), **store}
+        environment = {**self._environment(kafka.bootstrap, ports), **store}
         self.supervisor.wait_ready(KAFKA_TIMEOUT_S)
         on_phase("topics")
-        bus = KafkaBus(bootstrap, client="gangline.up")
-        create_topics(bus, TopicNames(environment.get("GANGLINE_TOPIC_PREFIX", "")))
-        bus.close()
-        client = self._client(bootstrap, ports)
+        kafka.set_up(environment.get("GANGLINE_TOPIC_PREFIX", ""))
+        client = self._client(kafka, ports)
         on_phase("services")
         console_files.prepare(self._progress)
+        self._kafka = kafka
         self.supervisor.start([*self._services(environment), *self._agents(environment)])
         self.supervisor.wait_ready(READY_TIMEOUT_S)
         on_phase("nodes")
         _wait_for_nodes(client, self.settings.nodes)
         return client
 
+    def _start_kafka(self, on_phase: Callable[[str], None]) -> KafkaAccess:
+        """Start the embedded one, unless the user has another."""
+        if self.settings.kafka is not None:
+            return own(self.settings.kafka, self.settings.kafka_settings)
+        on_phase("Apache Kafka")
+        access, broker = embedded(self.data_dir / "kafka", secure=self.settings.secure)
+        broker.prepare(self._progress)
+        self.supervisor.start([broker.spec()])
+        return access()
+
     def _services(self, environment: Mapping[str, str]) -> list[ProcessSpec]:
         found = [
-            self._process(f"{name}-0", module, environment)
+            self._process(f"{name}-0", name, module, environment)
             for name, module in SERVICES.items()
             if name != "scheduler"
         ]
         copies = [f"scheduler-{index}" for index in range(self.settings.schedulers)]
-        own = {"GANGLINE_SESSION_TIMEOUT_MS": STANDBY_SESSION_MS} if len(copies) > 1 else {}
+        standby = {"GANGLINE_SESSION_TIMEOUT_MS": STANDBY_SESSION_MS} if len(copies) > 1 else {}
         found += [
-            self._process(name, SERVICES["scheduler"], {**own, **environment}) for name in copies
+            self._process(name, "scheduler", SERVICES["scheduler"], {**standby, **environment})
+            for name in copies
         ]
         if self.settings.live_view:
-            found.append(self._process("live-view-0", "gangline_tracker.live", environment))
-        found.append(self._process("mlflow-0", "gangline_mlflow", environment))
-        found.append(self._process("console-0", "gangline_console", environment))
+            found.append(
+                self._process("live-view-0", "live-view", "gangline_tracker.live", environment)
+            )
+        found.append(self._process("mlflow-0", "mlflow", "gangline_mlflow", environment))
+        found.append(self._process("console-0", "console", "gangline_console", environment))
         return found
 
     def _agents(self, environment: Mapping[str, str]) -> list[ProcessSpec]:
@@ -154,7 +163,13 @@ class Platform:
                 "GANGLINE_SECRETS_DIR": str(self.data_dir / "secrets"),
             }
             found.append(
-                self._process(node, "gangline_worker.agent", {**environment, **own}, grace_s=20.0)
+                self._process(
+                    node,
+                    "agent",
+                    "gangline_worker.agent",
+                    {**environment, **own},
+                    grace_s=20.0,
+                )
             )
         return found
 
@@ -165,7 +180,13 @@ class Platform:
         return {"GANGLINE_CPUS": str(self.settings.slots + len(os.sched_getaffinity(0)))}
 
     def _process(
-        self, name: str, module: str, environment: Mapping[str, str], *, grace_s: float = 10.0
+        self,
+        name: str,
+        part: str,
+        module: str,
+        environment: Mapping[str, str],
+        *,
+        grace_s: float = 10.0,
     ) -> ProcessSpec:
         health_file = self.data_dir / "run" / "health" / f"{name}.json"
         health_file.parent.mkdir(parents=True, exist_ok=True)
@@ -175,6 +196,7 @@ class Platform:
             argv=[sys.executable, "-m", module],
             env={
                 **environment,
+                **self._kafka.environment(part),
                 "GANGLINE_INSTANCE_ID": name,
                 "GANGLINE_HEALTH_FILE": str(health_file),
             },
@@ -264,11 +286,12 @@ class Platform:
         )
         return kept
 
-    def _client(self, bootstrap: str, ports: Mapping[str, int]) -> Client:
+    def _client(self, kafka: KafkaAccess, ports: Mapping[str, int]) -> Client:
         client = Client(
             url=f"http://127.0.0.1:{ports['gateway']}",
             token=self._tokens()["admin"],
-            bootstrap_servers=bootstrap,
+            bootstrap_servers=kafka.bootstrap,
+            kafka_file=kafka.environment("administrator").get(KAFKA_FILE, ""),
             clickhouse_url=f"http://127.0.0.1:{ports['clickhouse']}",
         )
         client.write(self.data_dir)

@@ -51,7 +51,7 @@ def connect(settings: ServiceSettings, service: str) -> KafkaBus:
     """The bus of a service process. An `instance_id` that was set makes membership static."""
     return KafkaBus(
         settings.bootstrap_servers,
-        client=f"gangline.{service}",
+        client=group_of(TopicNames(settings.topic_prefix), service),
         settings=settings.kafka,
         instance=settings.instance_id if "instance_id" in settings.model_fields_set else None,
         session_timeout_ms=settings.session_timeout_ms,

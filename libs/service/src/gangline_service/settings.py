@@ -27,6 +27,7 @@ from pydantic import (
     Field,
     SecretStr,
     ValidationError,
+    ValidationInfo,
     field_serializer,
     field_validator,
 )
@@ -42,6 +43,8 @@ from gangline_schemas.base import field_errors
 from gangline_schemas.limits import PLAIN
 from gangline_schemas.secrets import REDACTED, redact
 
+from .config_file import ConfigFileError
+from .kafka_file import read_kafka_file
 from .redaction import is_secret_key
 
 ENV_PREFIX = "GANGLINE_"
@@ -125,7 +128,11 @@ class ServiceSettings(BaseSettings):
     """Kafka's first contacts: host:port, several separated by commas."""
     topic_prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{0,100}$")] = ""
     """Put before every topic name, so that several installations share one Kafka."""
-    kafka: Annotated[dict[str, str], BeforeValidator(_scalar_text), Field(repr=False)] = {}
+    kafka_file: Path | None = None
+    """A TOML file of librdkafka client settings (kafka_file.py); `kafka` wins over it."""
+    kafka: Annotated[
+        dict[str, str], BeforeValidator(_scalar_text), Field(repr=False, validate_default=True)
+    ] = {}
     """More librdkafka client settings, such as security; JSON in the environment."""
     instance_id: Annotated[str, Field(min_length=1, max_length=200, pattern=PLAIN)] = Field(
         default_factory=_default_instance
@@ -156,6 +163,17 @@ class ServiceSettings(BaseSettings):
             if not host or not port.isdigit() or int(port) > 65535:
                 raise ValueError("must be host:port, several separated by commas")
         return value
+
+    @field_validator("kafka_file")
+    @classmethod
+    def _can_read_file(cls, value: Path | None) -> Path | None:
+        _kafka_file(value)
+        return value
+
+    @field_validator("kafka")
+    @classmethod
+    def _with_file(cls, value: dict[str, str], info: ValidationInfo) -> dict[str, str]:
+        return {**_kafka_file(info.data.get("kafka_file")), **value}
 
     @field_validator("otlp_endpoint")
     @classmethod
@@ -233,6 +251,15 @@ class DecidingSettings(ServiceSettings):
     """A snapshot is written after so many seconds, if there were events; also at a stop."""
     refold: bool = False
     """Pass over all snapshots at a takeover and fold the whole log; then unset it again."""
+
+
+def _kafka_file(path: Path | None) -> dict[str, str]:
+    if path is None:
+        return {}
+    try:
+        return read_kafka_file(path)
+    except ConfigFileError as error:
+        raise ValueError(str(error)) from None
 
 
 def _is_kafka_secret(key: str) -> bool:

@@ -48,7 +48,7 @@ def main(context: Context[Settings]) -> int:
     if settings.mlflow_lazy and not _wait(lambda: front.asked.wait(0.5), context):
         return 0
     names = TopicNames(settings.topic_prefix)
-    bus = connect(settings, "gangline.mlflow")
+    bus = connect(settings, "mlflow")
     wait_for_topics(bus, names, context)
     say_vitals("mlflow", bus, names, context)
     histories = Histories(settings.clickhouse_url, settings.clickhouse_user, token)

@@ -65,7 +65,8 @@ class _View:
         self._security = how
         self._asked_s = float("-inf")
         self._names = TopicNames(settings.topic_prefix)
-        self._bus = KafkaBus(settings.bootstrap_servers, client=CLIENT, settings=settings.kafka)
+        client = f"{self._names.prefix}{CLIENT}"
+        self._bus = KafkaBus(settings.bootstrap_servers, client=client, settings=settings.kafka)
         self._runs = Runs(_now_ms(), limit=settings.live_runs, values=settings.live_metrics)
         meter = context.meter
         self._refused = meter.create_counter(

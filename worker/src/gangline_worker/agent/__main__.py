@@ -47,7 +47,7 @@ def _main(context: Context[AgentSettings]) -> Restart | None:
         if purpose == "heartbeats":
             # A late sign of life says nothing; old ones must not hold up the next.
             kafka["message.timeout.ms"] = str(int(max(1000, settings.lease * 1000)))
-        client = f"gangline.agent.{settings.node_id}.{purpose}"
+        client = f"{settings.topic_prefix}gangline.agent.{settings.node_id}.{purpose}"
         return KafkaBus(settings.bootstrap_servers, client=client, settings=kafka)
 
     context.health.expect("bus")

@@ -1,0 +1,243 @@
+"""`gangline kafka`: users, rights and certificates of the parts on Kafka.
+
+Without options the commands work on the local platform that `gangline up --secure` runs; with
+--settings on any cluster. No command shows a password.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gangline.errors import CliError, ExitCode
+from gangline.local.client import default_data_dir
+from gangline.local.kafka_folders import admin_file, secure_folder, users_folder
+from gangline.output import Output
+from gangline.session import DataDir, Json, target_of
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+    from gangline.kafka.acls import AclPlan
+    from gangline.kafka.rights import Rights
+    from gangline.kafka.users import UserFiles
+
+Kafka = Annotated[
+    str | None, typer.Option(help="HOST:PORT of Kafka, if the settings do not name it.")
+]
+Settings = Annotated[
+    Path | None,
+    typer.Option(help="TOML file of librdkafka's settings of Kafka's administrator."),
+]
+Folder = Annotated[
+    Path | None, typer.Option("--users", help="Folder of the files NAME.toml, one for each user.")
+]
+File = Annotated[
+    Path | None, typer.Option("--file", help="Another acls.toml than that of this release.")
+]
+Prefix = Annotated[str, typer.Option("--prefix", help="As GANGLINE_TOPIC_PREFIX.")]
+Prune = Annotated[
+    bool, typer.Option("--prune", help="Also remove rights that the file does not have.")
+]
+
+
+@dataclass(frozen=True)
+class _Cluster:
+    """A cluster that has let its administrator in, and the folder of users' files."""
+
+    admin: AdminClient
+    files: UserFiles
+
+
+def users_plan(
+    context: typer.Context,
+    kafka: Kafka = None,
+    settings: Settings = None,
+    users: Folder = None,
+    file: File = None,
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """Show which users are missing. Exit code 101: some are."""
+    from gangline.kafka.users import plan_users
+
+    out = _output(context, json=json)
+    cluster = _cluster(context, kafka, settings, users, data_dir)
+    plan = plan_users(cluster.admin, _rights(file), cluster.files)
+    lines = [f"+ {user}" for user in plan.create]
+    lines += [f"? {user}: its password is not in {cluster.files.folder}" for user in plan.unknown]
+    out.show(plan, "\n".join([*lines, f"{len(plan.create)} to create, {len(plan.same)} as wanted"]))
+    if plan.changes:
+        raise SystemExit(ExitCode.NOT_FINISHED)
+
+
+def users_apply(
+    context: typer.Context,
+    kafka: Kafka = None,
+    settings: Settings = None,
+    users: Folder = None,
+    file: File = None,
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """Create missing users, with their files. Passwords of users that exist stay."""
+    from gangline.kafka.users import create_users, plan_users
+
+    out = _output(context, json=json)
+    cluster = _cluster(context, kafka, settings, users, data_dir)
+    plan = plan_users(cluster.admin, _rights(file), cluster.files)
+    create_users(cluster.admin, plan.create, cluster.files)
+    lines = [f"+ {user}: {cluster.files.path(user)}" for user in plan.create]
+    out.show(plan, "\n".join([*lines, f"{len(plan.create)} users created"]))
+    if plan.unknown:
+        out.note(
+            f"no file for {', '.join(plan.unknown)}: `gangline kafka users rotate NAME` gives a "
+            "user a new password"
+        )
+
+
+def users_rotate(
+    context: typer.Context,
+    names: Annotated[list[str], typer.Argument(help="Users, or `all`.", metavar="NAME...")],
+    kafka: Kafka = None,
+    settings: Settings = None,
+    users: Folder = None,
+    file: File = None,
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """Give users new passwords, in Kafka and in their files. Parts that run read them again."""
+    from gangline.kafka.users import rotate_users
+
+    out = _output(context, json=json)
+    known = _rights(file)
+    unknown = [name for name in names if name not in known and name != "all"]
+    if unknown:
+        raise CliError(
+            f"no part is named {unknown[0]}", f"one of {', '.join(known)}, or all", ExitCode.USAGE
+        )
+    wanted = list(known) if "all" in names else names
+    cluster = _cluster(context, kafka, settings, users, data_dir)
+    rotate_users(cluster.admin, wanted, cluster.files)
+    lines = [f"~ {user}: {cluster.files.path(user)}" for user in wanted]
+    out.show({"rotated": wanted}, "\n".join([*lines, f"{len(wanted)} users have a new password"]))
+
+
+def acls_plan(
+    context: typer.Context,
+    kafka: Kafka = None,
+    settings: Settings = None,
+    file: File = None,
+    prefix: Prefix = "",
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """Show how the cluster's rights differ from acls.toml. Exit code 101: they do."""
+    out = _output(context, json=json)
+    cluster = _cluster(context, kafka, settings, None, data_dir)
+    plan = _acl_plan(cluster, file, prefix)
+    _show(out, plan, "to create", "to remove with --prune")
+    if plan.changes:
+        raise SystemExit(ExitCode.NOT_FINISHED)
+
+
+def acls_apply(
+    context: typer.Context,
+    kafka: Kafka = None,
+    settings: Settings = None,
+    file: File = None,
+    prefix: Prefix = "",
+    prune: Prune = False,
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """Create the rights of acls.toml that are missing. Applied twice, nothing changes."""
+    from gangline.kafka.acls import apply_acls
+
+    out = _output(context, json=json)
+    cluster = _cluster(context, kafka, settings, None, data_dir)
+    plan = _acl_plan(cluster, file, prefix)
+    apply_acls(cluster.admin, plan, prune=prune)
+    _show(out, plan, "created", "removed" if prune else "left: --prune removes them")
+
+
+def acls_show(context: typer.Context, file: File = None, json: Json = False) -> None:
+    """Print acls.toml as a table in Markdown. No cluster is asked."""
+    from gangline.kafka.rights import table
+
+    rights = _rights(file)
+    _output(context, json=json).show(rights, table(rights).rstrip())
+
+
+def renew(context: typer.Context, data_dir: DataDir = None) -> None:
+    """Give the local platform's Kafka a new certificate, while it runs. Clients stay connected."""
+    from gangline.local.kafka_renewal import renew_broker
+
+    folder = _kafka_dir(context, data_dir)
+    if not admin_file(folder).exists():
+        raise _not_secure(folder)
+    renew_broker(folder)
+    out = Output()
+    out.show(None, f"{secure_folder(folder) / 'broker.pem'} is new, and Kafka uses it")
+
+
+def _output(context: typer.Context, *, json: bool) -> Output:
+    return Output(json=target_of(context, json=json).json)
+
+
+def _rights(file: Path | None) -> dict[str, Rights]:
+    from gangline.kafka.rights import read_rights
+
+    return read_rights(file)
+
+
+def _kafka_dir(context: typer.Context, data_dir: Path | None) -> Path:
+    return (target_of(context, data_dir=data_dir).data_dir or default_data_dir()) / "kafka"
+
+
+def _not_secure(folder: Path) -> CliError:
+    return CliError(
+        f"{folder.parent} has no secure Kafka",
+        "start it with `gangline up --secure`, or give --settings for another cluster",
+        ExitCode.USAGE,
+    )
+
+
+def _cluster(
+    context: typer.Context,
+    kafka: str | None,
+    settings: Path | None,
+    users: Path | None,
+    data_dir: Path | None,
+) -> _Cluster:
+    """Connect as the administrator. Raises CliError."""
+    from gangline.kafka.connecting import connect_admin, read_settings
+    from gangline.kafka.users import UserFiles
+
+    local = _kafka_dir(context, data_dir)
+    if settings is None and not admin_file(local).exists():
+        raise _not_secure(local)
+    own = read_settings(settings or admin_file(local))
+    if kafka is not None:
+        own["bootstrap.servers"] = kafka
+    if not own.get("bootstrap.servers"):
+        raise CliError("no address of Kafka", "give --kafka HOST:PORT", ExitCode.USAGE)
+    folder = users or (users_folder(local) if settings is None else Path("kafka-users"))
+    return _Cluster(connect_admin(own), UserFiles.beside(folder.resolve(), own))
+
+
+def _acl_plan(cluster: _Cluster, file: Path | None, prefix: str) -> AclPlan:
+    from gangline.kafka.acls import found_acls, plan_acls, wanted_acls
+
+    return plan_acls(wanted_acls(_rights(file), prefix), found_acls(cluster.admin), prefix)
+
+
+def _show(out: Output, plan: AclPlan, created: str, removed: str) -> None:
+    lines = [f"+ {acl}" for acl in plan.missing]
+    lines += [f"- {acl}" for acl in plan.extra]
+    lines += [f"! {acl}, and the log has an owner" for acl in plan.foreign]
+    lines.append(f"{len(plan.missing)} {created}, {len(plan.extra)} {removed}")
+    out.show(plan, "\n".join(lines))

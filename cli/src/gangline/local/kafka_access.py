@@ -1,0 +1,96 @@
+"""How the processes of a platform connect to Kafka, and who makes topics, users and rights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gangline.errors import CliError, ExitCode
+from gangline.local.kafka import EmbeddedKafka
+from gangline.local.kafka_secure import SecureKafka
+from gangline_bus.kafka import KafkaBus
+from gangline_bus.ports import BusError
+from gangline_bus.topics import TopicNames, create_topics
+
+KAFKA_FILE = "GANGLINE_KAFKA_FILE"
+_ADMINISTRATOR = "up"
+"""In a folder of settings, the file with which topics are created, if it is there."""
+
+
+@dataclass(frozen=True)
+class KafkaAccess:
+    """`admin`: librdkafka's settings for creating topics. `file_of`: those of a part, if any."""
+
+    bootstrap: str
+    admin: Mapping[str, str] = field(default_factory=dict, repr=False)
+    file_of: Callable[[str], Path | None] = lambda _: None
+    broker: SecureKafka | None = None
+
+    def environment(self, part: str) -> dict[str, str]:
+        """The variables of a process of this part."""
+        file = self.file_of(part)
+        return {} if file is None else {KAFKA_FILE: str(file)}
+
+    def set_up(self, prefix: str) -> None:
+        """Make users, rights and topics that are missing. Raises CliError."""
+        if self.broker is not None:
+            _secure(self.broker, prefix)
+        bus = KafkaBus(self.bootstrap, client="gangline.up", settings=self.admin)
+        try:
+            create_topics(bus, TopicNames(prefix))
+        except BusError as error:
+            raise CliError(
+                f"topics cannot be created on Kafka at {self.bootstrap}: {error}",
+                "is it up? --kafka-settings gives credentials (docs/guides/secure-kafka.md)",
+            ) from None
+        finally:
+            bus.close()
+
+
+def embedded(data_dir: Path, *, secure: bool) -> tuple[Callable[[], KafkaAccess], EmbeddedKafka]:
+    """The embedded broker, and how it is reached once it is prepared."""
+    if not secure:
+        plain = EmbeddedKafka(data_dir)
+        return lambda: KafkaAccess(plain.bootstrap), plain
+    broker = SecureKafka(data_dir)
+    # The console has no connection: it gets no file.
+    return lambda: KafkaAccess(broker.bootstrap, broker.settings, broker.user_file, broker), broker
+
+
+def own(bootstrap: str, settings: Path | None) -> KafkaAccess:
+    """The user's own Kafka. Raises CliError for settings that cannot be used."""
+    from gangline.kafka.connecting import read_settings
+
+    if settings is None:
+        return KafkaAccess(bootstrap)
+    place = settings.resolve()
+    if not place.is_dir():
+        return KafkaAccess(bootstrap, read_settings(place), lambda _: place)
+
+    def file_of(part: str) -> Path | None:
+        return file if (file := place / f"{part}.toml").exists() else None
+
+    maker = file_of(_ADMINISTRATOR) or file_of("administrator")
+    if maker is None:
+        raise CliError(
+            f"{place} has no up.toml and no administrator.toml",
+            "`gangline kafka users apply` makes a file for each part",
+            ExitCode.USAGE,
+        )
+    return KafkaAccess(bootstrap, read_settings(maker), file_of)
+
+
+def _secure(broker: SecureKafka, prefix: str) -> None:
+    from gangline.kafka.acls import apply_acls, found_acls, plan_acls, wanted_acls
+    from gangline.kafka.connecting import connect_admin
+    from gangline.kafka.rights import read_rights
+    from gangline.kafka.users import create_users, plan_users, rotate_users
+
+    rights, files = read_rights(), broker.users
+    admin = connect_admin(broker.settings)
+    users = plan_users(admin, rights, files)
+    create_users(admin, users.create, files)
+    rotate_users(admin, users.unknown, files)
+    acls = plan_acls(wanted_acls(rights, prefix), found_acls(admin), prefix)
+    apply_acls(admin, acls, prune=True)
