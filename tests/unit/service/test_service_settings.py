@@ -156,3 +156,37 @@ def test_missing_file_is_refused(
 def test_settings_are_frozen() -> None:
     with pytest.raises(ValueError, match="frozen"):
         _Settings.load().health_port = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    "text", [f'"sasl.password" = "{PASSWORD}"', f'[sasl]\npassword = "{PASSWORD}"']
+)
+def test_a_file_of_kafka_settings_is_read_below_the_others(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "tracker.toml"
+    file.write_text(f'"client.id" = "file"\n{text}\n')
+    monkeypatch.setenv("GANGLINE_KAFKA_FILE", str(file))
+    monkeypatch.setenv("GANGLINE_KAFKA", '{"client.id": "environment"}')
+    settings = _Settings.load()
+    assert settings.kafka == {"client.id": "environment", "sasl.password": PASSWORD}
+    assert settings.secret_values() == {PASSWORD}
+    file.write_text('"sasl.password" = "next"')
+    assert settings.kafka_password() == "next"
+
+
+@pytest.mark.parametrize("text", [f'"sasl.password" = {PASSWORD}', f'a = ["{PASSWORD}"]', None])
+def test_a_wrong_file_of_kafka_settings_is_named_without_its_values(
+    text: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = tmp_path / "tracker.toml"
+    if text is not None:
+        file.write_text(text)
+    monkeypatch.setenv("GANGLINE_KAFKA_FILE", str(file))
+    message = _refusal(capsys)
+    assert "GANGLINE_KAFKA_FILE" in message
+    assert str(file) in message
+    assert PASSWORD not in message

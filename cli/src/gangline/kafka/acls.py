@@ -42,7 +42,7 @@ class Acl(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AclPlan:
-    """What differs. `extra`: rights of our principals that the file does not have.
+    """The differences. `extra`: rights of our principals that the file does not have.
 
     `foreign`: other principals that may write to a decision log. These are shown and never removed.
     """

@@ -93,7 +93,7 @@ class SecureKafka(EmbeddedKafka):
         write_kafka_file(admin_file(self.data_dir), self.settings)
 
     def listeners(self, ports: KafkaPorts) -> str:
-        """Who may connect where, and how."""
+        """The settings of its three listeners."""
         return _LISTENERS.format(
             broker=ports.broker,
             admin=ports.admin,

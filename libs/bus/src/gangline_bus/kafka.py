@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import structlog
-from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPlace
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from gangline_bus.kafka_client import (
     API_TIMEOUT_S,
+    AWAY_CODES,
     COMPACTED,
     CONSUMER,
     PATIENT,
@@ -24,18 +26,32 @@ from gangline_bus.kafka_client import (
     SESSION_TIMEOUT_MS,
     TAKEOVER_TIMEOUT_S,
     TRANSIENT_CODES,
-    translate,
 )
+from gangline_bus.kafka_denials import DENIED_CODES, Denials, WeakConsumer
 from gangline_bus.kafka_readers import KafkaMember, KafkaReader
 from gangline_bus.kafka_writers import KafkaTransactionalWriter, KafkaWriter
-from gangline_bus.ports import BusError, BusUnavailable, TopicPartition, TopicSettings
+from gangline_bus.ports import BusDenied, BusError, BusUnavailable, TopicPartition, TopicSettings
 from gangline_bus.topics import STREAM_COMPRESSION
 
 log = structlog.get_logger(__name__)
 
 
+def _slices(timeout_s: float) -> list[float]:
+    """Growing parts of a time: what was refused is noticed between them."""
+    found: list[float] = []
+    slice_s = 0.5
+    while sum(found) + 2 * slice_s < timeout_s:
+        found.append(slice_s)
+        slice_s *= 2
+    return [*found, timeout_s - sum(found)]
+
+
 class KafkaBus:
-    """One process's connection. `settings` are further librdkafka settings (security, ...)."""
+    """One process's connection. `settings` are further librdkafka settings (security, ...).
+
+    `password` reads the present password of its principal. `on_denied` hears, in any thread, that
+    Kafka refuses the process; the call that needed it raises BusDenied.
+    """
 
     def __init__(
         self,
@@ -45,10 +61,13 @@ class KafkaBus:
         settings: Mapping[str, str] | None = None,
         instance: str | None = None,
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        password: Callable[[], str] | None = None,
+        on_denied: Callable[[BusDenied], None] = lambda _: None,
     ) -> None:
         self._client = client
         self._instance = instance
         self._session_timeout_ms = session_timeout_ms
+        self.denials = Denials(settings or {}, password, on_denied)
         self.base: dict[str, Any] = {
             "bootstrap.servers": bootstrap,
             "client.id": client,
@@ -60,16 +79,17 @@ class KafkaBus:
             **(settings or {}),
         }
         self._admin: AdminClient | None = None
-        self._probes: dict[tuple[str, str], Consumer] = {}
+        self._probes: dict[tuple[str, str], WeakConsumer] = {}
 
     def on_error(self, error: KafkaError) -> None:
-        """An error that no call returned: the client recovers by itself, so it is only logged."""
+        """An error that no call returned: the client recovers by itself, unless it is refused."""
         log.debug("kafka client", client=self._client, error=error.str())
+        self.denials.on_error(error)
 
     def create_topics(self, topics: Iterable[TopicSettings]) -> None:
         """Create what is missing, one replica where the cluster has one broker, else three."""
         admin = self._admin_client()
-        metadata = self._call(lambda: admin.list_topics(timeout=TAKEOVER_TIMEOUT_S))
+        metadata = self._metadata(None, TAKEOVER_TIMEOUT_S)
         replicas = min(3, max(1, len(metadata.brokers)))
         missing = [topic for topic in topics if topic.name not in metadata.topics]
         futures = (
@@ -98,14 +118,18 @@ class KafkaBus:
             try:
                 future.result(TAKEOVER_TIMEOUT_S)
             except KafkaException as error:
-                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                code = error.args[0].code()
+                if code in DENIED_CODES:
+                    raise self.denials.error(error, f"Create on the topic {name}") from error
+                if code != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise BusError(f"cannot create {name}: {error.args[0].str()}") from error
 
     def partitions(self, topic: str) -> int:
         """How many partitions a topic has."""
-        admin = self._admin_client()
-        metadata = self._call(lambda: admin.list_topics(topic, timeout=API_TIMEOUT_S))
+        metadata = self._metadata(topic, API_TIMEOUT_S)
         found = metadata.topics.get(topic)
+        if found is not None and found.error is not None and found.error.code() in DENIED_CODES:
+            raise self.denials.error(found.error, f"Describe on the topic {topic}")
         if found is None or found.error is not None or not found.partitions:
             raise BusError(f"no such topic: {topic}; `gangline up` creates missing topics")
         return len(found.partitions)
@@ -126,11 +150,10 @@ class KafkaBus:
         self, group: str, places: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int | None]:
         """The group's next offsets, once no open transaction holds them."""
-        consumer = self._probe(group)
         wanted = [KafkaPlace(place.topic, place.partition) for place in places]
         if not wanted:
             return {}
-        answer = self._call(lambda: consumer.committed(wanted, timeout=TAKEOVER_TIMEOUT_S))
+        answer = self._committed(group, wanted)
         return {
             TopicPartition(item.topic, item.partition): item.offset if item.offset >= 0 else None
             for item in answer
@@ -138,8 +161,7 @@ class KafkaBus:
 
     def note(self, group: str, place: TopicPartition) -> str:
         """The metadata of the group's committed offset, once no open transaction holds it."""
-        consumer, wanted = self._probe(group), [KafkaPlace(place.topic, place.partition)]
-        answer = self._call(lambda: consumer.committed(wanted, timeout=TAKEOVER_TIMEOUT_S))
+        answer = self._committed(group, [KafkaPlace(place.topic, place.partition)])
         return str(answer[0].metadata or "")
 
     def writer(self, *, prompt: bool = False) -> KafkaWriter:
@@ -147,7 +169,7 @@ class KafkaBus:
         own: dict[str, Any] = {"compression.type": STREAM_COMPRESSION}
         if prompt:
             own["linger.ms"] = 0
-        return KafkaWriter({**self.base, **PRODUCER, **own})
+        return KafkaWriter({**self.base, **PRODUCER, **own}, self.denials)
 
     def transactional_writer(self, transactional_id: str) -> KafkaTransactionalWriter:
         """Fence earlier writers of the id."""
@@ -158,7 +180,7 @@ class KafkaBus:
         own: dict[str, Any] = {"group.id": f"{self._client}.{name}"}
         if patient:
             own |= PATIENT
-        return KafkaReader({**self.base, **CONSUMER, **own})
+        return KafkaReader({**self.base, **CONSUMER, **own}, self.denials)
 
     def join(self, group: str, topic: str) -> KafkaMember:
         """Join with the classic protocol; with an `instance`, a restart takes its place at once."""
@@ -172,18 +194,21 @@ class KafkaBus:
         }
         if self._instance is not None:
             settings["group.instance.id"] = self._instance
-        return KafkaMember(settings, topic)
+        return KafkaMember(settings, topic, self.denials)
 
     def members(self, group: str) -> int:
         """How many members a group has now; 0 also for a group that never was. Raises BusError."""
-        asked = self._admin_client().describe_consumer_groups
+        asked, right = (
+            self._admin_client().describe_consumer_groups,
+            f"Describe on the group {group}",
+        )
 
         def count() -> int:
             found = asked([group], request_timeout=API_TIMEOUT_S)[group].result(API_TIMEOUT_S)
             return len(found.members)
 
         try:
-            return int(self._call(count))
+            return int(self._call(count, lambda _: self.denials.lacks(right)))
         except TimeoutError:
             raise BusUnavailable("no answer from the bus in time") from None
 
@@ -200,12 +225,14 @@ class KafkaBus:
     def _admin_client(self) -> AdminClient:
         if self._admin is None:
             self._admin = AdminClient(self.base)
+            self.denials.adopt(self._admin)
         return self._admin
 
-    def _probe(self, group: str, isolation: str = "read_committed") -> Consumer:
+    def _probe(self, group: str, isolation: str = "read_committed") -> WeakConsumer:
         if (group, isolation) not in self._probes:
             settings = {**self.base, **CONSUMER, "group.id": group, "isolation.level": isolation}
-            self._probes[group, isolation] = Consumer(settings)
+            self._probes[group, isolation] = probe = WeakConsumer(settings)
+            self.denials.adopt(probe)
         return self._probes[group, isolation]
 
     def _watermarks(self, place: TopicPartition, *, committed: bool = True) -> tuple[int, int]:
@@ -224,9 +251,57 @@ class KafkaBus:
             raise
         return int(low), int(high)
 
-    @staticmethod
-    def _call(work: Callable[[], Any]) -> Any:
-        """Ask the broker; passing trouble (a new topic, an election) is waited for, for 5 s."""
+    def _metadata(self, topic: str | None, timeout_s: float) -> Any:
+        """Raises BusDenied soon where the credentials are refused."""
+        admin = self._admin_client()
+        *first, last_s = _slices(timeout_s)
+        for slice_s in first:
+            try:
+                found = admin.list_topics(topic, timeout=slice_s)
+            except KafkaException as error:
+                self._refused(admin)
+                if error.args[0].code() not in AWAY_CODES:
+                    break
+            else:
+                self.denials.let_in()
+                return found
+        try:
+            return self._call(lambda: admin.list_topics(topic, timeout=last_s))
+        except BusUnavailable:
+            self._refused(admin)
+            raise
+
+    def _refused(self, client: AdminClient | WeakConsumer) -> None:
+        """Raise BusDenied if the client was refused; its errors are served here."""
+        client.poll(0)
+        self.denials.check()
+
+    def _committed(self, group: str, places: list[KafkaPlace]) -> list[KafkaPlace]:
+        """Offsets of a group; without the right to read them, librdkafka asks until the end."""
+        consumer = self._probe(group)
+        for slice_s in _slices(TAKEOVER_TIMEOUT_S):
+            try:
+                found: list[KafkaPlace] = self._call(partial(consumer.committed, places, slice_s))
+            except BusUnavailable as error:
+                away = error
+                message = consumer.poll(0)
+                told = None if message is None else message.error()
+                if told is not None and told.code() in DENIED_CODES:
+                    raise self.denials.error(told, f"Read on the group {group}") from None
+                self.denials.check()
+            else:
+                return found
+        raise away
+
+    def _call(
+        self,
+        work: Callable[[], Any],
+        failed: Callable[[KafkaException], BusError] | None = None,
+    ) -> Any:
+        """Ask the broker; passing trouble (a new topic, an election) is waited for, for 5 s.
+
+        `failed`: the error for a right that is missing.
+        """
         deadline = time.monotonic() + API_TIMEOUT_S
         while True:
             try:
@@ -235,7 +310,9 @@ class KafkaBus:
                 if error.args[0].code() in TRANSIENT_CODES and time.monotonic() < deadline:
                     time.sleep(0.05)
                     continue
-                raise translate(error) from error
+                if failed is not None and error.args[0].code() in DENIED_CODES:
+                    raise failed(error) from error
+                raise self.denials.error(error) from error
             if answer is None:
                 raise BusUnavailable("no answer from the bus in time")
             return answer

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
@@ -38,6 +37,7 @@ TRANSIENT_CODES = {
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.NOT_COORDINATOR,
 }
+AWAY_CODES = {KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT}
 PRODUCER: dict[str, Any] = {
     "enable.idempotence": True,
     "partitioner": "murmur2_random",
@@ -68,20 +68,6 @@ def translate(error: KafkaError | KafkaException) -> BusError:
     inner = error.args[0] if isinstance(error, KafkaException) else error
     if inner.code() in FENCED_CODES:
         return Fenced(inner.str())
-    if inner.code() in {KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT}:
+    if inner.code() in AWAY_CODES:
         return BusUnavailable(inner.str())
     return BusError(f"{inner.name()}: {inner.str()}")
-
-
-class Connection(Protocol):
-    """The bus, as its transactional writers need it."""
-
-    @property
-    def base(self) -> Mapping[str, Any]:
-        """Settings of every client of this process."""
-
-    def on_error(self, error: KafkaError) -> None:
-        """A client's error that no call returned."""
-
-    def group_metadata(self, group: str) -> Any:
-        """The metadata with which a transaction commits offsets of a group without members."""

@@ -12,16 +12,21 @@ from confluent_kafka import TopicPartition as KafkaPlace
 
 from gangline_bus.kafka_client import FENCED_CODES, translate
 from gangline_bus.kafka_damage import BAD_BATCH_CODES, BadBatches, PassedOver, record_of
+from gangline_bus.kafka_denials import DENIED_CODES, Denials, WeakConsumer
 from gangline_bus.ports import Fenced, Record, TopicPartition
 
 log = structlog.get_logger(__name__)
+_FINAL_CODES = {KafkaError.UNKNOWN_TOPIC_OR_PART, *DENIED_CODES}
 
 
 class KafkaReader:
     """`ports.Reader` by assignment, with positions that see past control records."""
 
-    def __init__(self, settings: Mapping[str, Any]) -> None:
-        self._consumer = Consumer(dict(settings))
+    def __init__(self, settings: Mapping[str, Any], denials: Denials) -> None:
+        self._denials = denials
+        self._group = str(settings["group.id"])
+        self._consumer = WeakConsumer(dict(settings))
+        denials.adopt(self._consumer)
         self._positions: dict[TopicPartition, int] = {}
         self._bad = BadBatches(self._seek, self._end)
         self._moved: set[TopicPartition] = set()
@@ -73,8 +78,8 @@ class KafkaReader:
         error, offset = message.error(), int(message.offset() or 0)
         code = None if error is None else error.code()
         if error is not None and code not in {KafkaError._PARTITION_EOF, *BAD_BATCH_CODES}:
-            if error.fatal() or code == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise translate(error)
+            if error.fatal() or code in _FINAL_CODES:
+                raise self._denials.error(error, self._right(code, place))
             log.debug("kafka reader", error=error.str())
             return
         if place not in self._positions:
@@ -88,6 +93,11 @@ class KafkaReader:
         else:
             self._positions[place] = offset + 1
             found.append(record_of(place, offset, message))
+
+    def _right(self, code: int | None, place: TopicPartition) -> str:
+        if code == KafkaError.GROUP_AUTHORIZATION_FAILED:
+            return f"Read on the group {self._group}"
+        return f"Read on the topic {place.topic}"
 
     def _found_bad(
         self, place: TopicPartition, passed: PassedOver | None, found: list[Record]
@@ -108,9 +118,12 @@ class KafkaReader:
 class KafkaMember:
     """`ports.Member`: subscribes, and pauses what it is given, since only ownership matters."""
 
-    def __init__(self, settings: Mapping[str, Any], topic: str) -> None:
+    def __init__(self, settings: Mapping[str, Any], topic: str, denials: Denials) -> None:
         self._owned: set[int] = set()
-        self._consumer = Consumer(dict(settings))
+        self._denials = denials
+        self._group = str(settings["group.id"])
+        self._consumer = WeakConsumer(dict(settings))
+        denials.adopt(self._consumer)
         self._consumer.subscribe(
             [topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke
         )
@@ -119,6 +132,8 @@ class KafkaMember:
         """Serve the membership; raises Fenced when a newer process has the same instance id."""
         message = self._consumer.poll(timeout_s)
         error = message.error() if message is not None else None
+        if error is not None and error.code() in DENIED_CODES:
+            raise self._denials.error(error, f"Read on the group {self._group}")
         if error is not None and error.fatal():
             raise translate(error) if error.code() in FENCED_CODES else Fenced(error.str())
         return frozenset(self._owned)

@@ -5,28 +5,48 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPlace
 
 from gangline_bus.kafka_client import (
     API_TIMEOUT_S,
     PRODUCER,
     TAKEOVER_TIMEOUT_S,
-    Connection,
     translate,
 )
+from gangline_bus.kafka_denials import Denials, WeakProducer
 from gangline_bus.ports import BusError, BusUnavailable, Note, OutRecord, TopicPartition
 
 _LOOK_EVERY_S = 0.5
 
 
+class Connection(Protocol):
+    """The bus, as its transactional writers need it."""
+
+    @property
+    def base(self) -> Mapping[str, Any]:
+        """Settings of every client of this process."""
+
+    @property
+    def denials(self) -> Denials:
+        """Kafka's refusals of this process."""
+
+    def on_error(self, error: KafkaError) -> None:
+        """A client's error that no call returned."""
+
+    def group_metadata(self, group: str) -> Any:
+        """The metadata with which a transaction commits offsets of a group without members."""
+
+
 class KafkaWriter:
     """`ports.Writer`. Deliveries are reported from a poller thread of its own."""
 
-    def __init__(self, settings: Mapping[str, Any]) -> None:
-        self._producer = Producer(dict(settings))
+    def __init__(self, settings: Mapping[str, Any], denials: Denials) -> None:
+        self._denials = denials
+        self._producer = WeakProducer(dict(settings))
+        denials.adopt(self._producer)
         self._closing = threading.Event()
         self._poller = threading.Thread(target=self._poll, name="bus-deliveries", daemon=True)
         self._poller.start()
@@ -37,8 +57,11 @@ class KafkaWriter:
         """Queue a record; BusUnavailable when the queue is full."""
 
         def delivered(error: KafkaError | None, _: Message) -> None:
+            failed = None if error is None else self._denials.error(error, right)
             if on_delivery is not None:
-                on_delivery(None if error is None else translate(error))
+                on_delivery(failed)
+
+        right = f"Write on the topic {record.topic}"
 
         place: dict[str, Any] = {} if record.partition is None else {"partition": record.partition}
         try:
@@ -53,7 +76,7 @@ class KafkaWriter:
         except BufferError:
             raise BusUnavailable("the queue to the bus is full") from None
         except KafkaException as error:
-            raise translate(error) from error
+            raise self._denials.error(error, right) from error
 
     def flush(self, timeout_s: float) -> int:
         """How many records still wait after `timeout_s`."""
@@ -82,7 +105,7 @@ class KafkaTransactionalWriter:
         self._bus = bus
         self._failure: BusError | None = None
         self._ready = self._closing = False
-        self._producer = Producer(
+        self._producer = WeakProducer(
             {
                 **bus.base,
                 **PRODUCER,
@@ -93,10 +116,12 @@ class KafkaTransactionalWriter:
                 "error_cb": self._on_error,
             }
         )
+        bus.denials.adopt(self._producer)
         try:
             self._producer.init_transactions(TAKEOVER_TIMEOUT_S)
         except KafkaException as error:
-            raise translate(error) from error
+            right = f"Write on the transactional id {transactional_id}"
+            raise bus.denials.error(error, right) from error
         self._producer.poll(0)
         self._ready = True
         # Errors are served by a thread of their own, as `commit` may be what hangs.
@@ -127,7 +152,7 @@ class KafkaTransactionalWriter:
                 self._send_offsets(note.group, [KafkaPlace(topic, partition, 0, note.text)])
             self._producer.commit_transaction(API_TIMEOUT_S)
         except KafkaException as error:
-            self._failure = translate(error)
+            self._failure = self._bus.denials.error(error, _right(error, records, group))
             raise self._failure from error
         except (BufferError, SystemError) as error:
             self._failure = BusError(f"the client failed: {error}")
@@ -161,6 +186,13 @@ class KafkaTransactionalWriter:
             headers=list(record.headers),
             **place,
         )
+
+
+def _right(error: KafkaException, records: Sequence[OutRecord], group: str) -> str:
+    """The right that a transaction may have lacked."""
+    if error.args[0].code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+        return f"Read on the group {group}"
+    return f"Write on {' or '.join(sorted({record.topic for record in records}))}"
 
 
 def _serve_errors(writer: weakref.ref[KafkaTransactionalWriter]) -> None:

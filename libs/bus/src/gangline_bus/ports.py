@@ -36,6 +36,13 @@ class BusUnavailable(BusError):
     """The bus could not be reached in time."""
 
 
+class BusDenied(BusError):
+    """The bus refuses the process: its credentials, or a right that the message names.
+
+    To wait does not help: a service ends at once.
+    """
+
+
 class TopicPartition(NamedTuple):
     """One partition of a topic (the full name, with prefix).
 

@@ -24,14 +24,14 @@ from gangline_bus.decider import DeciderLoop, LoopSettings
 from gangline_bus.decision import Decider
 from gangline_bus.fold import Interrupted, Progress
 from gangline_bus.kafka import KafkaBus
-from gangline_bus.ports import Bus, BusError, BusUnavailable, Member
+from gangline_bus.ports import Bus, BusDenied, BusError, BusUnavailable, Member
 from gangline_bus.snapshot import SnapshotCodec
 from gangline_bus.topics import TopicNames
 from gangline_storage import StoreError
 
 from .announcing import announce
 from .executor import ThreadExecutor
-from .lifecycle import Context, run
+from .lifecycle import Context, end_denied, run
 from .settings import EXIT_USAGE, DecidingSettings, ServiceSettings
 from .snapshots import open_snapshots
 from .steady_clock import SteadyClock
@@ -55,6 +55,8 @@ def connect(settings: ServiceSettings, service: str) -> KafkaBus:
         settings=settings.kafka,
         instance=settings.instance_id if "instance_id" in settings.model_fields_set else None,
         session_timeout_ms=settings.session_timeout_ms,
+        password=settings.kafka_password,
+        on_denied=end_denied,
     )
 
 
@@ -93,6 +95,8 @@ def wait_for_topics(bus: Bus, names: TopicNames, context: Context[ServiceSetting
         try:
             for topic in names.settings():
                 bus.partitions(topic.name)
+        except BusDenied:
+            raise
         except BusError as error:
             # A missing topic is waited for like a bus that is away: both are being started.
             raise BusUnavailable(str(error)) from error

@@ -31,6 +31,8 @@ from typing import Generic, NoReturn, TypeVar
 from opentelemetry.metrics import Meter
 from opentelemetry.trace import Tracer
 
+from gangline_bus.ports import BusDenied
+
 from . import logging, telemetry
 from .health import Health
 from .health_server import HealthServer
@@ -39,6 +41,8 @@ from .vitals import Vitals
 
 EXIT_OK = 0
 EXIT_CRASH = 1
+EXIT_DENIED = 77
+"""The bus refuses the process (EX_NOPERM of sysexits.h): to start it again alone does not help."""
 
 _FLUSH_S = 2.0
 _STOPS = (signal.SIGTERM, signal.SIGINT)
@@ -90,7 +94,8 @@ def run(
 
     `restarts`: SIGHUP requests a restart in place; without it, SIGHUP ends the process. An
     exception out of `main`, or out of any thread, is logged once with its redacted traceback and
-    ends the process with code 1. Call it on the main thread; install no signal handlers.
+    ends the process with code 1; BusDenied with its message alone and code 77. Call it on the main
+    thread; install no signal handlers.
     """
     logging.configure(
         service,
@@ -111,10 +116,22 @@ def run(
         code = result
     except SystemExit as stop:
         code = _exit_code(stop, log)
+    except BusDenied as error:
+        log.critical("service.denied", error=str(error))
+        code = EXIT_DENIED
     except BaseException:  # whatever it is: log it once, end the process
         log.critical("service.crashed", exc_info=True)
         code = EXIT_CRASH
     process.end(code)
+
+
+def end_denied(error: BusDenied) -> None:
+    """End this process, since the bus refuses it. From any thread; returns before the end."""
+
+    def fail() -> None:
+        raise error
+
+    threading.Thread(target=fail, name="denied", daemon=True).start()
 
 
 def _exit_code(stop: SystemExit, log: logging.Log) -> int:
@@ -182,6 +199,9 @@ class _Process:
         if failure.exc_type is SystemExit:
             return
         error = failure.exc_value or failure.exc_type()
+        if isinstance(error, BusDenied):
+            self._log.critical("service.denied", error=str(error))
+            self.end(EXIT_DENIED)
         name = failure.thread.name if failure.thread else "unknown"
         self._log.critical("service.crashed", thread=name, exc_info=error)
         self.end(EXIT_CRASH)

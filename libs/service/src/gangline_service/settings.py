@@ -229,6 +229,12 @@ class ServiceSettings(BaseSettings):
         except SettingsFileError as error:
             _refuse([f"{CONFIG_VARIABLE}: the file that it names {error}"])
 
+    def kafka_password(self) -> str:
+        """The password of Kafka as `kafka_file` has it now, else as it was at the start."""
+        return _kafka_file(self.kafka_file).get(
+            "sasl.password", self.kafka.get("sasl.password", "")
+        )
+
     def secret_values(self) -> frozenset[str]:
         """Every secret value among the settings, for redaction."""
         found = {value for key, value in self.kafka.items() if _is_kafka_secret(key)}

@@ -21,7 +21,7 @@ from gangline_bus.topics import TopicNames
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.steps import WorkerStep
 from gangline_service.deciding import say_vitals, wait_for_topics
-from gangline_service.lifecycle import Context, run
+from gangline_service.lifecycle import Context, end_denied, run
 from gangline_tracker.views.config import LiveSettings
 from gangline_tracker.views.publishing import Publisher, published
 from gangline_tracker.views.runs import EVERY_MS, Runs
@@ -66,7 +66,13 @@ class _View:
         self._asked_s = float("-inf")
         self._names = TopicNames(settings.topic_prefix)
         client = f"{self._names.prefix}{CLIENT}"
-        self._bus = KafkaBus(settings.bootstrap_servers, client=client, settings=settings.kafka)
+        self._bus = KafkaBus(
+            settings.bootstrap_servers,
+            client=client,
+            settings=settings.kafka,
+            password=settings.kafka_password,
+            on_denied=end_denied,
+        )
         self._runs = Runs(_now_ms(), limit=settings.live_runs, values=settings.live_metrics)
         meter = context.meter
         self._refused = meter.create_counter(
@@ -108,9 +114,12 @@ class _View:
         context.health.set("stream", ok=False, detail="joining the group")
         await stream.start()
         context.health.set("stream", ok=True)
+        password = settings.kafka_password()
         while not context.stopping.is_set() and not stream.crashed():
             context.health.beat()
             await self._listen()
+            if settings.kafka_password() != password:
+                raise BusUnavailable("Kafka has a new password: the next process takes it")
             await self._publish(publisher, stream)
             await asyncio.sleep(_TICK_S)
         crashed = stream.crashed()

@@ -10,7 +10,7 @@ import structlog
 
 from gangline_bus.kafka import KafkaBus
 from gangline_bus.ports import Bus
-from gangline_service.lifecycle import Context, Restart, run
+from gangline_service.lifecycle import Context, Restart, end_denied, run
 
 from .app import Agent
 from .config import AgentSettings
@@ -48,7 +48,13 @@ def _main(context: Context[AgentSettings]) -> Restart | None:
             # A late sign of life says nothing; old ones must not hold up the next.
             kafka["message.timeout.ms"] = str(int(max(1000, settings.lease * 1000)))
         client = f"{settings.topic_prefix}gangline.agent.{settings.node_id}.{purpose}"
-        return KafkaBus(settings.bootstrap_servers, client=client, settings=kafka)
+        return KafkaBus(
+            settings.bootstrap_servers,
+            client=client,
+            settings=kafka,
+            password=settings.kafka_password,
+            on_denied=end_denied,
+        )
 
     context.health.expect("bus")
     try:

@@ -1,0 +1,103 @@
+"""Refused credentials and missing rights: told once, with names, and a new password is taken."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import KafkaError
+
+from gangline_bus.kafka_denials import GRACE_S, Denials
+from gangline_bus.ports import BusDenied, BusError
+
+SETTINGS = {"sasl.username": "tracker", "sasl.password": "old"}
+REFUSED = KafkaError(
+    KafkaError._AUTHENTICATION,
+    "sasl_ssl://k:9093/1: SASL authentication error: Authentication failed during authentication "
+    "due to invalid credentials with SASL mechanism SCRAM-SHA-512 (after 4ms in state AUTH_REQ)",
+)
+LOST = KafkaError(
+    KafkaError._AUTHENTICATION,
+    "SASL authentication error: SaslAuthenticateRequest failed: Local: Broker transport failure",
+)
+UNKNOWN = KafkaError(KafkaError._SSL, "SSL handshake failed: certificate verify failed: ...")
+NO_TOPIC = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+
+
+class Client:
+    def __init__(self) -> None:
+        self.password = ""
+
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        assert username == "tracker"
+        self.password = password
+
+
+class Scene:
+    """A process whose file has `password`, at the time `now`."""
+
+    def __init__(self) -> None:
+        self.password, self.now = "old", 0.0
+        self.told: list[BusDenied] = []
+        self.client = Client()
+        self.denials = Denials(
+            SETTINGS, lambda: self.password, self.told.append, clock=lambda: self.now
+        )
+        self.denials.adopt(self.client)
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+@pytest.mark.parametrize(
+    ("error", "said"), [(REFUSED, "principal tracker"), (UNKNOWN, "ssl.ca.location")]
+)
+def test_a_process_that_kafka_never_let_in_is_denied_at_once(
+    scene: Scene, error: KafkaError, said: str
+) -> None:
+    scene.denials.on_error(error)
+    scene.denials.on_error(error)
+    (told,) = scene.told
+    assert said in str(told)
+    with pytest.raises(BusDenied, match=said):
+        scene.denials.check()
+
+
+@pytest.mark.parametrize(
+    "error", [LOST, KafkaError(KafkaError._TRANSPORT), KafkaError(KafkaError._ALL_BROKERS_DOWN)]
+)
+def test_a_broker_that_went_away_refuses_nobody(scene: Scene, error: KafkaError) -> None:
+    scene.denials.on_error(error)
+    scene.denials.check()
+    assert scene.told == []
+
+
+def test_all_clients_take_a_new_password(scene: Scene) -> None:
+    scene.denials.let_in()
+    scene.password = "new"
+    scene.denials.on_error(REFUSED)
+    assert (scene.client.password, scene.told) == ("new", [])
+
+
+def test_a_process_that_was_let_in_is_denied_when_the_file_stays_as_it_was(scene: Scene) -> None:
+    scene.denials.let_in()
+    for scene.now in (0.0, GRACE_S / 2):
+        scene.denials.on_error(REFUSED)
+    assert scene.told == []
+    scene.now = GRACE_S
+    scene.denials.on_error(REFUSED)
+    assert len(scene.told) == 1
+
+
+def test_a_missing_right_is_named_with_its_principal(scene: Scene) -> None:
+    error = scene.denials.error(NO_TOPIC, "Write on the topic gangline.steps")
+    assert isinstance(error, BusDenied)
+    assert "the principal tracker lacks Write on the topic gangline.steps" in str(error)
+    assert scene.told == [error]
+
+
+def test_other_errors_are_no_denials(scene: Scene) -> None:
+    error = scene.denials.error(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
+    assert isinstance(error, BusError)
+    assert not isinstance(error, BusDenied)
+    assert scene.told == []

@@ -1,0 +1,142 @@
+"""Users and rights on Kafka: what a plan shows, without a cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gangline.errors import CliError
+from gangline.kafka.acls import Acl, plan_acls, wanted_acls
+from gangline.kafka.rights import Rights, read_rights
+from gangline.kafka.users import UserFiles
+from gangline.local.certificates import Authority
+from support.harnesses.cli_run import Runner, runner
+
+OWNER = Rights(
+    read=frozenset({"gangline.requests"}),
+    write=frozenset({"gangline.quota"}),
+    transactional_id="gangline.quota.",
+    groups=("gangline.quota",),
+    describe_groups=("gangline.scheduler",),
+)
+
+
+@pytest.fixture
+def gangline(capsys: pytest.CaptureFixture[str]) -> Runner:
+    return runner(capsys)
+
+
+def lines(acls: object) -> list[str]:
+    return sorted(str(acl) for acl in acls)  # type: ignore[attr-defined]
+
+
+def test_a_row_gives_these_rights_and_no_more() -> None:
+    assert lines(wanted_acls({"quota": OWNER}, "lab.")) == [
+        "quota: Describe on group lab.gangline.scheduler",
+        "quota: Describe on topic lab.gangline.*",
+        "quota: Describe on transactional id lab.gangline.quota.*",
+        "quota: Read on group lab.gangline.quota*",
+        "quota: Read on topic lab.gangline.requests",
+        "quota: Write on topic lab.gangline.quota",
+        "quota: Write on transactional id lab.gangline.quota.*",
+    ]
+
+
+def test_nothing_differs_once_all_is_there() -> None:
+    wanted = wanted_acls(read_rights())
+    assert not plan_acls(wanted, wanted).changes
+    assert set(plan_acls(wanted, []).missing) == wanted
+
+
+def test_a_right_too_many_and_a_foreign_writer_are_shown() -> None:
+    wanted = wanted_acls(read_rights())
+    surplus = Acl("tracker", "WRITE", "TOPIC", "gangline.requests", "LITERAL")
+    foreign = [
+        Acl("eve", "WRITE", "TOPIC", "gangline.quota", "LITERAL"),
+        Acl("eve", "ALL", "TOPIC", "*", "LITERAL"),
+        Acl("eve", "WRITE", "TOPIC", "gang", "PREFIXED"),
+    ]
+    harmless = [
+        Acl("eve", "READ", "TOPIC", "gangline.quota", "LITERAL"),
+        Acl("eve", "WRITE", "TOPIC", "sales", "LITERAL"),
+        Acl("eve", "WRITE", "TOPIC", "gangline.requests", "LITERAL"),
+    ]
+    plan = plan_acls(wanted, [*wanted, surplus, *foreign, *harmless])
+    assert (plan.missing, plan.extra) == ((), (surplus,))
+    assert set(plan.foreign) == set(foreign)
+
+
+def test_a_right_from_one_host_alone_is_not_the_right() -> None:
+    (first, *_) = wanted = sorted(wanted_acls({"quota": OWNER}))
+    plan = plan_acls(wanted, [*wanted[1:], first._replace(host="10.0.0.1")])
+    assert plan.missing == (first,)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[quota]\nread = ["steppes"]\nwrite = []\ngroups = []', "no topic gangline.steppes"),
+        ("[quota]\nread = []\nwrite = []", "quota.groups"),
+        ("quota = 1", "quota."),
+        ("[quota", "is not TOML"),
+    ],
+)
+def test_a_wrong_file_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "acls.toml"
+    file.write_text(text)
+    with pytest.raises(CliError, match=said):
+        read_rights(file)
+
+
+def test_files_of_users_are_private_and_name_the_authority(tmp_path: Path) -> None:
+    admin = {"ssl.ca.location": "/ca.pem", "ssl.key.location": "/admin.pem"}
+    files = UserFiles.beside(tmp_path / "users", admin)
+    assert files.password("agent") is None
+    files.write("agent", 'pass"word')
+    assert files.password("agent") == 'pass"word'
+    assert files.path("agent").stat().st_mode & 0o777 == 0o600
+    assert files.folder.stat().st_mode & 0o777 == 0o700
+    text = files.path("agent").read_text()
+    assert "/ca.pem" in text
+    assert "admin.pem" not in text
+
+
+def test_a_certificate_is_replaced_before_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Authority(tmp_path).keep("broker").read_bytes()
+    assert Authority(tmp_path).keep("broker").read_bytes() == first
+    assert (tmp_path / "ca-key.pem").stat().st_mode & 0o777 == 0o600
+    monkeypatch.setattr("gangline.local.certificates.RENEW_DAYS", 365)
+    assert Authority(tmp_path).keep("broker").read_bytes() != first
+
+
+@pytest.mark.parametrize("command", ["users plan", "users apply", "acls plan", "renew"])
+def test_without_a_secure_platform_the_way_out_is_named(
+    gangline: Runner, tmp_path: Path, command: str
+) -> None:
+    ran = gangline("kafka", *command.split(), "--data-dir", str(tmp_path))
+    assert ran.code == 2
+    assert "gangline up --secure" in ran.err
+
+
+def test_the_rights_can_be_printed(gangline: Runner) -> None:
+    ran = gangline("kafka", "acls", "show")
+    assert ran.code == 0
+    assert "| submitter | " in ran.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--secure", "--kafka", "k:9092"], "embedded Kafka"),
+        (["--kafka-settings", "x.toml"], "goes with --kafka"),
+    ],
+)
+def test_options_that_do_not_go_together(
+    gangline: Runner, tmp_path: Path, arguments: list[str], said: str
+) -> None:
+    ran = gangline("up", "--data-dir", str(tmp_path), *arguments)
+    assert ran.code == 2
+    assert said in ran.err
