@@ -23,7 +23,7 @@ _DEAD = "*.dlq"
 
 
 class Rights(BaseModel):
-    """The rights of one principal. Names are as in the catalog, without a prefix of the settings."""
+    """The rights of one principal. Names are as in the catalog, without a prefix."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -1,0 +1,235 @@
+"""Every right of deploy/kafka/acls.toml on a secure broker: those that are there, and no others."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from gangline.kafka.acls import apply_acls, found_acls, plan_acls, wanted_acls
+from gangline.kafka.connecting import connect_admin, read_settings
+from gangline.kafka.rights import FAMILY, Rights, read_rights
+from gangline.kafka.users import create_users, plan_users, rotate_users
+from gangline.local.kafka_folders import admin_file
+from gangline.local.kafka_renewal import renew_broker, shown
+from gangline.local.kafka_secure import SecureKafka
+from gangline_bus.kafka import KafkaBus
+from gangline_bus.ports import BusDenied, OutRecord
+from gangline_bus.ports import TopicPartition as Place
+from gangline_bus.topics import TopicNames, create_topics
+
+STRANGER = "stranger"
+"""A user without any right."""
+PATIENCE_S = 60.0
+DENIED = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+}
+TOPICS = sorted(topic.name for topic in TopicNames().settings())
+Answers = dict[str, bool]
+"""What was tried, and whether it was allowed."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    broker: SecureKafka
+
+    def settings(self, user: str) -> dict[str, Any]:
+        own = read_settings(self.broker.users.path(user))
+        return {"bootstrap.servers": self.broker.bootstrap, "log_level": 0, **own}
+
+    def bus(self, user: str, **more: Any) -> KafkaBus:
+        settings = {**read_settings(self.broker.users.path(user)), **more.pop("settings", {})}
+        return KafkaBus(self.broker.bootstrap, client=f"gangline.{user}", settings=settings, **more)
+
+    def denied(self) -> list[str]:
+        """What the authorizer wrote."""
+        text = (self.broker.data_dir / "logs" / "kafka.log").read_text(errors="replace")
+        return [line for line in text.splitlines() if "is Denied" in line or " Denied " in line]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with SecureKafka(tmp_path_factory.mktemp("secure")) as broker:
+        admin, rights, files = connect_admin(broker.settings), read_rights(), broker.users
+        users = [*rights, STRANGER]
+        create_users(admin, plan_users(admin, users, files).create, files)
+        apply_acls(admin, plan_acls(wanted_acls(rights), found_acls(admin)), prune=False)
+        bus = KafkaBus(broker.bootstrap, settings=broker.settings)
+        create_topics(bus, TopicNames())
+        assert not plan_users(admin, users, files).changes
+        assert not plan_acls(wanted_acls(rights), found_acls(admin)).changes
+        yield Cluster(broker)
+
+
+def written(settings: dict[str, Any]) -> Answers:
+    found: Answers = {}
+    producer = Producer({**settings, "linger.ms": 0})
+    for topic in TOPICS:
+
+        def told(error: KafkaError | None, _: object, topic: str = topic) -> None:
+            assert error is None or error.code() in DENIED, error
+            found[f"write {topic}"] = error is None
+
+        producer.produce(topic, b"probe", b"key", on_delivery=told)
+    producer.flush(PATIENCE_S)
+    return found
+
+
+def read(settings: dict[str, Any], group: str) -> Answers:
+    found: Answers = {}
+    consumer = Consumer({**settings, "group.id": group, "enable.partition.eof": True})
+    consumer.assign([TopicPartition(topic, 0, 0) for topic in TOPICS])
+    deadline = time.monotonic() + PATIENCE_S
+    while len(found) < len(TOPICS) and time.monotonic() < deadline:
+        message = consumer.poll(0.5)
+        if message is None or message.topic() is None:
+            continue
+        error = message.error()
+        refused = error is not None and error.code() != KafkaError._PARTITION_EOF
+        assert not refused or error.code() in DENIED, error
+        found[f"read {message.topic()}"] = not refused
+    consumer.close()
+    return found
+
+
+def fenced(settings: dict[str, Any], transactional_id: str) -> bool:
+    producer = Producer({**settings, "transactional.id": f"{transactional_id}0"})
+    try:
+        producer.init_transactions(PATIENCE_S)
+    except KafkaException as error:
+        if error.args[0].code() in DENIED:
+            return False
+        raise
+    return True
+
+
+def joined(settings: dict[str, Any], group: str) -> bool:
+    consumer = Consumer({**settings, "group.id": f"{group}.probe", "enable.auto.commit": False})
+    deadline = time.monotonic() + PATIENCE_S
+    try:
+        while time.monotonic() < deadline:
+            try:
+                consumer.committed([TopicPartition(f"{FAMILY}workers", 0)], timeout=1.0)
+            except KafkaException:
+                message = consumer.poll(0)
+                if message is not None and message.error() is not None:
+                    assert message.error().code() in DENIED, message.error()
+                    return False
+            else:
+                return True
+        raise AssertionError(f"no answer about {group}")
+    finally:
+        consumer.close()
+
+
+def tried(cluster: Cluster, user: str, rights: dict[str, Rights]) -> Answers:
+    """All that a user could try."""
+    settings = cluster.settings(user)
+    own = rights.get(user)
+    found = {**written(settings), **read(settings, own.groups[0] if own else "x")}
+    owners = {r.transactional_id for r in rights.values() if r.transactional_id}
+    found |= {f"fence {name}": fenced(settings, name) for name in sorted(owners)}
+    groups = [group for right in rights.values() for group in right.groups]
+    return found | {f"group {group}": joined(settings, group) for group in groups}
+
+
+def allowed(own: Rights | None, answers: Answers) -> Answers:
+    """The same questions, answered by the file."""
+    mine: set[str] = set()
+    if own is not None:
+        mine |= {f"read {topic}" for topic in own.read} | {f"write {topic}" for topic in own.write}
+        mine |= {f"fence {own.transactional_id}"} | {f"group {group}" for group in own.groups}
+    return {question: question in mine for question in answers}
+
+
+@pytest.mark.nightly
+def test_every_right_is_as_the_file_says(cluster: Cluster) -> None:
+    rights = read_rights()
+    users = [*rights, STRANGER]
+    with ThreadPoolExecutor(6) as pool:
+        found = list(pool.map(lambda user: tried(cluster, user, rights), users))
+    for user, answers in zip(users, found, strict=True):
+        assert answers == allowed(rights.get(user), answers), user
+    count = sum(len(answers) for answers in found)
+    assert count == len(users) * (2 * len(TOPICS) + 8 + len(rights) + 1)
+    print(f"{count} rights tried")
+    assert cluster.denied()
+
+
+def test_a_denied_call_names_principal_and_right(cluster: Cluster) -> None:
+    told: list[BusDenied] = []
+    bus = cluster.bus("agent", on_denied=told.append)
+    assert bus.partitions("gangline.quota") == 1
+    writer = bus.writer(prompt=True)
+    failed: list[Any] = []
+    writer.send(OutRecord("gangline.quota", b"k", b"v"), failed.append)
+    assert writer.flush(PATIENCE_S) == 0
+    reader = bus.reader("probe")
+    reader.assign({Place("gangline.quota", 0): 0})
+    calls = {
+        "Read on the topic gangline.quota": lambda: [reader.poll(1, 1.0) for _ in range(60)],
+        "Write on the transactional id gangline.quota.0": lambda: bus.transactional_writer(
+            "gangline.quota.0"
+        ),
+        "Read on the group gangline.quota.0": lambda: bus.committed(
+            "gangline.quota.0", [Place("gangline.workers", 0)]
+        ),
+    }
+    for right, call in calls.items():
+        with pytest.raises(BusDenied, match=f"the principal agent lacks {right}"):
+            call()
+    rights = ["Write on the topic gangline.quota", *calls]
+    assert all(right in str(error) for right, error in zip(rights, told, strict=True))
+    assert failed == told[:1]
+    with pytest.raises(BusDenied, match=r"Describe on the group gangline\.quota"):
+        bus.members("gangline.quota")
+    assert len(told) == len(rights)  # asking about a group ends no process
+    with pytest.raises(BusDenied, match="principal stranger lacks Describe on the topic"):
+        cluster.bus(STRANGER).partitions("gangline.quota")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"sasl.password": "wrong"}, "password of the principal quota"),
+        ({"sasl.username": "nobody"}, "password of the principal nobody"),
+        ({"ssl.ca.location": "/etc/ssl/certs/ca-certificates.crt"}, "certificate is not known"),
+    ],
+)
+def test_refused_credentials_end_the_first_call(
+    cluster: Cluster, settings: dict[str, str], said: str
+) -> None:
+    with pytest.raises(BusDenied, match=said):
+        cluster.bus("quota", settings=settings).partitions("gangline.quota")
+
+
+def test_open_clients_take_a_new_password_and_a_new_certificate(cluster: Cluster) -> None:
+    broker = cluster.broker
+    told: list[BusDenied] = []
+
+    def password() -> str:
+        return str(cluster.settings("agent")["sasl.password"])
+
+    bus = cluster.bus("agent", password=password, on_denied=told.append)
+    assert bus.partitions("gangline.steps")
+    before = password()
+    port = int(broker.bootstrap.split(":")[1])
+    authority = broker.folder / "ca.pem"
+    certificate = shown(port, authority)
+    rotate_users(connect_admin(read_settings(admin_file(broker.data_dir))), ["agent"], broker.users)
+    renew_broker(broker.data_dir)
+    assert password() != before
+    assert shown(port, authority) != certificate
+    # Its settings have the old password: this client is refused, and then takes the new one.
+    writer = bus.writer(prompt=True)
+    failed: list[Any] = []
+    writer.send(OutRecord("gangline.steps", b"k", b"v"), failed.append)
+    assert writer.flush(PATIENCE_S) == 0
+    assert (failed, told) == ([None], [])
