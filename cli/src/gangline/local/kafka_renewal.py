@@ -28,7 +28,7 @@ from gangline.local.kafka_folders import admin_file, secure_folder
 from gangline.local.kafka_storage import NODE_ID, kept_ports
 
 _LISTENERS = ("client", "admin")
-_SEEN_S = 10.0
+_SEEN_S = 30.0
 
 
 def renew_broker(kafka_dir: Path) -> None:
