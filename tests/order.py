@@ -6,8 +6,8 @@ that only compute, those of unit tests too, are spread evenly among them: some w
 while others wait for their processes.
 
 A worker takes a file at a time, except that one takes all files that share processes: these are
-started once. They are the files of tests/e2e that use the session's platform, and those of
-tests/integration whose names begin alike (`SHARING`).
+started once. They are the files of tests/e2e that use the session's platform, the console's apart
+from the others, and those of tests/integration whose names begin alike (`SHARING`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ COMPUTING = ("simulation", "stateful", "extremes", "replay", "golden", "scenario
 LONGEST = tuple(
     f"tests/{name}.py"
     for name in (
-        "e2e/test_alerts",  # the first file of the session's platform: with it come all
+        "e2e/test_alerts",  # the first file of the session's platform: with it come the others
+        "e2e/test_console_pages",  # and with it all pages of the console
         "integration/test_mlflow_jobs",
         "integration/test_node_agent_ends",
         "integration/test_mlflow_server",
@@ -48,6 +49,8 @@ LONGEST = tuple(
 
 OWN_PLATFORM = {f"tests/e2e/test_{name}.py" for name in ("bad_days", "demo", "kills", "own_parts")}
 SHARED_PLATFORM = "tests/e2e: the session's platform"
+PAGES, PAGES_PLATFORM = "tests/e2e/test_console_", "tests/e2e: the platform of the console's pages"
+"""One platform for all files would take longer than all else: two workers have one each."""
 SHARING = ("tests/integration/test_isolation_", "tests/integration/test_tracker_")
 """Their fixtures of the session are in tests/integration/conftest.py."""
 
@@ -63,7 +66,7 @@ def scope_of(nodeid: str) -> str:
     """What a worker takes at once: a file, or all files that share processes."""
     file = nodeid.split("::", maxsplit=1)[0]
     if folder_of(file) == "e2e" and file not in OWN_PLATFORM:
-        return SHARED_PLATFORM
+        return PAGES_PLATFORM if file.startswith(PAGES) else SHARED_PLATFORM
     return next((shared for shared in SHARING if file.startswith(shared)), file)
 
 
