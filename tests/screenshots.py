@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from PIL import Image
@@ -16,8 +17,24 @@ from playwright.sync_api import Page
 from gangline.sdk import connect
 from support.fixtures.platform import start_platform
 from support.harnesses.console_page import CHROMIUM, NO_CHROMIUM, chromium, console_page
+from support.harnesses.console_tour import STUDY as SMALL_STUDY
 from support.harnesses.console_tour import seed, stops
+from support.harnesses.up_process import wait_until
 
+PROGRAM = """import math, gangline_worker as w
+for step in range(1, 21):
+    w.report({'eval_loss': 1.6 / math.sqrt(step) + 0.3 * abs(math.log10(${{ lr }}) + 2)}, step)
+w.flush()
+"""
+STUDY = {
+    **SMALL_STUDY,
+    "limits": {"trials": 6, "parallel": 2},
+    "job": {
+        "resources": {"gpus": 1, "memory_per_gpu_gb": 1},
+        "command": ["python", "-c", PROGRAM],
+    },
+}
+ENDS_S = 600.0
 FOLDER = Path(__file__).parents[1] / "docs" / "guides" / "images" / "console"
 SIZE = {"width": 1280, "height": 800}
 SETTLE_MS = 2500
@@ -39,7 +56,9 @@ def main() -> None:
         client = platform.start()
         url, token = client.url, client.token
         with connect(url, token) as gateway:
-            places = stops(seed(gateway))
+            study = gateway.submit_study(STUDY).study_id
+            wait_until("the study", lambda: gateway.study(study).state == "ended", ENDS_S)
+            places = stops(replace(seed(gateway), study=study))
         with chromium() as browser, console_page(browser, url, token) as console:
             console.page.set_viewport_size(SIZE)  # type: ignore[arg-type]
             for name, path in places.items():

@@ -8,6 +8,8 @@ browser share the machine's cores.
   script, whichever is later; each load has an empty cache.
 - bytes: what a load with an empty cache transfers, compressed, without ECharts and open streams.
 - map: drawing 10,000 GPUs, script and layout, without reading them.
+- change: from a job's change of state, by the time of its event, to its row in the table of jobs;
+  meanwhile each running job takes a step a second.
 - viewers: CPU and memory (PSS) of gateway and console while each job takes a step a second, with
   the streams of `/v1/changes` and without. No page is loaded meanwhile.
 """
@@ -15,12 +17,14 @@ browser share the machine's cores.
 from __future__ import annotations
 
 import multiprocessing
+import random
 import selectors
 import socket
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from multiprocessing.sharedctypes import Synchronized
 from typing import Any
 from urllib.parse import urlsplit
@@ -30,7 +34,15 @@ from console_cluster import ConsoleCluster, Cost, console_cluster, tour
 from harness import Context, Result, as_program, in_own_process, scratch
 from playwright.sync_api import Browser
 
-from support.harnesses.console_page import CHROMIUM, NO_CHROMIUM, chromium, console_page
+from gangline_schemas.events.scheduling import JobStateChanged
+from gangline_schemas.job import JobState
+from support.harnesses.console_page import (
+    CHROMIUM,
+    NO_CHROMIUM,
+    ConsolePage,
+    chromium,
+    console_page,
+)
 from support.harnesses.console_tour import stops
 from support.harnesses.tracker_process import wait_until
 
@@ -61,6 +73,15 @@ _MAP = """async () => {
   place.getBoundingClientRect();
   return { ms: performance.now() - began,
     gpus: nodes.reduce((sum, node) => sum + node.gpus.length, 0) };
+}"""
+
+
+_WATCH = """([job, state]) => {
+  const cell = document.querySelector(`tr[data-job="${job}"] [data-cell=state]`);
+  window.seen = null;
+  new MutationObserver(() => {
+    if (cell.textContent.includes(state)) window.seen ??= Date.now();
+  }).observe(cell, { subtree: true, childList: true, characterData: true });
 }"""
 
 
@@ -95,6 +116,27 @@ def p95(values: list[float]) -> float:
     return statistics.quantiles(values, n=20, method="inclusive")[18] if values[1:] else values[0]
 
 
+def changes(cluster: ConsoleCluster, signed_in: ConsolePage, count: int) -> list[float]:
+    """Milliseconds of so many changes of a job's state."""
+    page, job = signed_in.page, tour(cluster.runs).running
+    states = [JobState.RUNNING, JobState.CHECKPOINTING]
+    found = []
+    with cluster.progressing():
+        signed_in.go("/jobs")
+        page.locator("#live", has_text="live").wait_for()
+        for number in range(count):
+            previous, state = states[number % 2], states[1 - number % 2]
+            page.evaluate(_WATCH, [job, state.value])
+            page.wait_for_timeout(1000 * random.random())
+            at = datetime.now(UTC)
+            event = JobStateChanged(job_id=job, attempt=1, previous=previous, state=state)
+            cluster.log.say(event, job, at)
+            cluster.log.flush()
+            page.wait_for_function("window.seen !== null", polling=100)
+            found.append(page.evaluate("window.seen") - at.timestamp() * 1e3)
+    return found
+
+
 def pages(cluster: ConsoleCluster, count: int, times: int) -> dict[str, Any]:
     """Figures of each page, and of the map."""
     found: dict[str, Any] = {}
@@ -102,7 +144,7 @@ def pages(cluster: ConsoleCluster, count: int, times: int) -> dict[str, Any]:
     for name, path in paths.items():
         found[name] = answers(cluster, path, count)
     if CHROMIUM is None:
-        return {"pages": found, "map": None}
+        return {"pages": found, "map": None, "changes": None}
     with chromium() as browser, console_page(browser, cluster.url, cluster.token) as signed_in:
         state = signed_in.page.context.storage_state()
         for name, path in paths.items():
@@ -111,7 +153,8 @@ def pages(cluster: ConsoleCluster, count: int, times: int) -> dict[str, Any]:
                 found[name][figure] = [one[figure] for one in seen]
         signed_in.go("/overview")
         drawn = [signed_in.page.evaluate(_MAP) for _ in range(times + 1)]
-    return {"pages": found, "map": drawn}
+        changed = changes(cluster, signed_in, 5 * times)
+    return {"pages": found, "map": drawn, "changes": changed}
 
 
 def view(url: str, token: str, count: int, read: Synchronized[int]) -> None:
@@ -208,6 +251,7 @@ def run(context: Context) -> list[Result]:
                 "console_map_ms", [one["ms"] for one in figures["map"]], "ms",
                 note=f"{figures['map'][0]['gpus']:,} GPUs",
             ),
+            context.median("console_change_ms", figures["changes"], "ms"),
         ]  # fmt: skip
     return results + costs(context, figures) + each_page(context, found)
 

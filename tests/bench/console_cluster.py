@@ -2,8 +2,8 @@
 
 Kafka, the tracker with its store, the gateway and the console are processes of their own; what
 services and agents would send is written to the log. 10,000 GPUs on 1,250 nodes, all of them held
-by 500 running jobs; 1,000 jobs wait. The store has the history of all runs, the log has the newest
-ones. No decider runs, so nothing answers questions such as `explain`.
+by 500 running jobs; 1,000 jobs wait; a study has 200 trials. The store has the history of all runs,
+the log has the newest ones. No decider runs, so nothing answers questions such as `explain`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import psutil
 import year_work
 from bench_dashboards import DAYS, NOWHERE, ONE_BLOCK, TEAMS, fill_runs
 from bench_gateway_lists import heartbeat
+from console_automation import PIPELINE_RUN, STUDY_ID, automation
 
 from gangline.local.kafka import EmbeddedKafka
 from gangline.local.ports import pick_ports
@@ -50,7 +51,7 @@ from support.harnesses.tracker_process import TrackerProcess
 RUNNING, UNENDED, NODES = 500, 1_500, year_work.NODES
 STEPS, LOG_LINES = 20_000, 100_000
 METRICS = ("loss", "lr", "mfu", "tokens_per_s")
-_DECIDED = (Topic.SCHEDULING, Topic.QUOTA)
+_DECIDED = (Topic.SCHEDULING, Topic.QUOTA, Topic.STUDIES, Topic.PIPELINES, Topic.REGISTRY)
 _STEPS = f"""INSERT INTO gangline.steps SELECT '{{team}}', '{{job}}', 1, 0, number AS step,
 now64(3) - toIntervalSecond({{steps}} - step), '{{name}}', 1 / (1 + step), {NOWHERE}, 0, now()
 FROM numbers({{steps}})"""
@@ -98,6 +99,8 @@ def tour(runs: int) -> Seeded:
         failed=newest(JobState.FAILED, 100),  # each fourth run has an incident
         ended=newest(JobState.SUCCEEDED),
         node=year_work.node_name(0),
+        study=STUDY_ID,
+        pipeline_run=PIPELINE_RUN,
     )
 
 
@@ -139,6 +142,10 @@ class Log:
         name = self.names.name(topic)
         self._writer.send(encode(envelope, topic=name, key=key, partition=partition))
 
+    def flush(self) -> None:
+        """Wait until all that was said is on the bus."""
+        assert self._writer.flush(60.0) == 0
+
     def fill(self, runs: int, newest: int) -> None:
         """Teams, nodes with a heartbeat each, and the newest runs."""
         now = datetime.now(UTC)
@@ -155,7 +162,8 @@ class Log:
             name = year_work.node_name(number)
             beat = heartbeat(number, 1).model_copy(update={"node_id": name, "gangs": ()})
             self.say(beat, name, now)
-        assert self._writer.flush(60.0) == 0
+        automation(self.say, now)
+        self.flush()
 
     def _run(self, run: Run, gangs: Iterator[tuple[str, JobSpec, list[str]]]) -> None:
         state, at, job = run.state, run.submitted_at, run.job_id

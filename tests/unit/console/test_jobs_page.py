@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel
 
 from gangline_schemas.api.cluster import TeamList
-from gangline_schemas.api.jobs import JobCounts, JobPage
+from gangline_schemas.api.jobs import JobCounts, JobPage, JobSummary
 from support.builders.console import console, csrf, job
 from support.fakes.console_gateway import problem
 
@@ -15,10 +15,7 @@ def lists(*jobs: BaseModel, cursor: str | None = None) -> dict[str, BaseModel | 
         "GET /v1/training-jobs": JobPage.model_validate(
             {
                 "jobs": [
-                    item.model_dump(exclude={
-                        "metrics", "gpu_utilization", "ranks", "nodes", "stopping", "errors",
-                        "review", "spec",
-                    })
+                    item.model_dump(include={*JobSummary.model_fields})
                     for item in jobs
                 ],
                 "cursor": cursor,

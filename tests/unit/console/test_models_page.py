@@ -16,7 +16,7 @@ from gangline_schemas.api.models import (
     Promotion,
     VersionRow,
 )
-from gangline_schemas.models import ColumnDrift, Finding, Verdict
+from gangline_schemas.models import ColumnDrift, Finding, ServingReport, Verdict
 from support.builders.console import console, csrf
 from support.builders.registry import evaluation, gate
 
@@ -38,7 +38,8 @@ MOVE = Move(
 )  # fmt: skip
 VERSION = VersionRow(
     version=3, checkpoint=None, snapshot=None, description="", user="ben", registered_at=AT,
-    aliases=[], evaluations={"qa": evaluation("a")}, serving=None, approvals=[], lost=False,
+    aliases=[], evaluations={"qa": evaluation("a")}, approvals=[], lost=False,
+    serving=ServingReport(format="onnx", loads=False, size_bytes=1_500_000_000),
 )  # fmt: skip
 DETAIL = ModelDetail(
     **ROW, gate=gate(), gate_user="ana", gate_since=AT, version_list=[VERSION],
@@ -71,7 +72,7 @@ def test_lists_and_details_show_aliases_evidence_and_data() -> None:
     text = client.get(SHOWN).text
     for shown in (
         "MLflow does not show the newest moves yet", "Roll back to 1", "qa 0.6", "99 days old",
-        "length: moved", "is not &lt;b&gt;better&lt;/b&gt;",
+        "length: moved", "onnx, 1.5 GB", "does not load", "is not &lt;b&gt;better&lt;/b&gt;",
     ):  # fmt: skip
         assert shown in text, shown
 

@@ -100,6 +100,7 @@ def test_a_run_shows_each_state_in_the_graph_and_the_table() -> None:
     for state in set(made.states(run).values()):
         assert text.count(state) >= 2, state
     assert 'hx-trigger="every 2s"' in text
+    assert "the work since their last checkpoints is lost" in text
     assert "it exited with code 1 (user error)" in text
     assert text.count('class="edge"') == 2 + 2 + 1
 

@@ -23,5 +23,14 @@ document.addEventListener("click", (event) => {
     if (!menu.contains(event.target)) menu.open = false;
   }
 });
+// A form is sent once, however often its button is pressed.
+document.addEventListener("submit", (event) => {
+  if (event.target.method !== "post" || event.defaultPrevented) return;
+  const button = event.submitter;
+  if (button) setTimeout(() => { button.disabled = true; });
+});
+addEventListener("pageshow", (event) => {
+  if (event.persisted) for (const button of document.querySelectorAll("form[method=post] button")) button.disabled = false;
+});
 keys({ t: switchTheme });
 keepTimes();

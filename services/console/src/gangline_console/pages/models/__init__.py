@@ -127,7 +127,7 @@ PAGE = Page(
     "models",
     "Models",
     nav="/models",
-    icon="runs",
+    icon="models",
     key="l",
     get={"/models": _list, "/models/{name}": _one, "/models/{name}/move": _ask},
     post={"/models/promote": _promote, "/models/rollback": _roll_back},

@@ -40,7 +40,7 @@ export async function start(study) {
     const rungs = found.rungs.length ? `rungs at ${found.rungs.map((step) => number(step)).join(", ")}` : "";
     document.getElementById("rungs").textContent = rungs;
     const states = new Set(found.curves.map((one) => one.state));
-    const left = found.left_out ? ` ${number(found.left_out)} more trials are left out.` : "";
+    const left = found.left_out ? ` · ${number(found.left_out)} more trials are left out` : "";
     const hint = document.getElementById("curves-note");
     hint.replaceChildren(...WORDS.filter((word) => states.has(word)).flatMap(swatch), left);
     if (!found.curves.length) hint.textContent = "No trial has reported the objective yet.";
