@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import subprocess
+import sys
 import tarfile
 from collections.abc import Iterable
 from functools import cache
@@ -53,5 +55,28 @@ def _packed(paths: tuple[str, ...]) -> bytes:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         for path in paths:
+            archive.add(Path(path).resolve(), arcname=path.lstrip("/"), recursive=False)
+    return gzip.compress(packed.getvalue(), 1)
+
+
+_NOT_NEEDED = {"test", "idlelib", "tkinter", "ensurepip", "lib2to3", "site-packages", "__pycache__"}
+
+
+def of_python() -> bytes:
+    """A layer with this Python and its standard library, as the program `python`."""
+    library = Path(os.__file__).parent
+    executable = Path(sys.executable).resolve()
+    files = [
+        path
+        for path in library.rglob("*")
+        if path.is_file() and not _NOT_NEEDED & {*path.relative_to(library).parts}
+    ]
+    modules = [str(path) for path in files if path.suffix == ".so"]
+    needed = _libraries([str(executable), *modules])
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        link = member("usr/local/bin/python", tarfile.SYMTYPE, linkname=str(executable))
+        archive.addfile(link)
+        for path in sorted({str(executable), *needed, *map(str, files)}):
             archive.add(Path(path).resolve(), arcname=path.lstrip("/"), recursive=False)
     return gzip.compress(packed.getvalue(), 1)

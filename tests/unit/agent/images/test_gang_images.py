@@ -32,11 +32,17 @@ def names(folder: Path) -> list[str]:
 class Node:
     """A node's images; each `get` is for another gang."""
 
-    def __init__(self, folder: Path, store: Path, budget_bytes: int = 1 << 30) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        store: Path,
+        budget_bytes: int = 1 << 30,
+        allowed: frozenset[str] = frozenset(),
+    ) -> None:
         self.folder = folder
         folder.mkdir(exist_ok=True)
         self.auth = folder / "auth.json"
-        options = ImageOptions(budget_bytes, auth_file=self.auth)
+        options = ImageOptions(budget_bytes, auth_file=self.auth, allowed=allowed)
         self.auth.write_text('{"auths": {}}')
         self.images = GangImages(folder, folder / "secrets", LocalStore(store), options, None)
 
@@ -110,6 +116,20 @@ def test_what_is_there_needs_no_registry(hub: OciRegistry, node: Node, tmp_path:
     again = Node(tmp_path / "node", tmp_path / "store")
     assert again.get(f"{hub.host}/a:a", attempt=2).layers
     assert len(hub.requests) == asked
+
+
+def test_a_layer_that_comes_twice_is_mounted_once(hub: OciRegistry, node: Node) -> None:
+    hub.push("a", [SMALL, BIG, SMALL])
+    hub.push("b", [BIG, SMALL])
+    twice = node.get(f"{hub.host}/a:a")
+    assert twice.layers == node.get(f"{hub.host}/a:b", job_id="b").layers
+
+
+def test_only_registries_that_are_allowed_are_asked(hub: OciRegistry, tmp_path: Path) -> None:
+    node = Node(tmp_path / "node", tmp_path / "store", allowed=frozenset({"ghcr.io"}))
+    with pytest.raises(problems.ImageDenied, match=r"nodes use only ghcr\.io"):
+        node.get(f"{hub.host}/a:a")
+    assert hub.requests == []
 
 
 def test_two_gangs_fetch_an_image_once(hub: OciRegistry, node: Node) -> None:

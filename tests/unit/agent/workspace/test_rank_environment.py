@@ -12,6 +12,7 @@ from gangline_schemas.events.workers import SampleRange
 from gangline_schemas.failure_policy import OnNan, TrainingPolicy
 from gangline_schemas.job import JobSpec
 from gangline_schemas.resources import Resources
+from gangline_worker.agent.images.gang_images import GangImage
 from gangline_worker.agent.workspace.environment import network_variables, rank_environment
 from gangline_worker.data.left_out import LEFT_OUT_ENV, left_out_of_job
 from gangline_worker.reporting import TRAINING_ENV
@@ -172,3 +173,22 @@ def test_ranks_on_several_machines_meet_by_the_interface_of_their_nodes_address(
     }
     assert network_variables(["192.0.2.7", "10.0.0.6"], "192.0.2.7") == {}
     assert set(network_variables(["127.0.0.1", "127.0.0.2"], "127.0.0.1").values()) == {"lo"}
+
+
+def test_in_an_image_its_variables_hold_and_none_of_the_node(tmp_path: Path) -> None:
+    env = {"PATH": "/opt/bin", "HOME": "/root", "LD_LIBRARY_PATH": "/lib/own", "A": "image"}
+    image = GangImage("a", ("l",), env, (), None)
+    gang = allocated()
+    spec = gang.spec.model_copy(update={"env": {"B": "job"}})
+    gang = gang.model_copy(update={"spec": spec})
+    paths = gang_paths(tmp_path)
+    plain, gpu = (
+        rank_environment(
+            gang, gang.nodes[0], 0, paths, gpus=gpus, token="t", secrets={}, image=image
+        )
+        for gpus in ("", "0,1")
+    )
+    assert [plain[name] for name in ("PATH", "A", "B")] == ["/opt/bin", "image", "job"]
+    assert plain["HOME"] == str(paths.home), "the image's belongs to root"
+    assert gpu["PATH"] == "/opt/bin:/usr/local/nvidia/bin"
+    assert gpu["LD_LIBRARY_PATH"] == "/lib/own:/usr/local/nvidia/lib64"

@@ -126,13 +126,17 @@ def images(
     settings: AgentSettings, folders: Folders, store: ObjectStore, isolator: Isolator
 ) -> GangImages:
     """Those that gangs of this node run in, if it can run any."""
-    hosts = frozenset(filter(None, settings.images_plain_http.replace(" ", "").split(",")))
     options = ImageOptions(
         int(settings.images_gb * 1e9),
-        RegistryOptions(settings.images_mirror, hosts),
+        RegistryOptions(settings.images_mirror, _hosts(settings.images_plain_http)),
         settings.images_auth_file,
+        _hosts(settings.images_registries),
     )
     return GangImages(folders.data, folders.secrets, store, options, isolator.no_images)
+
+
+def _hosts(text: str) -> frozenset[str]:
+    return frozenset(filter(None, text.replace(" ", "").split(",")))
 
 
 def checkpoints(settings: AgentSettings, data: Path, store: ObjectStore) -> Checkpoints:

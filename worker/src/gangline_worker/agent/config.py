@@ -89,6 +89,8 @@ class AgentSettings(ServiceSettings):
     """Disk for unpacked container images; those that no gang uses are deleted first."""
     images_auth_file: Path | None = None
     """Logins for registries, for all teams, like Docker's config.json ("auths")."""
+    images_registries: str = ""
+    """The registries that jobs may name, by commas (docker.io,ghcr.io); empty: any."""
     images_mirror: Annotated[str, Field(pattern=r"^https?://")] | None = None
     """The URL of a registry that is asked in place of docker.io."""
     images_plain_http: str = ""

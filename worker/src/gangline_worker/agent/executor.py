@@ -78,7 +78,7 @@ class Executor:
         self._workspaces: dict[GangKey, GangWorkspace] = {}
         self._logs: dict[RankKey, LogBatcher] = {}
         self._repairs = Repairs(parts.checkpoints, self._note, self._inbox.put)
-        self._pool = ThreadPoolExecutor(4, thread_name_prefix="prepare")
+        self._pool = ThreadPoolExecutor(8, thread_name_prefix="prepare")
         self._checks = ThreadPoolExecutor(2, thread_name_prefix="check")  # for which no store waits
         self._uploads = ThreadPoolExecutor(4, thread_name_prefix="upload")
         self._dumps = ThreadPoolExecutor(4, thread_name_prefix="stacks")

@@ -52,11 +52,15 @@ class GangImage:
 
 @dataclass(frozen=True, slots=True)
 class ImageOptions:
-    """Settings of the node. `auth_file`: logins for all teams, like Docker's config.json."""
+    """Settings of the node. `auth_file`: logins for all teams, like Docker's config.json.
+
+    `allowed`: the registries that jobs may name; empty: any.
+    """
 
     budget_bytes: int
     registries: RegistryOptions = field(default_factory=RegistryOptions)
     auth_file: Path | None = None
+    allowed: frozenset[str] = frozenset()
 
 
 class GangImages:
@@ -89,6 +93,10 @@ class GangImages:
             asked = ImageReference.parse(wanted)
         except ValueError as error:
             raise ImageRefused(wanted, str(error)) from None
+        allowed = self._options.allowed
+        if allowed and asked.registry not in allowed:
+            known = ", ".join(sorted(allowed))
+            raise ImageDenied(asked, f"nodes use only {known} (GANGLINE_IMAGES_REGISTRIES)")
         image = asked if asked.digest else self._pinned(team, key.job_id) or asked
         registry = Registry(
             image, self._login(team, image), self._options.registries, self._stopping
@@ -100,7 +108,7 @@ class GangImages:
                 if pinned != found:
                     found, manifest, config = self._documents(registry, team, pinned)
             settings = read_settings(config, found)
-            names = [layer_name(blob) for blob in manifest.layers]
+            names = _names(manifest)
             self._layers.hold(key, names)
             try:
                 self._layers.fetch(manifest.layers, registry.download, found)
@@ -109,9 +117,7 @@ class GangImages:
                 raise
         finally:
             registry.close()
-        return GangImage(
-            str(found), tuple(names), settings.environment, settings.command, settings.folder
-        )
+        return GangImage(str(found), names, settings.environment, settings.command, settings.folder)
 
     def adopt(self, key: GangKey, image: GangImage) -> None:
         """Hold what a gang got before the agent reloaded."""
@@ -188,3 +194,13 @@ class GangImages:
             return login_for(image.registry, files)
         except BadCredentials as error:
             raise ImageDenied(image, str(error)) from None
+
+
+def _names(manifest: Manifest) -> tuple[str, ...]:
+    """The folders of its layers, the lowest first.
+
+    Of a layer that comes twice the upper one counts: the lower one is hidden by it, and an overlay
+    mount takes no folder twice.
+    """
+    upper_first = dict.fromkeys(layer_name(blob) for blob in reversed(manifest.layers))
+    return tuple(reversed(upper_first))

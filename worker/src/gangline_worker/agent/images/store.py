@@ -10,6 +10,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from .problems import ImageDamaged, NodeDiskFull
 log = structlog.get_logger(__name__)
 
 _NAME_CHARS = 20  # the folders of 127 layers must fit into one page of mount options
+_AT_A_TIME = 3
 FILES = "files"
 LAYERS = "layers"
 
@@ -58,17 +60,26 @@ class LayerStore:
 
     def fetch(
         self, blobs: Sequence[Blob], get: Callable[[Blob, Path], None], image: object
-    ) -> tuple[str, ...]:
-        """The folders of layers that are held, in the given order. Missing ones are fetched.
+    ) -> None:
+        """Fetch the layers that are missing, some at a time. They should be held.
 
         `get` downloads a blob to a path. Raises ImageProblem and OSError.
         """
-        for blob in blobs:
+
+        def bring(blob: Blob) -> None:
             with self._one_fetch(layer_name(blob)):
                 if not self._is_there(blob, image):
                     self._add(blob, get, image)
+
+        with ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="layer") as pool:
+            begun = [pool.submit(bring, blob) for blob in blobs]
+            try:
+                for future in begun:
+                    future.result()
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
         self._make_space(0, image)
-        return tuple(layer_name(blob) for blob in blobs)
 
     def used_bytes(self) -> int:
         """All unpacked layers."""

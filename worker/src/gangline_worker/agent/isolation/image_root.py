@@ -22,6 +22,13 @@ _ACCELERATORS = (
     "/dev/nvidia*", "/dev/nvidia-caps/*", "/dev/infiniband/*", "/dev/dri/*", "/dev/kfd",
     "/dev/gdrdrv",
 )  # fmt: skip
+_DRIVER_FOLDERS = ("/usr/lib/*-linux-gnu", "/usr/lib64", "/usr/local/nvidia/lib64")
+_DRIVERS = (
+    "cuda", "cudadebugger", "nvidia-ml", "nvidia-cfg", "nvidia-ptxjitcompiler", "nvidia-nvvm",
+    "nvidia-gpucomp", "nvidia-allocator", "nvidia-opencl",
+)  # fmt: skip
+NVIDIA = "/usr/local/nvidia"
+"""Where NVIDIA's images look for the driver's programs (bin) and libraries (lib64)."""
 _OF_NETWORK = ("/etc/resolv.conf", "/etc/hosts")
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -29,9 +36,11 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 class _Shown:
     """Something of the node, by a handle that stays valid when the node's root is gone."""
 
-    def __init__(self, path: str, *, deep: bool = True) -> None:
-        self.path = path
-        self.link = os.readlink(path) if os.path.islink(path) else None  # noqa: PTH114, PTH115
+    def __init__(self, path: str, *, deep: bool = True, at: str | None = None) -> None:
+        """`at`: shown there instead, also if it is a link."""
+        self.path = at or path
+        is_link = at is None and os.path.islink(path)  # noqa: PTH114
+        self.link = os.readlink(path) if is_link else None  # noqa: PTH115
         self.is_folder = self.link is None and os.path.isdir(path)  # noqa: PTH112
         self.handle = -1 if self.link is not None else _open_tree(path, deep=deep)
 
@@ -67,6 +76,7 @@ def change_root(
     machine = [_Shown(path) for path in _OF_NETWORK if os.path.isfile(path)]  # noqa: PTH113
     system = _Shown("/sys", deep=False)
     devices = [_Shown(path) for path in _devices()]
+    drivers = [_Shown(path, at=at) for at, path in driver_files("/").items()]
     _enter(folder, layers, tmp_bytes)
     _mount_own(shm_bytes, tmp_bytes)
     for device in devices:
@@ -76,6 +86,8 @@ def change_root(
         with contextlib.suppress(FileNotFoundError):
             os.unlink(file.path)  # noqa: PTH108 -- in many images a link
         file.attach(read_only=True)
+    for driver in drivers:
+        driver.attach()
     for item in shown:
         item.attach()
     if workdir:
@@ -86,6 +98,24 @@ def _devices() -> list[str]:
     accelerators = [path for pattern in _ACCELERATORS for path in glob.glob(pattern)]  # noqa: PTH207
     found = [*(f"/dev/{name}" for name in _DEVICES), *accelerators]
     return [path for path in found if os.path.exists(path) and _is_device(path)]  # noqa: PTH110
+
+
+def driver_files(node: str) -> dict[str, str]:
+    """The NVIDIA driver's files below the root of a node, by where an image has them.
+
+    An image has CUDA's libraries, and must have those of the node's driver.
+    """
+    found: dict[str, str] = {}
+    if not os.path.exists(f"{node}dev/nvidiactl"):  # noqa: PTH110
+        return found
+    for name in _DRIVERS:
+        for folder in _DRIVER_FOLDERS:
+            for path in glob.glob(f"{node.rstrip('/')}{folder}/lib{name}.so*"):  # noqa: PTH207
+                found.setdefault(f"{NVIDIA}/lib64/{os.path.basename(path)}", path)  # noqa: PTH119
+    program = f"{node}usr/bin/nvidia-smi"
+    if os.path.exists(program):  # noqa: PTH110
+        found[f"{NVIDIA}/bin/nvidia-smi"] = program
+    return found
 
 
 def _is_device(path: str) -> bool:

@@ -18,6 +18,7 @@ from gangline_schemas.job import JobSpec
 from gangline_service.loopback import is_loopback
 from gangline_worker.agent.host.drivers import driver_variables
 from gangline_worker.agent.images.gang_images import GangImage
+from gangline_worker.agent.isolation.image_root import NVIDIA
 
 from .mlflow import URI
 
@@ -97,6 +98,7 @@ def rank_environment(
     own = {**operators, **spec.env, **secrets}
     always = {
         **base_environment(paths, image),
+        **(_of_driver(image) if image is not None and gpus else {}),
         **network_variables([node.address for node in nodes], assignment.address),
         "OMP_NUM_THREADS": str(max(1, int(spec.resources.cpus or spec.resources.cpus_per_gpu))),
         "XDG_CACHE_HOME": str(paths.cache),
@@ -139,6 +141,17 @@ def rank_environment(
     if paths.data_cache is not None:
         always["GANGLINE_DATA_CACHE"] = str(paths.data_cache)
     return always | _asked_for(spec, paths)
+
+
+def _of_driver(image: GangImage) -> dict[str, str]:
+    """In an image: where the node's GPU driver is."""
+    parts = {"PATH": ("bin", _PATH), "LD_LIBRARY_PATH": ("lib64", "")}
+    return {
+        name: os.pathsep.join(
+            filter(None, (image.environment.get(name, default), f"{NVIDIA}/{folder}"))
+        )
+        for name, (folder, default) in parts.items()
+    }
 
 
 def _asked_for(spec: JobSpec, paths: GangPaths) -> dict[str, str]:
