@@ -15,6 +15,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 import structlog
@@ -138,6 +139,11 @@ class Denials:
             return False
         self._password, self._since = password, None
         log.info("kafka.new_password", principal=self.principal)
-        for client in list(self._clients):
-            client.set_sasl_credentials(self.principal, password)
+        # In a thread of its own: a client that is called in its own callback aborts the process.
+        give = partial(self._give, list(self._clients), password)
+        threading.Thread(target=give, name="bus-password", daemon=True).start()
         return True
+
+    def _give(self, clients: list[Client], password: str) -> None:
+        for client in clients:
+            client.set_sasl_credentials(self.principal, password)
