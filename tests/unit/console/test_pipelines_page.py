@@ -132,6 +132,20 @@ def test_forms_ask_rest() -> None:
     assert client.post("/console/pipelines/change", data=wrong).status_code == 422
 
 
+def test_a_queued_run_can_be_cancelled_and_leads_back_to_its_pipeline() -> None:
+    made, run = world()
+    known = answers(made, run)
+    shown = known[f"GET /v1/pipeline-runs/{run}"]
+    queued = shown.model_copy(update={"state": "queued", "started_at": None, "step_rows": []})
+    client, _ = console({**known, "GET /v1/pipeline-runs/q": queued,
+                         "POST /v1/pipeline-runs/q/cancel": queued.model_copy(
+                             update={"state": "cancelled"})})  # fmt: skip
+    assert 'value="cancel"' in client.get("/console/pipelines/runs/q").text
+    form = {"csrf": csrf(), "run": "q", "action": "cancel"}
+    gone = client.post("/console/pipelines/change", data=form, follow_redirects=False)
+    assert gone.headers["location"] == f"/console/pipelines/p?team={TEAM}"
+
+
 def test_boxes_stand_right_of_what_they_need_and_never_on_one_another() -> None:
     made, run = world()
     rows = pipelines_state.run_details(made.state, made.state.runs[run]).step_rows

@@ -102,7 +102,9 @@ async def _change(view: View) -> Response:
     action = view.form.get("action")
     if action not in {"cancel", "retry"}:
         raise FormError(422, "a run can be cancelled or retried")
-    await view.api.post(f"/v1/pipeline-runs/{run_id}/{action}", RunDetails)
+    made = await view.api.post(f"/v1/pipeline-runs/{run_id}/{action}", RunDetails)
+    if made.state == "cancelled" and made.started_at is None:  # it was queued, and is forgotten
+        return view.go(f"/pipelines/{made.pipeline}?team={quote(made.team)}")
     return view.go(f"/pipelines/runs/{run_id}")
 
 
