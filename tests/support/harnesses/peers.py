@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import BinaryIO
 
 from gangline_schemas.base import Event
 from gangline_schemas.checkpoint import (
@@ -79,7 +80,11 @@ class PeerNode:
         self.store = store
         self.checkpoints = Checkpoints(self.data / "checkpoints", store, node_id=name, link=False)
         self.owner: Owner | None = None  # of all teams
-        self.copies = tier.start(store, lambda _: self.owner)
+        self.layer: Callable[[GangKey, str], BinaryIO | None] = lambda _gang, _digest: None
+        self.copies = tier.start(store, lambda _: self.owner, self._layer)
+
+    def _layer(self, gang: GangKey, digest: str) -> BinaryIO | None:
+        return self.layer(gang, digest)
 
     def assignment(self, first_rank: int) -> NodeAssignment:
         return NodeAssignment(

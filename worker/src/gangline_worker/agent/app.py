@@ -244,13 +244,13 @@ class Agent:
     def _parts(self, outgoing: Outgoing) -> Parts:
         store = open_store(self._settings.store_url)
         checkpoints = bootstrap.checkpoints(self._settings, self._folders.data, store)
+        images = bootstrap.images(self._settings, self._folders, store, self._isolator)
         peers = None
         if self._peers is not None:
             for gang in self._handover.core.gangs if self._handover is not None else ():
                 self._peers.note(gang.allocation)
-            peers = self._peers.start(store, self._isolator.owner)
+            peers = self._peers.start(store, self._isolator.owner, images.packed)
         mlflow = bootstrap.mlflow_access(self._settings, store)
-        images = bootstrap.images(self._settings, self._folders, store, self._isolator)
         preparer = Preparer(
             self._folders, store, checkpoints, self._isolator.owner, peers, mlflow, images
         )

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 import structlog
 
@@ -20,8 +22,8 @@ from gangline_storage.port import ObjectStore
 from gangline_worker.agent.decide.keys import GangKey
 
 from .credentials import TEAM_SECRET, BadCredentials, Login, login_for, read_file
-from .manifests import Manifest, choose, is_list, read_manifest, read_settings
-from .problems import ImageDenied, ImageProblem, ImageRefused, NoImagesHere
+from .manifests import Blob, Manifest, choose, is_list, read_manifest, read_settings
+from .problems import ImageDamaged, ImageDenied, ImageProblem, ImageRefused, NoImagesHere
 from .registry import Registry, RegistryOptions
 from .store import FILES, LayerStore, layer_name
 
@@ -85,8 +87,17 @@ class GangImages:
         self._stopping = threading.Event()
         self._layers = None if lacking else LayerStore(self._folder, options.budget_bytes)
 
-    def get(self, key: GangKey, team: str, wanted: str) -> GangImage:
-        """The image of a gang, which is held until `release`. Raises ImageProblem, StoreError."""
+    def get(
+        self,
+        key: GangKey,
+        team: str,
+        wanted: str,
+        follow: Callable[[Blob, Path], None] | None = None,
+    ) -> GangImage:
+        """The image of a gang, which is held until `release`. Raises ImageProblem, StoreError.
+
+        `follow` adds to a file what other nodes of the gang have of a layer; None: it has none.
+        """
         if self._layers is None:
             raise NoImagesHere(wanted, self._lacking or "")
         try:
@@ -111,13 +122,18 @@ class GangImages:
             names = _names(manifest)
             self._layers.hold(key, names)
             try:
-                self._layers.fetch(manifest.layers, registry.download, found)
+                get = registry.download if follow is None else _with_peers(registry, follow)
+                self._layers.fetch(manifest.layers, get, found, share=follow is not None)
             except BaseException:
                 self._layers.release(key)
                 raise
         finally:
             registry.close()
         return GangImage(str(found), names, settings.environment, settings.command, settings.folder)
+
+    def packed(self, key: GangKey, digest: str) -> BinaryIO | None:
+        """A layer of a gang's image for its other nodes: see `LayerStore.packed`."""
+        return None if self._layers is None else self._layers.packed(key, digest)
 
     def adopt(self, key: GangKey, image: GangImage) -> None:
         """Hold what a gang got before the agent reloaded."""
@@ -128,6 +144,11 @@ class GangImages:
         """The gang has ended."""
         if self._layers is not None:
             self._layers.release(key)
+
+    @property
+    def stopping(self) -> threading.Event:
+        """Set when nothing is waited for any more."""
+        return self._stopping
 
     def stop(self) -> None:
         """Wait for no registry any more."""
@@ -204,3 +225,18 @@ def _names(manifest: Manifest) -> tuple[str, ...]:
     """
     upper_first = dict.fromkeys(layer_name(blob) for blob in reversed(manifest.layers))
     return tuple(reversed(upper_first))
+
+
+def _with_peers(
+    registry: Registry, follow: Callable[[Blob, Path], None]
+) -> Callable[[Blob, Path], None]:
+    """Downloads that begin with what other nodes have."""
+
+    def get(blob: Blob, path: Path) -> None:
+        follow(blob, path)
+        try:
+            registry.download(blob, path)
+        except ImageDamaged:  # perhaps another node's bytes: all of it from the registry
+            registry.download(blob, path)
+
+    return get

@@ -6,13 +6,16 @@ used up, the least recently used first. May be used by many threads.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import structlog
 
@@ -24,6 +27,7 @@ log = structlog.get_logger(__name__)
 
 _NAME_CHARS = 20  # the folders of 127 layers must fit into one page of mount options
 _AT_A_TIME = 3
+_SHARED_S = 900.0
 FILES = "files"
 LAYERS = "layers"
 
@@ -58,18 +62,42 @@ class LayerStore:
         with self._lock:
             self._holds.pop(holder, None)
 
+    def packed(self, holder: Hashable, digest: str) -> BinaryIO | None:
+        """A held layer as it came, as far as it came; None: it has not begun to come.
+
+        Raises FileNotFoundError when it was unpacked and deleted.
+        """
+        name = layer_name_of(digest)
+        with self._lock:
+            wanted, known = name in self._holds.get(holder, ()), name in self._known
+        if not wanted:
+            return None
+        try:
+            return (self.downloads / name).open("rb")
+        except FileNotFoundError:
+            if known:
+                raise
+            return None
+
     def fetch(
-        self, blobs: Sequence[Blob], get: Callable[[Blob, Path], None], image: object
+        self,
+        blobs: Sequence[Blob],
+        get: Callable[[Blob, Path], None],
+        image: object,
+        *,
+        share: bool = False,
     ) -> None:
         """Fetch the layers that are missing, some at a time. They should be held.
 
-        `get` downloads a blob to a path. Raises ImageProblem and OSError.
+        `get` downloads a blob to a path. `share`: packed layers stay for a while, for other nodes.
+        Raises ImageProblem and OSError.
         """
+        self._forget_packed(time.time() - _SHARED_S)
 
         def bring(blob: Blob) -> None:
             with self._one_fetch(layer_name(blob)):
                 if not self._is_there(blob, image):
-                    self._add(blob, get, image)
+                    self._add(blob, get, image, share=share)
 
         with ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="layer") as pool:
             begun = [pool.submit(bring, blob) for blob in blobs]
@@ -101,7 +129,9 @@ class LayerStore:
         os.utime(self.layers / name)
         return True
 
-    def _add(self, blob: Blob, get: Callable[[Blob, Path], None], image: object) -> None:
+    def _add(
+        self, blob: Blob, get: Callable[[Blob, Path], None], image: object, *, share: bool
+    ) -> None:
         name = layer_name(blob)
         packed, made = self.downloads / name, self.layers / f"{name}.new"
         left = blob.size - (packed.stat().st_size if packed.exists() else 0)
@@ -117,12 +147,20 @@ class LayerStore:
             made.rename(self.layers / name)
         except BaseException:
             shutil.rmtree(made, ignore_errors=True)
-            raise
-        finally:
             packed.unlink(missing_ok=True)
+            raise
         with self._lock:
             self._known[name] = _Layer(blob.digest, size_bytes)
+        if not share:
+            packed.unlink(missing_ok=True)
         log.info("image.layer", digest=blob.digest, size_bytes=size_bytes)
+
+    def _forget_packed(self, before_s: float) -> None:
+        """Delete packed layers that are unpacked and came before then."""
+        for packed in self.downloads.iterdir():
+            with contextlib.suppress(OSError):
+                if packed.name in self._known and packed.stat().st_mtime < before_s:
+                    packed.unlink()
 
     def _make_space(self, more_bytes: int, image: object) -> None:
         """Delete unused layers while all take more than the budget. Raises NodeDiskFull."""
@@ -165,6 +203,7 @@ class LayerStore:
                 self._known[folder.name] = _Layer(digest, int(size))
             except (OSError, ValueError):
                 shutil.rmtree(folder, ignore_errors=True)
+        self._forget_packed(time.time())
 
 
 def layer_name(blob: Blob) -> str:

@@ -2,6 +2,7 @@
 
     GET /v1/copies/JOB/ATTEMPT                              names of files here (`Held`)
     GET /v1/copies/JOB/ATTEMPT/step-NNNNNNNNNN/FILE         the bytes of a file
+    GET /v1/layers/JOB/ATTEMPT/DIGEST/AT                    what is here of a layer, from byte AT
     GET /v1/connections/JOB/ATTEMPT/HERE/PORT/THERE/PORT    whose it is (`ConnectionAnswer`)
 
 JOB and ATTEMPT are those of the gang that starts; what it starts from is all that it is given. A
@@ -28,6 +29,7 @@ from gangline_schemas.events.scheduling import CheckpointRef
 from gangline_service.thread_server import ThreadServer
 from gangline_storage.errors import StoreError
 from gangline_storage.shared_secret import SharedSecret
+from gangline_worker.agent.decide.keys import GangKey
 from gangline_worker.agent.host.connections import End, uid_of
 from gangline_worker.agent.isolation.files import Owner
 
@@ -42,6 +44,7 @@ SCHEME = "Gangline"
 
 _GANG = r"([a-z0-9-]{1,63})/(\d{1,9})"
 _COPIES = re.compile(rf"/v1/copies/{_GANG}(?:/({NAME}))?")
+_LAYERS = re.compile(rf"/v1/layers/{_GANG}/([0-9a-f]{{64}})/(\d{{1,13}})")
 _END = r"([0-9a-f.:]{2,45})/(\d{1,5})"
 _CONNECTIONS = re.compile(rf"/v1/connections/{_GANG}/{_END}/{_END}")
 _NONCE = re.compile(r"[0-9a-f]{32}")
@@ -74,6 +77,11 @@ def path_of(job_id: str, attempt: int, name: str | None = None) -> str:
     return path if name is None else f"{path}/{name}"
 
 
+def layer_path(job_id: str, attempt: int, digest: str, at: int) -> str:
+    """The path of a question for the bytes of a layer from `at` on."""
+    return f"/v1/layers/{job_id}/{attempt}/{digest.removeprefix('sha256:')}/{at}"
+
+
 class Refused(Exception):
     """A request is not answered; the message is for this node's log."""
 
@@ -84,13 +92,17 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PeerAnswers:
-    """Decides which agent is given which file; `owner` gives the user of a team's files."""
+    """Decides which agent is given which file; `owner` gives the user of a team's files.
+
+    `layer` opens a packed layer of a gang's image by its digest; it may be on its way here still.
+    """
 
     node_id: str
     secret: SharedSecret
     gangs: Gangs
     files: CopyFiles
     owner: Callable[[str], Owner | None]
+    layer: Callable[[GangKey, str], BinaryIO | None]
 
     def admit(self, request: PeerRequest, given: str) -> KnownGang:
         """The gang that is asked for. Raises Refused and StoreError."""
@@ -112,6 +124,13 @@ class PeerAnswers:
         """One file of it. Raises Refused, OSError and StoreError."""
         with _refusals():
             return self.files.opened(*self._of(gang), name)
+
+    def layer_of(self, gang: KnownGang, digest: str) -> BinaryIO | None:
+        """The packed layer of the gang's image; None: not yet. Raises Refused and OSError."""
+        try:
+            return self.layer(GangKey(gang.job_id, gang.attempt), f"sha256:{digest}")
+        except FileNotFoundError:
+            raise Refused(HTTPStatus.NOT_FOUND, "the packed layer is gone") from None
 
     def confirm(self, gang: KnownGang, here: End, there: End) -> ConnectionAnswer:
         """Whether the gang's user connects from here to there. Raises OSError."""
@@ -169,6 +188,8 @@ class _Handler(BaseHTTPRequestHandler):
             if path.re is _CONNECTIONS:
                 here, there = (path[3], int(path[4])), (path[5], int(path[6]))
                 self._send(shown, answers.confirm(gang, here, there).encode())
+            elif path.re is _LAYERS:
+                self._send_rest(shown, answers.layer_of(gang, path[3]), int(path[4]))
             elif path[3] is None:
                 self._send(shown, answers.held(gang).encode())
             else:
@@ -180,7 +201,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, f"the store: {error}")
 
     def _asked(self) -> tuple[PeerRequest, re.Match[str]]:
-        path = _COPIES.fullmatch(self.path) or _CONNECTIONS.fullmatch(self.path)
+        kinds = (_COPIES, _LAYERS, _CONNECTIONS)
+        path = next(filter(None, (kind.fullmatch(self.path) for kind in kinds)), None)
         nonce = self.headers.get(NONCE_HEADER, "")
         if path is None or _NONCE.fullmatch(nonce) is None:
             raise Refused(HTTPStatus.NOT_FOUND, "asked for what there is not")
@@ -199,6 +221,17 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
         elif size_bytes:
             self.connection.sendfile(content, count=size_bytes)
+
+    def _send_rest(self, shown: str, file: BinaryIO | None, at: int) -> None:
+        """The bytes that a file has now, from `at` on; none: it has no more yet."""
+        with contextlib.ExitStack() as opened:
+            size_bytes = 0
+            if file is not None:
+                opened.enter_context(file)
+                size_bytes = max(0, file.seek(0, 2) - at)
+            self._begin(HTTPStatus.OK, size_bytes, ((PROOF_HEADER, shown),))
+            if file is not None and size_bytes:
+                self.connection.sendfile(file, at, size_bytes)
 
     def _refuse(self, status: HTTPStatus, reason: str) -> None:
         self.server.note_refusal(self.client_address[0], status, reason)

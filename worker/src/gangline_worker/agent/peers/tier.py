@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 import structlog
 
@@ -48,11 +49,19 @@ class PeerTier:
         """Hear an event of the scheduler's or the fault manager's log."""
         self._gangs.note(event)
 
-    def start(self, store: ObjectStore, owner: Callable[[str], Owner | None]) -> PeerCopies:
-        """Begin to give what this node has; what the others have. `owner` is of a team's files."""
+    def start(
+        self,
+        store: ObjectStore,
+        owner: Callable[[str], Owner | None],
+        layer: Callable[[GangKey, str], BinaryIO | None],
+    ) -> PeerCopies:
+        """Begin to give what this node has; what the others have. `owner` is of a team's files.
+
+        `layer`: see `PeerAnswers`.
+        """
         node_id, secret = self._node_id, SharedSecret(store, SECRET_KEY)
         files = CopyFiles(self._data / "checkpoints", store)
-        self._server.answers = PeerAnswers(node_id, secret, self._gangs, files, owner)
+        self._server.answers = PeerAnswers(node_id, secret, self._gangs, files, owner, layer)
         self._server.start()
         self._copies = PeerCopies(node_id, secret, self._gangs, self._timeout_s)
         return self._copies

@@ -31,6 +31,7 @@ from gangline_worker.agent.images.problems import ImageProblem, ImageRefused, No
 from gangline_worker.agent.images.store import LAYERS
 from gangline_worker.agent.isolation.files import Owner, give
 from gangline_worker.agent.peers.client import PeerCopies, Round
+from gangline_worker.agent.peers.layers import LayerCopies
 from gangline_worker.agent.runtime.log_lines import secret_texts
 
 from .artifacts import ArtifactStore, BadOutput, DamagedInput
@@ -264,7 +265,10 @@ class Preparer:
             return None
         if self._images is None:
             raise NoImagesHere(spec.image, "its agent runs none")
-        image = self._images.get(key, allocation.team, spec.image)
+        follow = None
+        if self._peers is not None and len(allocation.nodes) > 1:
+            follow = LayerCopies(self._peers, allocation, self._images.stopping).follow
+        image = self._images.get(key, allocation.team, spec.image, follow)
         if not rank_command(spec, image):
             raise ImageRefused(image.name, "it has no ENTRYPOINT or CMD; give command or run")
         return image
