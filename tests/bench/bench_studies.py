@@ -7,7 +7,8 @@ the GPU time of these. `*_gpu_time`: until a trial has passed the last rung that
 its own remaining units. `*_completed`: until it has ended, while all others use GPUs too; 16 gangs
 need 30 % of the whole time for their first complete trial.
 
-- `asha`: stop, min 3; `promote`: the same with pauses; `hyperband`: min 1; all with random points.
+- `asha`: stop, min 3; `promote`: the same with pauses; `promote_early`: min 1; `hyperband`: min 1;
+  all with random points.
 - `tpe_asha`: TPE with stopping; each suggestion is the nearest configuration that is left.
 - `late_binding`: completed trials until TPE's mean best rank is that of 60 trials, with twice as
   many trials as gangs so that one always waits, over those of an empty queue. `early_binding`: 16
@@ -204,6 +205,7 @@ def early_stopping(context: Context, table: Table, seeds: int) -> list[Result]:
     methods: list[tuple[str, Any, bool, float]] = [
         ("asha", {"kind": "asha", **rungs}, False, 0.8),
         ("promote", {"kind": "asha", "mode": "promote", **rungs}, False, 0.8),
+        ("promote_early", {"kind": "asha", "mode": "promote", **rungs, "min_steps": 1}, False, 0.8),
         ("hyperband", {"kind": "hyperband", "min_steps": 1, "max_steps": UNITS}, False, 0.9),
         ("tpe_asha", {"kind": "asha", **rungs}, True, 0.6),
     ]
