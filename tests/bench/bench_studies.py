@@ -42,7 +42,9 @@ from gangline_schemas.events.studies import (
     TrialMeasured,
     TrialPaused,
     TrialPromoted,
+    TrialProposed,
     TrialPruned,
+    TrialWithdrawn,
 )
 from gangline_schemas.study_file import StudySpec
 from gangline_schemas.study_space import Parameters
@@ -158,8 +160,15 @@ def run_study(
         )
         return int(table.rank[chosen[json.dumps(trial.parameters, sort_keys=True)]])
 
+    proposed: dict[int, str] = {}
+
     def look(world: StudyWorld, decisions: list[Decision]) -> None:
         events: list[Any] = [each.event for each in decisions]
+        for event in events:
+            if isinstance(event, TrialProposed):
+                proposed[event.number] = json.dumps(event.parameters, sort_keys=True)
+            elif isinstance(event, TrialWithdrawn):  # its configuration was not trained
+                used.discard(chosen.pop(proposed[event.number]))
         left = {each.number for each in events if isinstance(each, TrialPruned | TrialPaused)}
         spent = advance.spent_gpu_hours(world.state, "s", world.now) * 60
         for event in events:

@@ -180,10 +180,12 @@ def run(context: Context) -> list[Result]:
     centiles = statistics.quantiles(took, n=100, method="inclusive")
     note = f"n={len(took)}, {min(took):.0f}..{max(took):.0f} ms"
     held, cpu = ([each * 1e3 for each in cycles[name]] for name in ("clock_s", "cpu_s"))
-    late = sum(each > 50 for each in held)
+    late = [at for at, each in enumerate(held) if each > 50]
     return [
         context.result("study_reaction_p50_ms", centiles[49], "ms", note=note),
         context.result("study_reaction_p99_ms", centiles[98], "ms", note=note),
-        context.result("study_loop_held_ms", max(held), "ms", note=f"{late} of {len(held)} > 50"),
+        context.result(
+            "study_loop_held_ms", max(held), "ms", note=f"of {len(held)} cycles > 50: {late}"
+        ),
         context.result("study_loop_cpu_ms", max(cpu), "ms"),
     ]

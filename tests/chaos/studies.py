@@ -42,7 +42,7 @@ VICTIMS: Mapping[str, tuple[str, ...]] = {
 TRIALS_PER_KILL = 2
 LONGEST_S = 1.0
 """A kill comes at a random time up to so long after the trials before it ended."""
-PROGRESS_S = 240.0
+PROGRESS_S = 600.0
 ENDS = ("trial.completed", "trial.pruned", "trial.failed")
 STUDY: dict[str, Any] = {
     "name": "kills",
@@ -120,7 +120,9 @@ class _Progress:
         until = time.monotonic() + PROGRESS_S
         while (self.ended < ended or self.events < events) and not self.over:
             if time.monotonic() > until:
-                raise AssertionError(f"no progress in {PROGRESS_S:.0f} s: {self.ended} have ended")
+                last = [s.data for s in self._watch.seen if s.topic is Topic.STUDIES][-20:]
+                tail = "\n".join(f"{event!r}"[:200] for event in last)
+                raise AssertionError(f"no progress in {PROGRESS_S:.0f} s; the last events:\n{tail}")
             self.look()
 
 
