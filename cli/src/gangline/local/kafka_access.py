@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,9 +34,19 @@ class KafkaAccess:
         return {} if file is None else {KAFKA_FILE: str(file)}
 
     def set_up(self, prefix: str) -> None:
-        """Make users, rights and topics that are missing. Raises CliError."""
-        if self.broker is not None:
-            _secure(self.broker, prefix)
+        """Make users, rights and topics that are missing, all at once. Raises CliError."""
+        if self.broker is None:
+            self._make_topics(prefix)
+            return
+        with ThreadPoolExecutor(2) as pool:
+            making = [
+                pool.submit(make, self.broker, prefix) for make in (_make_users, _make_rights)
+            ]
+            self._make_topics(prefix)
+            for one in making:
+                one.result()
+
+    def _make_topics(self, prefix: str) -> None:
         bus = KafkaBus(self.bootstrap, client="gangline.up", settings=self.admin)
         try:
             create_topics(bus, TopicNames(prefix))
@@ -81,16 +92,22 @@ def own(bootstrap: str, settings: Path | None) -> KafkaAccess:
     return KafkaAccess(bootstrap, read_settings(maker), file_of)
 
 
-def _secure(broker: SecureKafka, prefix: str) -> None:
-    from gangline.kafka.acls import apply_acls, found_acls, plan_acls, wanted_acls
+def _make_users(broker: SecureKafka, _: str) -> None:
     from gangline.kafka.connecting import connect_admin
     from gangline.kafka.rights import read_rights
     from gangline.kafka.users import create_users, plan_users, rotate_users
 
-    rights, files = read_rights(), broker.users
+    files, admin = broker.users, connect_admin(broker.settings)
+    plan = plan_users(admin, read_rights(), files)
+    create_users(admin, plan.create, files)
+    rotate_users(admin, plan.unknown, files)
+
+
+def _make_rights(broker: SecureKafka, prefix: str) -> None:
+    from gangline.kafka.acls import apply_acls, found_acls, plan_acls, wanted_acls
+    from gangline.kafka.connecting import connect_admin
+    from gangline.kafka.rights import read_rights
+
     admin = connect_admin(broker.settings)
-    users = plan_users(admin, rights, files)
-    create_users(admin, users.create, files)
-    rotate_users(admin, users.unknown, files)
-    acls = plan_acls(wanted_acls(rights, prefix), found_acls(admin), prefix)
-    apply_acls(admin, acls, prune=True)
+    plan = plan_acls(wanted_acls(read_rights(), prefix), found_acls(admin), prefix)
+    apply_acls(admin, plan, prune=True)
