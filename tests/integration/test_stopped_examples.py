@@ -11,6 +11,7 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -98,10 +99,12 @@ def train_all(scene: NodeHarness) -> None:
     scene.wait(lambda: any("epoch 2" in line for line in scene.lines(0, job_id=TORCHRUN)))
 
 
-def stop_by(reason: StopReason) -> Callable[[NodeHarness, MetadataServer], None]:
+def stop_by(*reasons: StopReason) -> Callable[[NodeHarness, MetadataServer], None]:
+    """Each example for one of the reasons, in turn."""
+
     def stop(scene: NodeHarness, _: MetadataServer) -> None:
         deadline = datetime.now(UTC) + timedelta(seconds=GRACE_S)
-        for example in (*SAVING, NOT_SAVING):
+        for example, reason in zip((*SAVING, NOT_SAVING), cycle(reasons), strict=False):
             event = GangStopping(job_id=example.name, attempt=1, reason=reason, deadline=deadline)
             scene.publish(example.name, event)
 
@@ -119,19 +122,20 @@ def give_notice(_: NodeHarness, cloud: MetadataServer) -> None:
 
 
 STOPS = {
+    "preempted or cancelled": stop_by(StopReason.PREEMPTED, StopReason.CANCELLED),
     "preempted": stop_by(StopReason.PREEMPTED),
     "cancelled": stop_by(StopReason.CANCELLED),
     "drain": stop_by(StopReason.DRAIN),
     "the agent is stopped": stop_agent,
     "spot notice": give_notice,
 }
-NIGHTLY = pytest.mark.nightly
-"""A drain stops ranks as a preemption does."""
+NIGHTLY = {"preempted", "cancelled", "drain"}
+"""Ranks are stopped alike for these reasons."""
 
 
 @pytest.mark.parametrize(
     "kind",
-    [pytest.param(kind, marks=NIGHTLY if kind == "drain" else ()) for kind in STOPS],
+    [pytest.param(kind, marks=pytest.mark.nightly if kind in NIGHTLY else ()) for kind in STOPS],
 )
 def test_no_step_of_an_example_is_lost(kind: str, tmp_path: Path, kafka_bootstrap: str) -> None:
     with (
