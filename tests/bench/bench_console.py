@@ -3,7 +3,8 @@
 Run it alone: python tests/bench/bench_console.py [--runs N] [--newest N] [--answers N] [--loads N]
 [--viewers N] [--seconds N]. `console_cluster.py` says what the cluster has. All processes and the
 browser share the machine's cores.
-- server: from a request for a page to its whole answer, over HTTP, through gateway and console.
+- server: from a request for a page to its whole answer, over HTTP, through gateway and console;
+  and the CPU time of these two and the tracker, which other load on the machine changes less.
 - paint, load: first contentful paint, and the end of the load event or of the last answer to a
   script, whichever is later; each load has an empty cache.
 - bytes: what a load with an empty cache transfers, compressed, without ECharts and open streams.
@@ -86,15 +87,21 @@ _WATCH = """([job, state]) => {
 
 
 def answers(cluster: ConsoleCluster, path: str, count: int) -> dict[str, Any]:
-    """P95 in milliseconds of so many answers, and their status; the first one is not counted."""
-    taken, status = [], 200
+    """P95 and CPU in milliseconds of so many answers, and their status; the first is not counted.
+
+    CPU: of gateway, console and tracker together.
+    """
+    taken: list[float] = []
+    status, first_s = 200, 0.0
     headers = {"Authorization": f"Bearer {cluster.token}"}
     with httpx.Client(base_url=cluster.url, headers=headers, timeout=60, trust_env=False) as client:
-        for _ in range(count + 1):
+        for number in range(count + 1):
+            first_s = cluster.cpu_s() if number == 1 else first_s
             began_s = time.perf_counter()
             status = max(status, client.get(f"/console{path}").status_code)
             taken.append((time.perf_counter() - began_s) * 1e3)
-    return {"server_ms": p95(taken[1:]), "status": status}
+    cpu_ms = (cluster.cpu_s() - first_s) / count * 1e3
+    return {"server_ms": p95(taken[1:]), "cpu_ms": cpu_ms, "status": status}
 
 
 def loads(browser: Browser, state: Any, url: str, count: int) -> list[dict[str, float]]:
@@ -241,6 +248,7 @@ def run(context: Context) -> list[Result]:
     results = [
         context.result("console_pages_failed", len(failed), "", note=", ".join(failed)),
         worst("console_server_p95_ms", "ms", lambda page: page["server_ms"]),
+        worst("console_server_cpu_ms", "ms", lambda page: page["cpu_ms"]),
     ]
     if figures["map"]:
         results += [
@@ -276,6 +284,7 @@ def each_page(context: Context, found: dict[str, Any]) -> list[Result]:
     results = []
     for name, page in found.items():
         figure, note = f"console_{name}".replace("-", "_"), f"server P95 {page['server_ms']:.0f} ms"
+        note += f", its CPU {page['cpu_ms']:.0f} ms"
         if "load_ms" not in page:
             results.append(context.result(f"{figure}_server_ms", page["server_ms"], "ms"))
             continue

@@ -224,11 +224,18 @@ class ConsoleCluster:
     bootstrap: str
     pids: tuple[int, int]
     """The gateway's and the console's."""
+    tracker: int
+    """The process id of the tracker, whose engine answers the gateway's queries."""
 
     def cost(self) -> Cost:
         found = [psutil.Process(pid) for pid in self.pids]
         cpu_s = sum(sum(one.cpu_times()[:2]) for one in found)
         return Cost(cpu_s, sum(one.memory_full_info().pss for one in found) / 1e6)
+
+    def cpu_s(self) -> float:
+        """CPU seconds so far of gateway, console and tracker."""
+        found = (psutil.Process(pid).cpu_times() for pid in (*self.pids, self.tracker))
+        return sum(sum(times[:2]) for times in found)
 
     @contextmanager
     def progressing(self) -> Iterator[None]:
@@ -289,7 +296,9 @@ def console_cluster(folder: Path, runs: int, newest: int) -> Iterator[ConsoleClu
             stack.enter_context(service_process("gateway", folder, environment)),
             stack.enter_context(service_process("console", folder, environment)),
         )
-        yield ConsoleCluster(url, tracker.tokens["admin"], log, runs, kafka.bootstrap, pids)
+        yield ConsoleCluster(
+            url, tracker.tokens["admin"], log, runs, kafka.bootstrap, pids, tracker.pid
+        )
 
 
 def _progress(bootstrap: str, prefix: str, runs: int, first: int, started: Started) -> None:
