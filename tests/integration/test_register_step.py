@@ -143,6 +143,8 @@ def test_a_job_reports_about_its_teams_models_and_does_nothing_else(
     wanted = {"job_id": job}
     made = http_client.post("/v1/models/mine/versions", headers=own, json=wanted)
     assert (made.status_code, made.json()["user"]) == (201, "ada")
+    files = http_client.post("/v1/models/files/versions", headers=own, json={"version": 7})
+    assert (files.status_code, files.json()["version"]) == (201, 7)
     problem(http_client.post("/v1/models/mine/versions", headers=later, json=wanted), 503,
             "job-token")  # fmt: skip
     other = http_client.post("/v1/models/mine/versions?team=vision", headers=own, json=wanted)
