@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 
 def test_the_demo_shows_a_jobs_whole_life_through_a_failure(tmp_path: Path) -> None:
     done = subprocess.run(
@@ -33,6 +35,7 @@ def test_the_demo_shows_a_jobs_whole_life_through_a_failure(tmp_path: Path) -> N
     assert held.stdout == "", "the demo left processes behind"
 
 
+@pytest.mark.nightly  # its story is played on the shared platform: test_demo_loop.py
 def test_the_loop_leads_from_a_snapshot_to_the_model_that_serves(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", "from gangline.main import main; main()", "demo", "--loop",
