@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-import structlog
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPlace
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
@@ -32,8 +31,6 @@ from gangline_bus.kafka_readers import KafkaMember, KafkaReader
 from gangline_bus.kafka_writers import KafkaTransactionalWriter, KafkaWriter
 from gangline_bus.ports import BusDenied, BusError, BusUnavailable, TopicPartition, TopicSettings
 from gangline_bus.topics import STREAM_COMPRESSION
-
-log = structlog.get_logger(__name__)
 
 
 def _slices(timeout_s: float) -> list[float]:
@@ -83,7 +80,6 @@ class KafkaBus:
 
     def on_error(self, error: KafkaError) -> None:
         """An error that no call returned: the client recovers by itself, unless it is refused."""
-        log.debug("kafka client", client=self._client, error=error.str())
         self.denials.on_error(error)
 
     def create_topics(self, topics: Iterable[TopicSettings]) -> None:

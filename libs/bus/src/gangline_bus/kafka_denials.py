@@ -137,7 +137,7 @@ class Denials:
             return False
         if not password or password == self._password:
             return False
-        self._password, self._since = password, None
+        self._password, self._since, self._let_in = password, None, True
         log.info("kafka.new_password", principal=self.principal)
         # In a thread of its own: a client that is called in its own callback aborts the process.
         give = partial(self._give, list(self._clients), password)
