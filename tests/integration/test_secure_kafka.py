@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -56,7 +62,14 @@ class Cluster:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with SecureKafka(tmp_path_factory.mktemp("secure")) as broker:
+    with started(tmp_path_factory.mktemp("secure")) as cluster:
+        yield cluster
+
+
+@contextmanager
+def started(folder: Path) -> Iterator[Cluster]:
+    """A broker with all users, rights and topics."""
+    with SecureKafka(folder) as broker:
         admin, rights, files = connect_admin(broker.settings), read_rights(), broker.users
         users = [*rights, STRANGER]
         create_users(admin, plan_users(admin, users, files).create, files)
@@ -237,3 +250,69 @@ def test_open_clients_take_a_new_password_and_a_new_certificate(cluster: Cluster
     writer.send(OutRecord("gangline.steps", b"k", b"v"), failed.append)
     assert writer.flush(PATIENCE_S) == 0
     assert (failed, told) == ([None], [])
+
+
+@pytest.mark.nightly
+def test_no_record_is_lost_while_passwords_and_certificates_change(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """A writer and a reader that stay open; after each change the broker is killed.
+
+    So each client has to show its new password.
+    """
+    with started(tmp_path_factory.mktemp("rotation")) as cluster:
+        broker, ending = cluster.broker, threading.Event()
+        told: list[BusDenied] = []
+
+        def bus(user: str) -> KafkaBus:
+            return cluster.bus(
+                user,
+                password=lambda: str(cluster.settings(user)["sasl.password"]),
+                on_denied=told.append,
+            )
+
+        writer, reader = bus("agent").writer(prompt=True), bus("tracker").reader("probe")
+        places = [
+            Place("gangline.steps", p) for p in range(bus("tracker").partitions("gangline.steps"))
+        ]
+        reader.assign(dict.fromkeys(places, 0))
+        failed: list[Any] = []
+        sent = 0
+
+        def write() -> None:
+            nonlocal sent
+            while not ending.is_set():
+                value = str(sent).encode()
+                writer.send(
+                    OutRecord("gangline.steps", value, value),
+                    lambda error: failed.append(error) if error is not None else None,
+                )
+                sent += 1
+                ending.wait(0.002)
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        found: Counter[int] = Counter()
+
+        def read_on(until: Callable[[], bool]) -> None:
+            deadline = time.monotonic() + PATIENCE_S
+            while not until():
+                assert time.monotonic() < deadline, (len(found), sent, told)
+                found.update(int(record.value) for record in reader.poll(5000, 0.2))
+
+        for _ in range(3):
+            admin = connect_admin(broker.settings)
+            rotate_users(admin, list(read_rights()), broker.users)
+            renew_broker(broker.data_dir)
+            assert broker.pid is not None
+            os.kill(broker.pid, signal.SIGKILL)
+            broker.stop()
+            broker.start()
+            before = sent
+            read_on(lambda before=before: found[before] > 0)  # type: ignore[misc]
+        ending.set()
+        thread.join()
+        assert writer.flush(PATIENCE_S) == 0
+        read_on(lambda: len(found) == sent)
+        assert (failed, told, cluster.denied()) == ([], [], [])
+        assert set(found.values()) == {1}

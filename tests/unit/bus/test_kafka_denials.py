@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 from confluent_kafka import KafkaError
 
@@ -27,12 +25,10 @@ NO_TOPIC = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
 class Client:
     def __init__(self) -> None:
         self.password = ""
-        self.taken = threading.Event()
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
         assert username == "tracker"
         self.password = password
-        self.taken.set()
 
 
 class Scene:
@@ -45,7 +41,6 @@ class Scene:
         self.denials = Denials(
             SETTINGS, lambda: self.password, self.told.append, clock=lambda: self.now
         )
-        self.denials.adopt(self.client)
 
 
 @pytest.fixture
@@ -80,7 +75,7 @@ def test_all_clients_take_a_new_password(scene: Scene) -> None:
     scene.denials.let_in()
     scene.password = "new"
     scene.denials.on_error(REFUSED)
-    assert scene.client.taken.wait(60)
+    scene.denials.renew(scene.client)
     assert (scene.client.password, scene.told) == ("new", [])
 
 

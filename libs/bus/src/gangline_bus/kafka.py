@@ -221,15 +221,16 @@ class KafkaBus:
     def _admin_client(self) -> AdminClient:
         if self._admin is None:
             self._admin = AdminClient(self.base)
-            self.denials.adopt(self._admin)
+        self.denials.renew(self._admin)
         return self._admin
 
     def _probe(self, group: str, isolation: str = "read_committed") -> WeakConsumer:
         if (group, isolation) not in self._probes:
             settings = {**self.base, **CONSUMER, "group.id": group, "isolation.level": isolation}
-            self._probes[group, isolation] = probe = WeakConsumer(settings)
-            self.denials.adopt(probe)
-        return self._probes[group, isolation]
+            self._probes[group, isolation] = WeakConsumer(settings)
+        probe = self._probes[group, isolation]
+        self.denials.renew(probe)
+        return probe
 
     def _watermarks(self, place: TopicPartition, *, committed: bool = True) -> tuple[int, int]:
         group = f"{self._client}.offsets"
@@ -271,6 +272,7 @@ class KafkaBus:
         """Raise BusDenied if the client was refused; its errors are served here."""
         client.poll(0)
         self.denials.check()
+        self.denials.renew(client)
 
     def _committed(self, group: str, places: list[KafkaPlace]) -> list[KafkaPlace]:
         """Offsets of a group; without the right to read them, librdkafka asks until the end."""

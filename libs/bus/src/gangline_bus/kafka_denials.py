@@ -15,7 +15,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, Protocol
 
 import structlog
@@ -72,16 +71,21 @@ class Denials:
         self._again = password
         self._on_denied = on_denied
         self._clock = clock
-        self._clients: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._changes = 0
+        self._taken: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
         self._let_in = False
         self._since: float | None = None
         self._denied: BusDenied | None = None
 
-    def adopt(self, client: Client) -> None:
-        """A client that takes part in changes of the password."""
-        with self._lock:
-            self._clients.add(client)
+    def renew(self, client: Client) -> None:
+        """Give the client the present password, if it has another: its thread calls this often.
+
+        Never in a callback of a client: that aborts the process.
+        """
+        if self._changes and self._taken.get(client) != self._changes:
+            self._taken[client] = self._changes
+            client.set_sasl_credentials(self.principal, self._password)
 
     def let_in(self) -> None:
         """Kafka has answered."""
@@ -139,11 +143,5 @@ class Denials:
             return False
         self._password, self._since, self._let_in = password, None, True
         log.info("kafka.new_password", principal=self.principal)
-        # In a thread of its own: a client that is called in its own callback aborts the process.
-        give = partial(self._give, list(self._clients), password)
-        threading.Thread(target=give, name="bus-password", daemon=True).start()
+        self._changes += 1
         return True
-
-    def _give(self, clients: list[Client], password: str) -> None:
-        for client in clients:
-            client.set_sasl_credentials(self.principal, password)

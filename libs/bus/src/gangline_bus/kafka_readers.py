@@ -26,7 +26,6 @@ class KafkaReader:
         self._denials = denials
         self._group = str(settings["group.id"])
         self._consumer = WeakConsumer(dict(settings))
-        denials.adopt(self._consumer)
         self._positions: dict[TopicPartition, int] = {}
         self._bad = BadBatches(self._seek, self._end)
         self._moved: set[TopicPartition] = set()
@@ -41,6 +40,7 @@ class KafkaReader:
 
     def poll(self, max_records: int, timeout_s: float) -> list[Record]:
         """Wait for the first record, then take what has already arrived."""
+        self._denials.renew(self._consumer)
         found: list[Record] = []
         deadline = time.monotonic() + timeout_s
         while not found:
@@ -123,13 +123,13 @@ class KafkaMember:
         self._denials = denials
         self._group = str(settings["group.id"])
         self._consumer = WeakConsumer(dict(settings))
-        denials.adopt(self._consumer)
         self._consumer.subscribe(
             [topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke
         )
 
     def owned(self, timeout_s: float) -> frozenset[int]:
         """Serve the membership; raises Fenced when a newer process has the same instance id."""
+        self._denials.renew(self._consumer)
         message = self._consumer.poll(timeout_s)
         error = message.error() if message is not None else None
         if error is not None and error.code() in DENIED_CODES:

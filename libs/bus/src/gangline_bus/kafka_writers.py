@@ -46,7 +46,6 @@ class KafkaWriter:
     def __init__(self, settings: Mapping[str, Any], denials: Denials) -> None:
         self._denials = denials
         self._producer = WeakProducer(dict(settings))
-        denials.adopt(self._producer)
         self._closing = threading.Event()
         self._poller = threading.Thread(target=self._poll, name="bus-deliveries", daemon=True)
         self._poller.start()
@@ -91,6 +90,7 @@ class KafkaWriter:
     def _poll(self) -> None:
         while not self._closing.is_set():
             self._producer.poll(0.1)
+            self._denials.renew(self._producer)
 
 
 class KafkaTransactionalWriter:
@@ -116,7 +116,6 @@ class KafkaTransactionalWriter:
                 "error_cb": self._on_error,
             }
         )
-        bus.denials.adopt(self._producer)
         try:
             self._producer.init_transactions(TAKEOVER_TIMEOUT_S)
         except KafkaException as error:
@@ -207,6 +206,9 @@ def _serve_errors(writer: weakref.ref[KafkaTransactionalWriter]) -> None:
         del held
         try:
             producer.poll(0)
+            if (held := writer()) is not None:
+                held._bus.denials.renew(producer)
+            del held
         except KafkaException as error:
             if (failed := writer()) is not None:
                 failed._failure = failed._failure or translate(error)
