@@ -79,10 +79,9 @@ _MAP = """async () => {
 
 _WATCH = """([job, state]) => {
   const cell = document.querySelector(`tr[data-job="${job}"] [data-cell=state]`);
-  window.seen = null;
-  new MutationObserver(() => {
-    if (cell.textContent.includes(state)) window.seen ??= Date.now();
-  }).observe(cell, { subtree: true, childList: true, characterData: true });
+  window.seen = new Promise((done) => new MutationObserver(() => {
+    if (cell.textContent.includes(state)) done(Date.now());
+  }).observe(cell, { subtree: true, childList: true, characterData: true }));
 }"""
 
 
@@ -139,8 +138,7 @@ def changes(cluster: ConsoleCluster, signed_in: ConsolePage, count: int) -> list
             event = JobStateChanged(job_id=job, attempt=1, previous=previous, state=state)
             cluster.log.say(event, job, at)
             cluster.log.flush()
-            page.wait_for_function("window.seen !== null", polling=100)
-            found.append(page.evaluate("window.seen") - at.timestamp() * 1e3)
+            found.append(page.evaluate("() => window.seen") - at.timestamp() * 1e3)
     return found
 
 
