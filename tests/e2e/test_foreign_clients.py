@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import uuid
+from pathlib import Path
 
 import clickhouse_connect
 import pytest
@@ -17,6 +18,8 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 
 from gangline.local.artifacts import default_cache, fetch_all, kafka_artifacts
 from gangline.local.java import java_path
+from gangline.local.kafka_folders import users_folder
+from gangline_service.kafka_file import read_kafka_file
 from support.fixtures.platform import RunningPlatform
 from support.harnesses.log_watch import job_spec
 from support.harnesses.up_process import wait_until
@@ -46,13 +49,35 @@ def kafka_tool(name: str, *arguments: str, stdin: str = "") -> str:
     return done.stdout
 
 
-def submit_by_console(bootstrap: str, job_id: str, value: str) -> None:
+@pytest.fixture
+def submitter(platform: RunningPlatform, tmp_path: Path) -> str:
+    """The file of Java's settings of a program that may submit."""
+    own = read_kafka_file(users_folder(platform.data_dir / "kafka") / "submitter.toml")
+    login = (
+        "org.apache.kafka.common.security.scram.ScramLoginModule required "
+        f'username="{own["sasl.username"]}" password="{own["sasl.password"]}";'
+    )
+    lines = [
+        f"security.protocol={own['security.protocol']}",
+        f"sasl.mechanism={own['sasl.mechanism']}",
+        f"sasl.jaas.config={login}",
+        "ssl.truststore.type=PEM",
+        f"ssl.truststore.location={own['ssl.ca.location']}",
+    ]
+    file = tmp_path / "submitter.properties"
+    file.write_text("\n".join(lines), encoding="utf-8")
+    return str(file)
+
+
+def submit_by_console(bootstrap: str, submitter: str, job_id: str, value: str) -> None:
     headers = f"ce_specversion:1.0,ce_id:{uuid.uuid4()},ce_source:/ci,ce_type:job.submitted"
     line = f"{headers},ce_subject:{job_id},content-type:application/json\t{job_id}\t{value}\n"
     kafka_tool(
         "ConsoleProducer",
         "--bootstrap-server",
         bootstrap,
+        "--producer.config",
+        submitter,
         "--topic",
         "gangline.requests",
         "--property",
@@ -64,12 +89,12 @@ def submit_by_console(bootstrap: str, job_id: str, value: str) -> None:
 
 
 def test_a_job_from_the_console_producer_runs_and_its_checkpoints_can_be_read(
-    platform: RunningPlatform,
+    platform: RunningPlatform, submitter: str
 ) -> None:
     bootstrap = platform.client.bootstrap_servers
     job_id = f"foreign-{uuid.uuid4().hex[:8]}"
     value = {"job_id": job_id, "user": "ci", "spec": job_spec("foreign").data()}
-    submit_by_console(bootstrap, job_id, json.dumps(value))
+    submit_by_console(bootstrap, submitter, job_id, json.dumps(value))
     with platform.watching() as watch:
         changed = watch.wait_state(job_id, "succeeded", "failed")
         assert changed.data.state == "succeeded", changed.data
@@ -80,6 +105,10 @@ def test_a_job_from_the_console_producer_runs_and_its_checkpoints_can_be_read(
         "consumer.ConsoleConsumer",
         "--bootstrap-server",
         bootstrap,
+        "--consumer.config",
+        submitter,
+        "--group",
+        "gangline.submitter.console",
         "--topic",
         "gangline.checkpoints",
         "--from-beginning",
@@ -102,12 +131,12 @@ def test_a_job_from_the_console_producer_runs_and_its_checkpoints_can_be_read(
 
 
 def test_a_bad_job_from_the_console_producer_is_rejected_with_its_fields(
-    platform: RunningPlatform,
+    platform: RunningPlatform, submitter: str
 ) -> None:
     bootstrap = platform.client.bootstrap_servers
     job_id = f"foreign-bad-{uuid.uuid4().hex[:8]}"
     spec = job_spec("foreign").data() | {"resources": {"gpus": -1}}
-    submit_by_console(bootstrap, job_id, json.dumps({"job_id": job_id, "spec": spec}))
+    submit_by_console(bootstrap, submitter, job_id, json.dumps({"job_id": job_id, "spec": spec}))
     with platform.watching() as watch:
         rejected = watch.wait_for(lambda s: s.type == "job.rejected" and s.data.job_id == job_id)
     assert rejected.envelope.subject == job_id

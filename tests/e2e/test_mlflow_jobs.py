@@ -201,7 +201,7 @@ def test_the_token_is_in_no_topic_file_or_answer(
     job_id = submit(watch, "hold", str(tmp_path))
     succeeded(watch, job_id)
     token = (tmp_path / "1.token").read_text()
-    assert leak_search.in_topics(platform.client.bootstrap_servers, token) == set()
+    assert leak_search.in_topics(platform.kafka, token) == set()
     assert leak_search.in_files(platform.data_dir, token) == []
     assert leak_search.in_clickhouse(platform.client, token) == []
     assert leak_search.at_endpoints(platform.data_dir, token) == []

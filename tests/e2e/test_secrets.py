@@ -129,10 +129,10 @@ def test_a_named_secret_reaches_its_job_and_nothing_else(
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600
     # The search itself finds what is there: the secret's file, and the job by its id.
     assert leak_search.in_files(platform.data_dir, value) == [secret]
-    assert leak_search.in_topics(platform.client.bootstrap_servers, jobs[0]) >= {Topic.LOGS.value}
+    assert leak_search.in_topics(platform.kafka, jobs[0]) >= {Topic.LOGS.value}
     assert leak_search.in_answers(platform.client, ["/v1/training-jobs"], jobs[0])
     # And the secret is nowhere else.
-    assert leak_search.in_topics(platform.client.bootstrap_servers, value) == set()
+    assert leak_search.in_topics(platform.kafka, value) == set()
     assert leak_search.in_clickhouse(platform.client, value) == []
     assert leak_search.at_endpoints(platform.data_dir, value) == []
     for job in jobs:
@@ -180,7 +180,7 @@ def test_a_secret_in_a_spec_is_refused_by_rest_and_kept_nowhere(
         assert marker not in answer.text + str(answer.headers)
     watch.settle()
     assert leak_search.in_files(platform.data_dir, marker) == []
-    assert leak_search.in_topics(platform.client.bootstrap_servers, marker) == set()
+    assert leak_search.in_topics(platform.kafka, marker) == set()
     assert leak_search.in_clickhouse(platform.client, marker) == []
     assert leak_search.at_endpoints(platform.data_dir, marker) == []
 
@@ -212,7 +212,7 @@ def test_a_secret_that_a_program_publishes_stays_in_its_own_message(
         )
         assert what.split()[0] in rejected.data.reason
     wait_rows(platform, job_id, {"events"})  # the last one: its log is read in order
-    holders = leak_search.in_topics(platform.client.bootstrap_servers, marker)
+    holders = leak_search.in_topics(platform.kafka, marker)
     assert holders == {Topic.REQUESTS.value}
     segments = platform.data_dir / "kafka"
     outside = leak_search.in_files(platform.data_dir, marker)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import httpx
@@ -45,7 +45,7 @@ def _holds(path: Path, needle: bytes) -> bool:
     return False
 
 
-def in_topics(bootstrap: str, text: str) -> set[str]:
+def in_topics(kafka: Mapping[str, str], text: str) -> set[str]:
     """Topics, dead letters included, with a committed record that holds the text."""
     names = TopicNames()
     topics = [names.name(topic) for topic in Topic]
@@ -54,7 +54,7 @@ def in_topics(bootstrap: str, text: str) -> set[str]:
         for t, e in catalog().items()
         if e.kind == "stream" and not e.compacted
     ]
-    bus = KafkaBus(bootstrap, client="leak-search")
+    bus = KafkaBus(kafka["bootstrap.servers"], client="leak-search", settings=kafka)
     places = [TopicPartition(name, p) for name in topics for p in range(bus.partitions(name))]
     ends = bus.end_offsets(places)
     reader = bus.reader("leak-search")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -57,10 +57,16 @@ class LogWatch:
     """Everything that was written since the beginning, growing as it is polled."""
 
     def __init__(
-        self, bootstrap: str, topics: tuple[Topic, ...] | None = None, *, prefix: str = ""
+        self,
+        bootstrap: str,
+        topics: tuple[Topic, ...] | None = None,
+        *,
+        prefix: str = "",
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         self.names = TopicNames(prefix)
-        self.bus = KafkaBus(bootstrap, client=f"watch-{uuid.uuid4().hex[:6]}")
+        client = f"watch-{uuid.uuid4().hex[:6]}"
+        self.bus = KafkaBus(bootstrap, client=client, settings=settings)
         self.seen: list[Seen] = []
         self.refused: list[Record] = []
         chosen = topics or tuple(topic for topic in Topic if topic is not Topic.HEARTBEATS)
