@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gangline_console.pages.job.tabs import MOST_COMPARED_LINES
 from gangline_schemas.api.checkpoints import Checkpoint, CheckpointList
 from gangline_schemas.api.incidents import IncidentPage, Totals
 from gangline_schemas.api.jobs import RankList, RankRow
@@ -96,13 +97,16 @@ def test_each_tab_shows_its_part_and_escapes_what_users_wrote(tab: str) -> None:
 
 def test_the_uncommitted_changes_of_two_runs_are_compared_as_text() -> None:
     theirs = [event("job.submitted", spec={"code_diff": "-old\n+a = 2"})]
+    long = [event("job.submitted", spec={"code_diff": "+a\n" * (MOST_COMPARED_LINES + 1)})]
     browser, _ = console(
         {
             **answers(),
             "GET /v1/runs/compare": Comparison(runs=[], differences=[], metrics={}, curves=[]),
             "GET /v1/training-jobs/other-1/events": EventPage(events=theirs, cursor=None),
+            "GET /v1/training-jobs/long-1/events": EventPage(events=long, cursor=None),
         }
     )
+    assert "They are too long" in browser.get(f"{PAGE}?tab=config&with=long-1").text
     text = browser.get(f"{PAGE}?tab=config&with=other-1").text
     assert '<span class="add">++a = 2' in text
     assert '<span class="del">-+&lt;' in text
