@@ -247,8 +247,9 @@ def test_sessions_in_a_file_survive_a_restart_and_give_no_token_away(tmp_path: P
     before = Sessions(lambda: now_s, file)
     cookie, ended = before.begin(TOKEN), before.begin(TOKEN)
     before.end(ended)
-    text = file.read_text()
-    assert file.stat().st_mode & 0o777 == 0o600
+    text, written = file.read_text(), file.stat().st_ino
+    before.end("guess")
+    assert (file.stat().st_mode & 0o777, file.stat().st_ino) == (0o600, written)
     assert not [secret for secret in (TOKEN, TOKEN.encode().hex(), cookie) if secret in text]
     after = Sessions(lambda: now_s, file)
     assert (after.token(cookie), after.token(ended), after.token("guess")) == (TOKEN, None, None)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import secrets
 import time
 from collections.abc import Callable
@@ -18,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
+
+from gangline_service.private_file import write_private
 
 log = structlog.get_logger(__name__)
 
@@ -144,20 +145,16 @@ class Sessions:
         return self._sessions.token(cookie)
 
     def end(self, cookie: str) -> None:
-        """End a session."""
-        self._sessions.token(cookie, remove=True)
-        self._write()
+        """End a session; a cookie that stands for none changes nothing."""
+        if self._sessions.token(cookie, remove=True) is not None:
+            self._write()
 
     def _write(self) -> None:
         """Replace the file; without it sessions end with the gateway, and all else works."""
         if self._file is None:
             return
-        part = self._file.with_suffix(".part")
         try:
-            part.unlink(missing_ok=True)
-            with os.fdopen(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as out:
-                out.write(self._sessions.written())
-            part.replace(self._file)
+            write_private(self._file, self._sessions.written().encode())
         except OSError as error:
             log.warning("sessions not written", file=str(self._file), reason=str(error))
 
