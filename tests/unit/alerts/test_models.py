@@ -140,7 +140,7 @@ def test_data_may_be_so_many_days_older_than_the_gate_allows(over: float, raised
     [
         ({"max_age_days": 30}, "champion", []),
         ({"max_age_days": 90}, "champion", ["recovered"]),
-        ({"drift": {}}, "champion", []),
+        ({"drift": {}}, "champion", ["recovered"]),
         (None, "champion", ["ended"]),
         ({"max_age_days": 30}, "other", ["ended"]),
     ],
@@ -152,6 +152,14 @@ def test_a_new_gate_allows_other_ages(
     age(run, 35, 30)
     gate(run, training_data, alias)
     assert reasons(run, AGE) == ended
+
+
+def test_a_limit_that_a_gate_has_again_counts_again() -> None:
+    run = watched()
+    age(run, 35, 30)
+    gate(run, {"drift": {}})
+    gate(run, {"max_age_days": 30})
+    assert len(run.raised(AGE)) == 2
 
 
 def test_a_gate_without_limits_of_drift_ends_its_alert() -> None:

@@ -19,6 +19,9 @@ from gangline_schemas.events.registry import (
     GateSet,
 )
 
+NO_LIMIT_DAYS = 36_500.0
+"""The largest limit: of a gate without one. Data stay noted, as the registry notes them once."""
+
 
 def take(plan: AlertPlan, event: Event) -> None:
     """Note what an event of the registry changes."""
@@ -76,8 +79,9 @@ def _by_gate(plan: AlertPlan, event: GateSet) -> None:
             for one in held.news.values():
                 if one.found:
                     plan.add(held.model, ModelDataNoted(**names, **_like(one)))
-        if held.aged is not None and rules.max_age_days not in {None, held.aged.limit_days}:
-            fields = {**_fields(held.aged), "limit_days": rules.max_age_days}
+        limit_days = rules.max_age_days or NO_LIMIT_DAYS
+        if held.aged is not None and limit_days != held.aged.limit_days:
+            fields = {**_fields(held.aged), "limit_days": limit_days}
             plan.add(held.model, ModelAgeNoted(**names, **fields))
 
 
