@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from pydantic import ValidationError
+
 from gangline_gateway import registry_state
 from gangline_gateway.app_context import AppContext, visible_teams
 from gangline_gateway.history_access import Queries
@@ -79,7 +81,11 @@ def _image(app: AppContext, one: Registered, spec: dict[str, Any]) -> str | None
     """By its digest, if a node has read it."""
     if one.checkpoint is None or not spec:
         return None
-    return image_of_run(app, JobSpec.model_validate(spec), one.team, one.checkpoint.job_id)
+    try:
+        job = JobSpec.model_validate(spec)
+    except ValidationError:  # this version cannot read it
+        return spec.get("image")
+    return image_of_run(app, job, one.team, one.checkpoint.job_id)
 
 
 def _snapshot(state: RegistryState, one: Registered, announced: dict[str, Any]) -> SnapshotLineage:
