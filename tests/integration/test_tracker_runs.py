@@ -149,9 +149,14 @@ def test_curves_of_a_long_run_are_those_of_its_rows(
                 metrics={"v": tuple(float(attempt * step + rank) for step in steps)},
             )  # fmt: skip
             tracker.send(event, "long")
+    rare = WorkerStep(
+        run_id="long", team="nlp", attempt=1, rank=0, step=(0, 4_500),
+        time_ms=(BASE_MS, BASE_MS + 4_500), metrics={"accuracy": (0.1, 0.2)},
+    )  # fmt: skip
+    tracker.send(rare, "long")
     client = tracker.client()
     wait_until(
-        "rows", lambda: number(client, "SELECT count() FROM steps WHERE run_id = 'long'") == 11_000
+        "rows", lambda: number(client, "SELECT count() FROM steps WHERE run_id = 'long'") == 11_002
     )
     (curve,) = curves.curves(CurveQuery(runs, ["v"], points=25))
     assert [(p.first_step, p.step, p.value, p.low, p.high) for p in curve.points] == [

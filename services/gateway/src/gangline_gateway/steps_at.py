@@ -1,7 +1,7 @@
 """The newest steps of jobs at a past time, from the history of their metrics.
 
 1. A roll-up has the last time of each 1,000 steps. It says which thousand was being worked on.
-2. Of that one, the rows of one metric of each job are read.
+2. Of that one, the rows of one metric of each job are read: the one that has most of the steps.
 """
 
 # ruff: noqa: S608 - SQL is built from constants; values are query parameters.
@@ -21,8 +21,8 @@ _AT = "{at:DateTime64(3)}"
 # The keys and aggregates of the roll-up by_1000_steps.
 _THOUSANDS = (
     "SELECT run_id, name, intDiv(step, 1000) AS part, attempt, rank, team, "
-    "max(step) AS last_step, argMax(time, step) AS last_time FROM gangline.steps {where} "
-    "GROUP BY run_id, name, part, attempt, rank, team"
+    "min(step) AS first_step, max(step) AS last_step, argMax(time, step) AS last_time "
+    "FROM gangline.steps {where} GROUP BY run_id, name, part, attempt, rank, team"
 )
 _OWN_ATTEMPT = "attempt = {attempts:Array(UInt32)}[indexOf({jobs:Array(String)}, toString(run_id))]"
 
@@ -51,7 +51,8 @@ def steps_at(ask: Rows, jobs: Mapping[str, Attempt], at: datetime) -> dict[str, 
         f"SELECT run_id, name, maxIf(last_step, last_time <= {_AT}) AS step, "
         f"minIf(part, last_time > {_AT}) AS part, countIf(last_time <= {_AT}) AS whole, "
         f"countIf(last_time > {_AT}) AS begun FROM ({_THOUSANDS.format(where=where.sql)}) "
-        f"WHERE {_OWN_ATTEMPT} GROUP BY run_id, name ORDER BY run_id, name LIMIT 1 BY run_id",
+        f"WHERE {_OWN_ATTEMPT} GROUP BY run_id, name "
+        "ORDER BY run_id, sum(last_step - first_step) / uniq(rank) DESC, name LIMIT 1 BY run_id",
         where.parameters | own,
     )
     found = {row["run_id"]: row["step"] for row in thousands if row["whole"]}
