@@ -14,7 +14,7 @@ _MLFLOW = "/mlflow"
 _TIMEOUT_S = 60.0
 _PAUSE_S = 5.0
 _TRIES = 5
-_SERVER_ERROR = 500
+_TOO_MANY, _SERVER_ERROR = 429, 500
 
 
 class Refused(StepError):
@@ -59,7 +59,7 @@ class Gateway:
                 found: dict[str, Any] = answer.json()
                 return found
             problem = f"{answer.status_code}: {_detail(answer)}"
-            if answer.status_code < _SERVER_ERROR:
+            if answer.status_code < _SERVER_ERROR and answer.status_code != _TOO_MANY:
                 raise Refused(_detail(answer))
         raise StepError(f"the gateway does not take the report: {problem}")
 
