@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from gangline_worker.checkpoint.saver import AsyncSaver, SaverIdentity
 from gangline_worker.data.errors import DataError
 from gangline_worker.data.step_inputs import placed
 from gangline_worker.steps import compare, evaluate, export, onnx_model, prepare, register
+from gangline_worker.steps.folders import StepError
 from gangline_worker.steps.weights import load_model
 from gangline_worker.training.config import TrainConfig
 from gangline_worker.training.model import Transformer
@@ -118,6 +121,20 @@ def test_onnx_gives_a_graph_that_agrees_and_serves_batches(
     assert serving["loads"], serving
     assert serving["difference"] < 1e-4
     assert [one["batch"] for one in serving["latencies"]] == [1, 8]
+
+
+def test_what_onnxruntime_cannot_load_or_run_is_an_error_of_the_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Fail(Exception):
+        """As onnxruntime's errors: not of RuntimeError."""
+
+    def session(place: str, **_: object) -> None:
+        raise Fail(f"no graph in {place}")
+
+    monkeypatch.setitem(sys.modules, "onnxruntime", SimpleNamespace(InferenceSession=session))
+    with pytest.raises(StepError, match="onnxruntime: no graph in"):
+        onnx_model.OnnxModel(tmp_path / "model.onnx")
 
 
 def test_without_onnx_the_way_out_is_named(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -32,17 +34,31 @@ def write_onnx(program: torch.export.ExportedProgram, place: Path) -> None:
 
 
 class OnnxModel:
-    """A model that onnxruntime runs on the CPU: token ids (batch, seq_len) to logits."""
+    """A model that onnxruntime runs on the CPU: token ids (batch, seq_len) to logits.
+
+    Raises StepError if onnxruntime cannot load or run it.
+    """
 
     def __init__(self, place: Path) -> None:
         import onnxruntime
 
-        self._session: Any = onnxruntime.InferenceSession(
-            str(place), providers=["CPUExecutionProvider"]
-        )
+        with _as_step_errors():
+            self._session: Any = onnxruntime.InferenceSession(
+                str(place), providers=["CPUExecutionProvider"]
+            )
         self._input = self._session.get_inputs()[0].name
 
     def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
         """The logits (batch, seq_len, vocabulary) of token ids."""
-        (logits, *_) = self._session.run(None, {self._input: inputs.cpu().numpy()})
+        with _as_step_errors():
+            (logits, *_) = self._session.run(None, {self._input: inputs.cpu().numpy()})
         return torch.from_numpy(logits)
+
+
+@contextmanager
+def _as_step_errors() -> Iterator[None]:
+    """The errors of onnxruntime have no base of their own."""
+    try:
+        yield
+    except Exception as error:
+        raise StepError(f"onnxruntime: {error}") from error
