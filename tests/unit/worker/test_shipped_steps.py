@@ -123,6 +123,21 @@ def test_onnx_gives_a_graph_that_agrees_and_serves_batches(
     assert [one["batch"] for one in serving["latencies"]] == [1, 8]
 
 
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError, torch.AcceleratorError])
+def test_a_device_that_fails_is_no_verdict_about_the_model(
+    step: Path, monkeypatch: pytest.MonkeyPatch, error: type[RuntimeError]
+) -> None:
+    def load(*_: object) -> None:
+        raise error("of the device")
+
+    monkeypatch.setenv("GANGLINE_RESUME_FROM", str(saved(step / "saved", 1)))
+    outputs(step, "model", "serving")
+    monkeypatch.setattr(export, "load_model", load)
+    with pytest.raises(error):
+        export.main([])
+    assert not (step / "out" / "serving" / "serving.json").exists()
+
+
 def test_what_onnxruntime_cannot_load_or_run_is_an_error_of_the_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

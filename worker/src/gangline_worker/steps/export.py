@@ -7,7 +7,8 @@
   and the largest difference of the outputs to the checkpoint's; and `checkpoint.json`: its job and
   step.
 
-A model that does not load is reported as such: a gate refuses it. Figures differ from run to run,
+A model that does not load is reported as such: a gate refuses it. If the device fails or has no
+memory left, the step fails, and another try may succeed. Figures differ from run to run,
 so they are an output of their own.
 """
 
@@ -75,6 +76,8 @@ def _export(form: str) -> dict[str, Any]:
     save_settings(folder, config)
     try:
         found = _measured(form, folder, checkpoint, config, device)
+    except (torch.OutOfMemoryError, torch.AcceleratorError):
+        raise  # of the machine, not of the model: the cache would keep the report
     except (StepError, SafetensorError, RuntimeError, ValueError) as error:
         found = {"format": form, "loads": False, "error": f"{type(error).__name__}: {error}"[:1000]}
     place = output("serving")
