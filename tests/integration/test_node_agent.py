@@ -8,6 +8,7 @@ import signal
 import tarfile
 from datetime import UTC, datetime
 from hashlib import sha256
+from pathlib import Path
 from textwrap import dedent
 
 import pytest
@@ -164,6 +165,16 @@ def test_what_a_program_caches_is_there_in_its_next_attempt_and_goes_with_the_jo
 
 def test_a_program_can_make_sockets_where_its_temporary_files_lie(scene: NodeHarness) -> None:
     """As the workers of a data loader do; the name of a socket has 107 bytes."""
+    make_sockets(scene, warm=True)
+
+
+@pytest.mark.nightly
+def test_and_so_it_can_without_a_warm_start(tmp_path: Path, kafka_bootstrap: str) -> None:
+    with NodeHarness(tmp_path, kafka_bootstrap) as own:
+        make_sockets(own, warm=False)
+
+
+def make_sockets(scene: NodeHarness, *, warm: bool) -> None:
     script = scene.folder / "makes_sockets.py"
     script.write_text(
         dedent("""
@@ -177,7 +188,7 @@ def test_a_program_can_make_sockets_where_its_temporary_files_lie(scene: NodeHar
     node = scene.start_agent()
     gang = scene.allocate(node, job_id="j" * 60, gpus=(0,), command=["python", str(script)])
     assert scene.exits(1)[1, 0].reason is ExitReason.FINISHED, scene.lines(0)
-    scene.wait(lambda: scene.lines(0) == ["True True"], "its sockets are elsewhere")
+    scene.wait(lambda: scene.lines(0) == [f"{warm} True"], "its sockets are elsewhere")
     scene.release(gang, ReleaseReason.SUCCEEDED)
     scene.wait(
         lambda: all("left" not in names for _, _, names in os.walk(scene.folder)),
