@@ -137,6 +137,21 @@ def test_nondeterministic_steps_run_each_time() -> None:
     assert world.step(run, "b").why == "it has no outputs to keep"
 
 
+@pytest.mark.parametrize(
+    ("image", "state"), [("python:3.12", "succeeded"), (f"python@sha256:{'0' * 64}", "cached")]
+)
+def test_a_step_in_an_image_is_a_hit_by_the_digest_alone(image: str, state: str) -> None:
+    world = PipelineRun()
+    world.apply(pipeline({"a": {"job": job("a", image=image), "out": ["x"]}}))
+    world.begin()
+    world.finish()
+    run = world.begin()
+    world.check()
+    world.finish()
+    assert world.states(run) == {"a": state}
+    assert ("is a tag" in world.step(run, "a").why) == (state == "succeeded")
+
+
 def test_another_team_has_another_cache() -> None:
     world = ran_once()
     other = pipeline(steps()).model_dump(mode="json")

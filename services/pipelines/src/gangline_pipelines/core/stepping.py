@@ -239,6 +239,9 @@ def _hit(  # noqa: PLR0911 - one for each reason
         return None, "it has cache: false"
     if not instance.spec.outputs:
         return None, "it has no outputs to keep"
+    image = None if instance.spec.job is None else instance.spec.job.image
+    if image is not None and "@" not in image:
+        return None, f"its image {image} is a tag, which may have moved; name it by its digest"
     if step.why:
         return None, step.why
     if kept is not None:
