@@ -141,11 +141,13 @@ def kill_during_study(
         progress.wait(ended=number * TRIALS_PER_KILL)
         time.sleep(drawn.uniform(0, LONGEST_S))
         progress.look()
+        if progress.over:
+            break  # the rows have fewer kills
         before, began = progress.events, time.monotonic()
         _kill(platform, drawn.choice(VICTIMS[victim]))
         progress.wait(events=before + 1)
         found.back_s.setdefault(victim, []).append(time.monotonic() - began)
-        found.kills += not progress.over
+        found.kills += 1
         if (number + 1) % 10 == 0:
             tell(f"{number + 1} kills, {progress.ended} of {trials} trials have ended")
     progress.wait(ended=sys.maxsize)
