@@ -140,6 +140,8 @@ def _mount_own(shm_bytes: int, tmp_bytes: int) -> None:
     """The mounts that every Linux program expects."""
     for name in ("/proc", "/sys", "/dev", "/tmp", "/var/tmp", "/etc"):  # noqa: S108
         os.makedirs(name, mode=0o755, exist_ok=True)  # noqa: PTH103
+    # Before /proc is there: by a link of the image through it, this would be a file of the node.
+    os.chmod("/var/tmp", 0o1777)  # noqa: PTH101, S103, S108
     _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
     _mount("tmpfs", "/dev", "tmpfs", _MS_NOSUID | _MS_NOEXEC, "mode=0755,size=1m")
     for name in ("shm", "pts"):
@@ -152,7 +154,6 @@ def _mount_own(shm_bytes: int, tmp_bytes: int) -> None:
     for name, target in (("fd", "fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
         os.symlink(f"/proc/self/{target}", f"/dev/{name}")  # noqa: PTH211
     _mount("tmpfs", "/tmp", "tmpfs", _MS_NOSUID | _MS_NODEV, f"mode=1777,size={tmp_bytes}")  # noqa: S108
-    os.chmod("/var/tmp", 0o1777)  # noqa: PTH101, S103, S108
 
 
 def _new_file(path: str) -> None:
