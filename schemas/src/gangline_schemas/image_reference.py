@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from ipaddress import IPv6Address
 from typing import Self
 
 DEFAULT_REGISTRY = "docker.io"
@@ -45,7 +46,7 @@ class ImageReference:
             registry = first
         else:
             registry, path = DEFAULT_REGISTRY, rest
-        if not _HOST.fullmatch(registry):
+        if not _is_host(registry):
             raise ValueError(f"{text}: {registry!r} is not the name of a registry")
         path, colon, tag = path.partition(":")
         if colon and not _TAG.fullmatch(tag):
@@ -74,3 +75,16 @@ class ImageReference:
         tag = f":{self.tag}" if self.tag else ""
         digest = f"@{self.digest}" if self.digest else ""
         return f"{self.registry}/{self.repository}{tag}{digest}"
+
+
+def _is_host(text: str) -> bool:
+    """Whether it is HOST or HOST:PORT; an address of IPv6 is in brackets."""
+    if not _HOST.fullmatch(text):
+        return False
+    address, bracket, port = text.rpartition("]")
+    try:
+        if bracket:
+            IPv6Address(address.removeprefix("["))
+        return int(port.rpartition(":")[2] or 1) < 65_536 if ":" in port else True
+    except ValueError:
+        return False

@@ -29,7 +29,9 @@ class OciRegistry:
     """`user`: "NAME:PASSWORD" that its token server wants; None: it gives tokens to all.
 
     `cuts`: after so many bytes the connection of the next blob ends. `busy`: so many requests are
-    answered with 429. `wrong`: digests whose bytes come changed. `sent`: bytes of blobs.
+    answered with 429. `wrong`: digests whose bytes come changed. `sent`: bytes of blobs. `again`,
+    `realm`, `token` and `moved`: its Retry-After, where it sends for a token, the token, and where
+    it sends for blobs.
     """
 
     user: str | None = None
@@ -37,6 +39,10 @@ class OciRegistry:
     busy: int = 0
     wrong: set[str] = field(default_factory=set)
     sent: int = 0
+    again: str = "0"
+    realm: str | None = None
+    token: object = _TOKEN
+    moved: str | None = None
     requests: list[str] = field(default_factory=list)
     blobs: dict[str, bytes] = field(default_factory=dict)
     manifests: dict[str, tuple[str, bytes]] = field(default_factory=dict)
@@ -110,9 +116,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._token(parse_qs(address.query))
         elif registry.busy > 0:
             registry.busy -= 1
-            self._answer(429, b"{}", **{"Retry-After": "0"})
+            self._answer(429, b"{}", **{"Retry-After": registry.again})
         elif self.headers.get("Authorization") != f"Bearer {_TOKEN}":
-            realm = f'Bearer realm="http://{registry.host}/token",service="tests"'
+            at = registry.realm or f"http://{registry.host}/token"
+            realm = f'Bearer realm="{at}",service="tests"'
             self._answer(401, b"{}", **{"WWW-Authenticate": realm})
         else:
             self._content(address.path)
@@ -124,13 +131,15 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(401, b"{}")
         else:
             assert asked["scope"][0].endswith(":pull"), asked
-            self._answer(200, json.dumps({"token": _TOKEN}).encode())
+            self._answer(200, json.dumps({"token": self.registry.token}).encode())
 
     def _content(self, path: str) -> None:
         kind, name = path.split("/")[-2:]
         if kind == "manifests" and name in self.registry.manifests:
             media_type, raw = self.registry.manifests[name]
             self._answer(200, raw, **{"Content-Type": media_type})
+        elif kind == "blobs" and self.registry.moved is not None:
+            self._answer(307, b"", Location=self.registry.moved)
         elif kind == "blobs" and name in self.registry.blobs:
             self._blob(name)
         else:

@@ -36,7 +36,7 @@ def test_the_full_name(text: str, full: str) -> None:
     [
         "", ":", "@", "/", "a//b", "Ubuntu", "a/../b", "https://ghcr.io/a", "a:", "a:b:c", "a b",
         "a@sha256:12", f"a@sha512:{'0' * 128}", "a:" + "t" * 129, "x/" * 140 + "a", "host:99x/a",
-        "user:pw@host/a", "a\n", "-a",
+        "user:pw@host/a", "a\n", "-a", "[:::]/a", "[::1]:70000/a", "[1]/a", "host:65536/a",
     ],
 )  # fmt: skip
 def test_other_texts_are_refused(text: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from gangline_storage.local import LocalStore
 from gangline_worker.agent.decide.keys import GangKey
-from gangline_worker.agent.images import problems, registry
+from gangline_worker.agent.images import gang_images, problems, registry
 from gangline_worker.agent.images.gang_images import GangImage, GangImages, ImageOptions
 from support.builders.images import layer
 from support.fakes.oci_registry import INDEX, MANIFEST, OciRegistry
@@ -263,6 +263,133 @@ def test_a_full_disk_is_named(
     monkeypatch.setattr("shutil.disk_usage", lambda _: full)
     with pytest.raises(problems.NodeDiskFull, match="image disk full"):
         node.get(f"{hub.host}/a:a")
+
+
+def _no_retry_time(hub: OciRegistry) -> None:
+    hub.busy, hub.again = 1, "\N{SUPERSCRIPT TWO}"
+
+
+def _no_realm(hub: OciRegistry) -> None:
+    hub.realm = "http://[/token"
+
+
+def _no_place(hub: OciRegistry) -> None:
+    hub.moved = "http://[/"
+
+
+def _two_lines(hub: OciRegistry) -> None:
+    hub.token = "secret\r\nX: y"
+
+
+@pytest.mark.parametrize("spoil", [_no_retry_time, _no_realm, _no_place, _two_lines])
+def test_answers_that_make_no_sense_end_no_agent(
+    hub: OciRegistry, node: Node, spoil: Callable[[OciRegistry], None]
+) -> None:
+    hub.push("a", [BIG])
+    spoil(hub)
+    with pytest.raises(problems.RegistryAway) as refused:
+        node.get(f"{hub.host}/a:a")
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"Entrypoint": ["a\0b"]},
+        {"Entrypoint": "sh"},
+        {"Cmd": ["\ud800"]},
+        {"Env": ["A=b\0c"]},
+        {"Env": ["A=b"] * 5000},
+        {"Env": ["A=" + "b" * (128 << 10)]},
+        {"WorkingDir": "/" + "w" * 5000},
+        {"WorkingDir": "/\0"},
+    ],
+    ids=str,
+)
+def test_settings_that_no_program_can_have_are_refused(
+    hub: OciRegistry, node: Node, config: dict[str, object]
+) -> None:
+    hub.push("a", [SMALL], **config)
+    with pytest.raises(problems.ImageRefused, match=r"config\.") as refused:
+        node.get(f"{hub.host}/a:a")
+    assert len(str(refused.value)) < 1000
+
+
+def test_settings_that_are_no_text_are_refused(hub: OciRegistry, node: Node) -> None:
+    config = {"digest": hub.add_blob(b'{"os": "\xff"}'), "size": 14}
+    layers = [{"digest": hub.add_blob(SMALL), "size": len(SMALL)}]
+    hub.add_manifest("a", MANIFEST, {"config": config, "layers": layers})
+    with pytest.raises(problems.ImageRefused):
+        node.get(f"{hub.host}/a:a")
+
+
+def test_the_text_of_a_problem_is_one_short_line() -> None:
+    said = str(problems.ImageRefused("a", "name\n\ud800" + "n" * 10_000))
+    assert said.startswith("image refused: a: name??n")
+    assert len(said) < 600
+
+
+def test_another_teams_registry_spoils_no_download(hub: OciRegistry, node: Node) -> None:
+    digest = hub.push("a", [BIG])
+    with OciRegistry() as theirs:
+        theirs.blobs, theirs.manifests = dict(hub.blobs), hub.manifests
+        theirs.wrong.update(theirs.blobs)
+        theirs.wrong.discard(json.loads(hub.manifests[digest][1])["config"]["digest"])
+        theirs.cuts.extend([1 << 30, 1_000_000, *[0] * 10])
+        with pytest.raises(problems.ImageProblem):
+            node.get(f"{theirs.host}/a:a", job_id="theirs", team="cv")
+    assert node.get(f"{hub.host}/a:a").layers
+    assert hub.sent < 1.01 * len(BIG) + 1000
+
+
+def test_a_gang_that_ends_waits_for_no_registry(
+    hub: OciRegistry, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "_FIRST_DELAY_S", 1.0)
+    hub.push("a", [SMALL])
+    hub.busy, hub.again = 1000, "50"
+    failed: list[BaseException] = []
+
+    def get() -> None:
+        try:
+            node.get(f"{hub.host}/a:a")
+        except problems.ImageProblem as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=get)
+    thread.start()
+    while not hub.requests:
+        thread.join(0.01)
+    node.images.release(GangKey("job", 1))
+    thread.join(40)
+    assert not thread.is_alive()
+    assert "its gang or the agent ends" in str(failed[0])
+
+
+def test_parts_of_layers_that_nobody_wants_go(hub: OciRegistry, node: Node) -> None:
+    left = node.folder / "images/downloads/nlp" / ("0" * 20)
+    left.parent.mkdir()
+    left.write_bytes(b"part")
+    hub.push("a", [SMALL])
+    node.get(f"{hub.host}/a:a")
+    assert left.exists(), "its gang may start again"
+    os.utime(left, (1, 1))
+    node.get(f"{hub.host}/a:a", job_id="next")
+    assert not left.exists()
+
+
+def test_old_manifests_go(hub: OciRegistry, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gang_images, "_MANIFESTS", 2)
+    for tag in "abc":
+        hub.push(tag, [SMALL], Cmd=[tag])
+        node.get(f"{hub.host}/a:{tag}", job_id=tag)
+    assert len(names(node.folder / "images/manifests/nlp")) == 2
+
+
+def test_the_login_is_that_of_the_mirror() -> None:
+    options = registry.RegistryOptions(mirror="http://mirror:5000/")
+    assert registry.host_asked("docker.io", options) == "mirror:5000"
+    assert registry.host_asked("ghcr.io", options) == "ghcr.io"
 
 
 @pytest.fixture(autouse=True)

@@ -109,6 +109,9 @@ HOSTILE = {
     "memory": [member("mem", tarfile.CHRTYPE, devmajor=1, devminor=1)],
     "too many bytes": [("big", bytes(LIMIT + 1))],
     "a long name": [("n" * 300, b"1")],
+    "a deep name": [("d/" * 300 + "x", b"1")],
+    "many files without bytes": [f"empty-{number}" for number in range(LIMIT // 4096 + 1)],
+    "many folders": ["/".join(f"{number}-{deep}" for deep in range(9)) for number in range(30)],
 }  # fmt: skip
 
 
@@ -125,6 +128,25 @@ def _header_of(size: int) -> bytes:
     return huge.tobuf(tarfile.GNU_FORMAT) + bytes(1 << 20)
 
 
+def _pax(key: str, size: int, kind: bytes = tarfile.XHDTYPE) -> bytes:
+    """A header before a file, or of kind XGLTYPE for all that come."""
+    return tarfile.TarInfo._create_pax_generic_header({key: "x" * size}, kind, "utf-8")  # type: ignore[attr-defined, no-any-return]
+
+
+def _for_all(count: int) -> bytes:
+    """Files, each after a header of 400 kB for all later ones."""
+    file = member("a").tobuf()
+    return b"".join(_pax(f"k{number}", 400_000, tarfile.XGLTYPE) + file for number in range(count))
+
+
+def _sparse(blocks: int) -> bytes:
+    """A sparse file whose map goes on and on."""
+    head = bytearray(member("s", tarfile.GNUTYPE_SPARSE).tobuf(tarfile.GNU_FORMAT))
+    head[482] = 1
+    head[148:156] = b"%06o\0 " % (sum(head[:148]) + 8 * 32 + sum(head[156:512]))
+    return bytes(head) + (b"00000000001\0" * 42 + b"\1" + bytes(7)) * blocks
+
+
 @pytest.mark.parametrize(
     "raw",
     [
@@ -133,6 +155,10 @@ def _header_of(size: int) -> bytes:
         pytest.param(gzip.compress(b"x" * 512), id="no tar"),
         pytest.param(gzip.compress(_header_of(1 << 40)), id="a name of a terabyte"),
         pytest.param(gzip.compress(_header_of(-1)), id="a name of less than nothing"),
+        pytest.param(gzip.compress(_pax("x", 400_000) * 20), id="large headers"),
+        pytest.param(gzip.compress(_for_all(3)), id="headers for all files"),
+        pytest.param(gzip.compress(_pax("x", 1) * 1000), id="a chain of headers"),
+        pytest.param(gzip.compress(_sparse(20_000)), id="a map without an end"),
         pytest.param(b"\x28\xb5\x2f\xfdnothing", id="no zstd"),
         pytest.param(bytes(range(1, 256)) * 8, id="noise"),
     ],
@@ -153,5 +179,5 @@ def test_compressions(tmp_path: Path, kind: str) -> None:
         "two gzip members": gzip.compress(plain[:700]) + gzip.compress(plain[700:]),
     }[kind]
     (tmp_path / "packed").write_bytes(raw)
-    assert unpack_layer(tmp_path / "packed", tmp_path / "layer", LIMIT, "image") == 400
+    assert unpack_layer(tmp_path / "packed", tmp_path / "layer", LIMIT, "image") == 4096
     assert (tmp_path / "layer/a").read_bytes() == b"text" * 100

@@ -6,9 +6,11 @@ and later attempts use that digest, so a tag that moves changes no run.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -22,15 +24,25 @@ from gangline_storage.port import ObjectStore
 from gangline_worker.agent.decide.keys import GangKey
 
 from .credentials import TEAM_SECRET, BadCredentials, Login, login_for, read_file
-from .manifests import Blob, Manifest, choose, is_list, read_manifest, read_settings
+from .manifests import (
+    Blob,
+    ImageSettings,
+    Manifest,
+    choose,
+    is_list,
+    read_manifest,
+    read_settings,
+)
 from .problems import ImageDamaged, ImageDenied, ImageProblem, ImageRefused, NoImagesHere
-from .registry import Registry, RegistryOptions
+from .registry import Registry, RegistryOptions, host_asked
 from .store import FILES, LayerStore, layer_name
 
 log = structlog.get_logger(__name__)
 
 FOLDER = "images"
 """Below the data folder of the agent; its layers in LAYERS below that."""
+_MANIFESTS = 64
+"""So many manifests are kept of each team, those that were used last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +97,7 @@ class GangImages:
         self._options = options
         self._lacking = lacking
         self._stopping = threading.Event()
+        self._gangs: dict[GangKey, threading.Event] = {}
         self._layers = None if lacking else LayerStore(self._folder, options.budget_bytes)
 
     def get(
@@ -94,7 +107,9 @@ class GangImages:
         wanted: str,
         follow: Callable[[Blob, Path], None] | None = None,
     ) -> GangImage:
-        """The image of a gang, which is held until `release`. Raises ImageProblem, StoreError.
+        """The image of a gang, which is held until `release`: then it is waited for no longer.
+
+        Raises ImageProblem, StoreError.
 
         `follow` adds to a file what other nodes of the gang have of a layer; None: it has none.
         """
@@ -109,26 +124,20 @@ class GangImages:
             known = ", ".join(sorted(allowed))
             raise ImageDenied(asked, f"nodes use only {known} (GANGLINE_IMAGES_REGISTRIES)")
         image = asked if asked.digest else self._pinned(team, key.job_id) or asked
-        registry = Registry(
-            image, self._login(team, image), self._options.registries, self._stopping
-        )
-        try:
-            found, manifest, config = self._documents(registry, team, image)
+        with self._registry(key, team, image) as registry:
+            found, manifest, settings = self._documents(registry, team, image)
             if image.digest is None:
                 pinned = self._pin(team, key.job_id, found)
                 if pinned != found:
-                    found, manifest, config = self._documents(registry, team, pinned)
-            settings = read_settings(config, found)
+                    found, manifest, settings = self._documents(registry, team, pinned)
             names = _names(manifest)
-            self._layers.hold(key, names)
+            self._layers.hold(key, names, team)
             try:
                 get = registry.download if follow is None else _with_peers(registry, follow)
-                self._layers.fetch(manifest.layers, get, found, share=follow is not None)
+                self._layers.fetch(manifest.layers, get, found, team, share=follow is not None)
             except BaseException:
                 self._layers.release(key)
                 raise
-        finally:
-            registry.close()
         return GangImage(str(found), names, settings.environment, settings.command, settings.folder)
 
     def packed(self, key: GangKey, digest: str) -> BinaryIO | None:
@@ -142,6 +151,8 @@ class GangImages:
 
     def release(self, key: GangKey) -> None:
         """The gang has ended."""
+        if (begun := self._gangs.get(key)) is not None:
+            begun.set()
         if self._layers is not None:
             self._layers.release(key)
 
@@ -153,13 +164,29 @@ class GangImages:
     def stop(self) -> None:
         """Wait for no registry any more."""
         self._stopping.set()
+        for begun in list(self._gangs.values()):
+            begun.set()
+
+    @contextlib.contextmanager
+    def _registry(self, key: GangKey, team: str, image: ImageReference) -> Iterator[Registry]:
+        """The registry of the image, which is waited for until the gang or the agent ends."""
+        self._gangs[key] = stopping = threading.Event()
+        if self._stopping.is_set():
+            stopping.set()
+        try:
+            login = self._login(team, image)
+            registry = Registry(image, login, self._options.registries, stopping)
+            with contextlib.closing(registry):
+                yield registry
+        finally:
+            self._gangs.pop(key, None)
 
     def _documents(
         self, registry: Registry, team: str, image: ImageReference
-    ) -> tuple[ImageReference, Manifest, bytes]:
-        """The image by its digest, its manifest and its configuration."""
+    ) -> tuple[ImageReference, Manifest, ImageSettings]:
+        """The image by its digest, its manifest and how it wants to run."""
         if image.digest is not None and (known := self._kept(team, image.digest)) is not None:
-            return image, known[0], known[1]
+            return image, *known
         raw, media_type, digest = registry.manifest(image.wanted)
         found = image.at(digest)
         if is_list(raw, media_type, found):
@@ -168,17 +195,21 @@ class GangImages:
                 raise ImageRefused(found, "its list of platforms names another list")
         manifest = read_manifest(raw, found)
         config = registry.document(manifest.config)
+        settings = read_settings(config, found)
         self._keep(team, digest, raw, config)
-        return found, manifest, config
+        return found, manifest, settings
 
     def _place(self, team: str, digest: str) -> Path:
         """A team's own: that another may read an image does not let this one."""
         return self._folder / "manifests" / team / f"{digest.removeprefix('sha256:')}.json"
 
-    def _kept(self, team: str, digest: str) -> tuple[Manifest, bytes] | None:
+    def _kept(self, team: str, digest: str) -> tuple[Manifest, ImageSettings] | None:
+        place = self._place(team, digest)
         try:
-            given = json.loads(self._place(team, digest).read_text("utf-8"))
-            return read_manifest(given["manifest"].encode(), digest), given["config"].encode()
+            given = json.loads(place.read_text("utf-8"))
+            os.utime(place)
+            manifest = read_manifest(given["manifest"].encode(), digest)
+            return manifest, read_settings(given["config"].encode(), digest)
         except (OSError, ValueError, KeyError, AttributeError, ImageProblem):
             return None
 
@@ -187,6 +218,10 @@ class GangImages:
         place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         texts = {"manifest": manifest.decode(), "config": config.decode()}
         replace_file(place, [json.dumps(texts).encode()])
+        with contextlib.suppress(FileNotFoundError):  # another gang of the team deletes them too
+            kept = sorted(place.parent.glob("*.json"), key=lambda one: one.stat().st_mtime)
+            for old in kept[:-_MANIFESTS]:
+                old.unlink()
 
     def _pinned(self, team: str, job_id: str) -> ImageReference | None:
         try:
@@ -212,7 +247,7 @@ class GangImages:
                 files[f"the secret {TEAM_SECRET} of team {team}"] = read_file(own)
             if (shared := self._options.auth_file) is not None:
                 files[str(shared)] = read_file(shared)
-            return login_for(image.registry, files)
+            return login_for(host_asked(image.registry, self._options.registries), files)
         except BadCredentials as error:
             raise ImageDenied(image, str(error)) from None
 

@@ -20,7 +20,7 @@ import tarfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Self
+from typing import IO, Self, cast
 
 import pyarrow as pa
 
@@ -34,6 +34,12 @@ _EXTENSIONS = {
 }  # fmt: skip
 _EXTENSION_LIMIT = 1 << 20
 _MEMBERS_LIMIT = 5_000_000
+_HEADERS_LIMIT = 4 << 20
+"""Between two files of an archive; tarfile keeps what it reads there in memory."""
+_DEPTH_LIMIT = 256
+_NAME_LIMIT = 4096
+_LEAST_BYTES = 4096
+"""So much a file or folder takes on a disk at least."""
 _CHUNK = 1 << 20
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -59,23 +65,25 @@ class _Header(tarfile.TarInfo):
 
 
 def unpack_layer(packed: Path, target: Path, limit_bytes: int, image: object) -> int:
-    """Unpack into a new folder; the bytes of its files. It is on the disk when this returns.
+    """Unpack into a new folder; what it takes on the disk. It is there when this returns.
 
     Raises ImageRefused, NodeDiskFull and OSError.
     """
     target.mkdir(mode=0o755)
     target.chmod(0o755)
     try:
-        with _Tree(target) as tree, _plain(packed) as stream:
-            size_bytes = _unpack(tree, stream, limit_bytes)
+        with _Tree(target, limit_bytes) as tree, _plain(packed) as stream:
+            _unpack(tree, _Bounded(stream))
             _sync(tree.root)
+    except RecursionError:
+        raise ImageRefused(image, "a layer's archive has too many headers for a file") from None
     except (_Refused, tarfile.TarError, zlib.error, EOFError, ValueError) as error:
         raise ImageRefused(image, f"a layer cannot be unpacked: {error}") from None
     except OSError as error:
         if error.errno in _FULL:
             raise NodeDiskFull(image, "no space for its unpacked layers") from None
         raise ImageRefused(image, f"a layer cannot be unpacked: {error}") from None
-    return size_bytes
+    return tree.size_bytes
 
 
 @contextlib.contextmanager
@@ -94,21 +102,42 @@ def _plain(packed: Path) -> Iterator[IO[bytes]]:
             yield file
 
 
-def _unpack(tree: _Tree, stream: IO[bytes], limit_bytes: int) -> int:
-    size_bytes = 0
-    with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Header, bufsize=_CHUNK) as archive:
+class _Bounded:
+    """An archive's bytes. Only so many are read without a word from `allow`."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self._left_bytes = 0
+
+    def allow(self, more_bytes: int) -> None:
+        """So many may be read from now on."""
+        self._left_bytes = more_bytes
+
+    def read(self, size: int) -> bytes:
+        """As of a file. Raises _Refused."""
+        found = self._stream.read(size)
+        self._left_bytes -= len(found)
+        if self._left_bytes < 0:
+            raise _Refused("its archive has too many headers for a file")
+        return found
+
+
+def _unpack(tree: _Tree, stream: _Bounded) -> None:
+    stream.allow(_HEADERS_LIMIT)
+    file = cast("IO[bytes]", stream)  # of which it only reads
+    with tarfile.open(fileobj=file, mode="r|", tarinfo=_Header, bufsize=_CHUNK) as archive:
         for count in itertools.count():
             member = archive.next()
             if member is None:
                 break
-            size_bytes += max(0, member.size)
-            if size_bytes > limit_bytes:
-                raise _Refused(f"it has more than {limit_bytes / 1e9:.3g} GB of files")
+            tree.add_bytes(max(_LEAST_BYTES, member.size))
             if count > _MEMBERS_LIMIT:
                 raise _Refused(f"it has more than {_MEMBERS_LIMIT:,} files")
+            if archive.pax_headers and len(str(archive.pax_headers)) > _EXTENSION_LIMIT:
+                raise _Refused("the headers for all its files are above 1 MiB")
+            stream.allow(member.size + _HEADERS_LIMIT)
             _add(tree, archive, member)
             archive.members.clear()  # type: ignore[attr-defined]  # it would keep them all
-    return size_bytes
 
 
 def _add(tree: _Tree, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
@@ -144,6 +173,8 @@ def _parts(name: str) -> tuple[str, ...]:
     parts = tuple(part for part in name.split("/") if part not in {"", "."})
     if ".." in parts or "\0" in name:
         raise _Refused(f"the name {name!r} leads out of it")
+    if len(parts) > _DEPTH_LIMIT or len(name) > _NAME_LIMIT:
+        raise _Refused(f"the name {name[:100]!r}... is too long")
     return parts
 
 
@@ -175,9 +206,14 @@ def _sync(folder: int) -> None:
 
 
 class _Tree:
-    """The folder that a layer is unpacked into. No name in it is followed as a link."""
+    """The folder that a layer is unpacked into. No name in it is followed as a link.
 
-    def __init__(self, top: Path) -> None:
+    `size_bytes`: what it takes on the disk, about, and at most `limit_bytes`.
+    """
+
+    def __init__(self, top: Path, limit_bytes: int) -> None:
+        self.size_bytes = 0
+        self._limit_bytes = limit_bytes
         self.root = os.open(top, _OPEN_FOLDER)
         self._at, self._open = _ROOT, self.root
 
@@ -192,6 +228,12 @@ class _Tree:
         if self._open != self.root:
             os.close(self._open)
         self._at, self._open = _ROOT, self.root
+
+    def add_bytes(self, more_bytes: int) -> None:
+        """Something more in it. Raises _Refused."""
+        self.size_bytes += more_bytes
+        if self.size_bytes > self._limit_bytes:
+            raise _Refused(f"it has more than {self._limit_bytes / 1e9:.3g} GB of files")
 
     def folder(self, parts: tuple[str, ...]) -> int:
         """A handle of a folder, made if it is missing; valid until the next call.
@@ -216,14 +258,14 @@ class _Tree:
         self._at, self._open = parts, here
         return here
 
-    @staticmethod
-    def _step(folder: int, name: str) -> int:
+    def _step(self, folder: int, name: str) -> int:
         try:
             return os.open(name, _OPEN_FOLDER, dir_fd=folder)
         except FileNotFoundError:
             pass
         except NotADirectoryError:
             raise _Refused(f"a name goes through {name!r}, which is a link or a file") from None
+        self.add_bytes(_LEAST_BYTES)
         os.mkdir(name, 0o755, dir_fd=folder)
         return os.open(name, _OPEN_FOLDER, dir_fd=folder)
 

@@ -26,6 +26,10 @@ _LARGEST = 1 << 40
 
 DocumentT = TypeVar("DocumentT", bound="_Document")
 Digest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
+_Short = Annotated[str, StringConstraints(max_length=128)]
+_Folder = Annotated[str, StringConstraints(max_length=4095, pattern=r"^[^\x00]*$")]
+_Argument = Annotated[str, StringConstraints(max_length=(128 << 10) - 1, pattern=r"^[^\x00]*$")]
+"""As long as Linux lets one argument or variable of a program be, and without NUL."""
 
 
 class _Document(BaseModel):
@@ -35,8 +39,8 @@ class _Document(BaseModel):
 class Platform(_Document):
     """Which machines one image of a list is for."""
 
-    architecture: str
-    os: str
+    architecture: _Short
+    os: _Short
 
 
 class Blob(_Document):
@@ -59,15 +63,15 @@ class Manifest(_Document):
 
 
 class _Settings(_Document):
-    environment: tuple[str, ...] | None = Field(default=None, alias="Env")
-    entrypoint: tuple[str, ...] | None = Field(default=None, alias="Entrypoint")
-    command: tuple[str, ...] | None = Field(default=None, alias="Cmd")
-    folder: str | None = Field(default=None, alias="WorkingDir")
+    environment: tuple[_Argument, ...] | None = Field(None, alias="Env", max_length=4096)
+    entrypoint: tuple[_Argument, ...] | None = Field(None, alias="Entrypoint", max_length=4096)
+    command: tuple[_Argument, ...] | None = Field(None, alias="Cmd", max_length=4096)
+    folder: _Folder | None = Field(None, alias="WorkingDir")
 
 
 class _Config(_Document):
-    architecture: str = ""
-    os: str = ""
+    architecture: _Short = ""
+    os: _Short = ""
     config: _Settings | None = None
 
 
@@ -133,7 +137,7 @@ def read_settings(raw: bytes, image: object) -> ImageSettings:
 
 def _parsed(raw: bytes, image: object) -> dict[str, Any]:
     try:
-        given = json.loads(raw)
+        given = json.loads(raw.decode())
     except (ValueError, RecursionError):
         given = None
     if not isinstance(given, dict):

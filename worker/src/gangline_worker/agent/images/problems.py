@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+_LONGEST = 500
+
 
 class ImageProblem(Exception):
     """The gang cannot start with its image. `user_fault`: nor can it elsewhere, as submitted."""
@@ -12,7 +14,7 @@ class ImageProblem(Exception):
     name: ClassVar[str] = "cannot be used"
 
     def __init__(self, image: object, detail: str) -> None:
-        super().__init__(f"image {self.name}: {image}: {detail}")
+        super().__init__(f"image {self.name}: {image}: {_one_line(detail)}")
 
 
 class ImageNotFound(ImageProblem):
@@ -65,3 +67,9 @@ class NoImagesHere(ImageProblem):
     """The node's agent cannot run images."""
 
     name = "not possible on this node"
+
+
+def _one_line(text: str) -> str:
+    """Short and printable: images and registries choose parts of it, such as names of files."""
+    short = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+    return "".join(char if char.isprintable() else "?" for char in short)

@@ -1,7 +1,8 @@
 """Reads images from a registry (OCI distribution): tokens, retries, downloads that resume.
 
 Bytes are compared with their digests before anybody reads them. No error holds the text of an
-answer, only its HTTP status.
+answer, only its HTTP status. A registry is chosen by users: its answers are bounded in size and
+time, and `connections` bounds where it leads.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -28,6 +29,7 @@ from urllib3.response import BaseHTTPResponse
 
 from gangline_schemas.image_reference import DEFAULT_REGISTRY, ImageReference
 
+from .connections import Bounds, ForbiddenAddress, open_pools
 from .credentials import Login
 from .manifests import LISTS, SINGLE, Blob
 from .problems import ImageDamaged, ImageDenied, ImageNotFound, NodeDiskFull, RegistryAway
@@ -38,12 +40,16 @@ ResultT = TypeVar("ResultT")
 
 _DOCUMENT_LIMIT = 4 << 20
 _CHUNK = 1 << 20
+_PACE_S = 60.0
+"""In so long at least _CHUNK bytes come, or the rest of an answer; else it is broken off."""
 _TRIES = 6
 _FIRST_DELAY_S = 0.25
 _LONGEST_WAIT_S = 60.0
 _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
 _PASSING = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS}
 _FULL = {errno.ENOSPC, errno.EDQUOT}
+_UNREADABLE = (ValueError, OverflowError, RecursionError)
+"""Raised for headers and tokens that make no sense, such as an address that is none."""
 
 
 class _Again(Exception):
@@ -84,7 +90,7 @@ class Registry:
             total=None, connect=0, read=0, redirect=5, status=0, other=0,
             respect_retry_after_header=False,
         )  # fmt: skip
-        self._http = urllib3.PoolManager(timeout=timeout, retries=retries)
+        self._http = open_pools(Bounds(self._url, options.plain_http), timeout, retries)
 
     def close(self) -> None:
         """Close its connections."""
@@ -129,7 +135,11 @@ class Registry:
                 digest = f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
         except OSError as error:
             if error.errno in _FULL:
+                path.unlink(missing_ok=True)
                 raise NodeDiskFull(self._image, f"no space for {blob.size:,} bytes") from None
+            raise
+        except ImageDamaged:
+            path.unlink(missing_ok=True)
             raise
         if digest != blob.digest:
             path.unlink()
@@ -148,9 +158,7 @@ class Registry:
         with self._get(self._blob(blob), {"Range": f"bytes={at}-"} if at else {}) as answer:
             if answer.status != HTTPStatus.PARTIAL_CONTENT:
                 file.truncate(0)
-            for chunk in answer.stream(_CHUNK, decode_content=False):
-                if self._stopping.is_set():
-                    raise RegistryAway(self._image, "the agent ends")
+            for chunk in self._chunks(answer):
                 if file.tell() + len(chunk) > blob.size:
                     raise ImageDamaged(self._image, f"{blob.digest} is longer than {blob.size:,}")
                 file.write(chunk)
@@ -159,15 +167,30 @@ class Registry:
             raise _Again(f"the connection ended after {file.tell():,} of {blob.size:,} bytes")
 
     def _document(self, answer: BaseHTTPResponse) -> bytes:
-        raw = answer.read(_DOCUMENT_LIMIT + 1, decode_content=False)
-        if len(raw) > _DOCUMENT_LIMIT:
-            raise ImageDamaged(self._image, f"a document is above {_DOCUMENT_LIMIT >> 20} MiB")
-        return raw
+        raw = bytearray()
+        for chunk in self._chunks(answer):
+            raw += chunk
+            if len(raw) > _DOCUMENT_LIMIT:
+                raise ImageDamaged(self._image, f"a document is above {_DOCUMENT_LIMIT >> 20} MiB")
+        return bytes(raw)
+
+    def _chunks(self, answer: BaseHTTPResponse) -> Iterator[bytes]:
+        """The bytes of an answer as they come. Raises _Again when they come too slowly."""
+        since_s, came = time.monotonic(), 0
+        while chunk := answer.read1(_CHUNK, decode_content=False):
+            yield chunk
+            if self._stopping.is_set():
+                raise RegistryAway(self._image, "its gang or the agent ends")
+            came += len(chunk)
+            if came >= _CHUNK:
+                since_s, came = time.monotonic(), 0
+            elif time.monotonic() - since_s > _PACE_S:
+                raise _Again(f"less than 1 MiB came in {_PACE_S:.0f} s")
 
     def _retry(
         self, attempt: Callable[[], ResultT], progress: Callable[[], int] | None = None
     ) -> ResultT:
-        """Try until it does not fail in a way that passes; progress begins the count again."""
+        """Try until it does not fail in a way that passes; 1 MiB more begins the count again."""
         tries, before = 0, progress() if progress is not None else 0
         while True:
             try:
@@ -175,7 +198,12 @@ class Registry:
             except (_Again, HTTPError) as error:
                 after_s = error.after_s if isinstance(error, _Again) else None
                 detail = str(error) if isinstance(error, _Again) else _short(error)
-            if progress is not None and (now := progress()) > before:
+            except ForbiddenAddress as error:
+                raise ImageDenied(self._image, str(error)) from None
+            except _UNREADABLE as error:
+                kind = type(error).__name__  # its text may hold a token
+                raise RegistryAway(self._image, f"its answer makes no sense: {kind}") from None
+            if progress is not None and (now := progress()) >= before + _CHUNK:
                 tries, before = 0, now
             tries += 1
             delay_s = after_s if after_s is not None else _FIRST_DELAY_S * 2 ** (tries - 1)
@@ -183,7 +211,7 @@ class Registry:
                 raise RegistryAway(self._image, f"{detail}; tried {tries} times")
             log.warning("image.retry", image=str(self._image), reason=detail, delay_s=delay_s)
             if self._stopping.wait(delay_s):
-                raise RegistryAway(self._image, "the agent ends")
+                raise RegistryAway(self._image, "its gang or the agent ends")
 
     def _get(self, url: str, headers: Mapping[str, str]) -> BaseHTTPResponse:
         """A successful answer; its body is not read. Raises _Again, HTTPError, ImageProblem."""
@@ -269,6 +297,13 @@ def _is_loopback(registry: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def host_asked(registry: str, options: RegistryOptions) -> str:
+    """The HOST[:PORT] that is asked: of docker.io its mirror, if there is one."""
+    if registry == DEFAULT_REGISTRY and options.mirror is not None:
+        return urlsplit(options.mirror).netloc
+    return registry
 
 
 def _is_private(realm: str, registry: str) -> bool:

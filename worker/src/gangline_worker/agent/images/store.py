@@ -11,9 +11,9 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
@@ -38,6 +38,14 @@ class _Layer:
     size_bytes: int
 
 
+@dataclass(slots=True)
+class _Fetch:
+    """A layer on its way; `users` wait for it."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    users: int = 0
+
+
 class LayerStore:
     """The layers below `folder`, with at most `budget_bytes` of unpacked files."""
 
@@ -45,22 +53,26 @@ class LayerStore:
         self.layers, self.downloads = folder / LAYERS, folder / "downloads"
         self._budget_bytes = budget_bytes
         self._lock = threading.Lock()
-        self._fetches: dict[str, threading.Lock] = {}
+        self._fetches: dict[tuple[str, str], _Fetch] = {}
         self._holds: dict[Hashable, frozenset[str]] = {}
+        self._teams: dict[Hashable, str] = {}
         self._known: dict[str, _Layer] = {}
         for made in (folder, self.layers, self.downloads):
             made.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._take_stock()
 
-    def hold(self, holder: Hashable, names: Iterable[str]) -> None:
-        """Until `release` these layers stay, once they are there."""
+    def hold(self, holder: Hashable, names: Iterable[str], team: str | None = None) -> None:
+        """Until `release` these layers stay, once they are there. `team`: as for `fetch`."""
         with self._lock:
             self._holds[holder] = frozenset(names)
+            if team is not None:
+                self._teams[holder] = team
 
     def release(self, holder: Hashable) -> None:
         """It uses no layers any more."""
         with self._lock:
             self._holds.pop(holder, None)
+            self._teams.pop(holder, None)
 
     def packed(self, holder: Hashable, digest: str) -> BinaryIO | None:
         """A held layer as it came, as far as it came; None: it has not begun to come.
@@ -70,10 +82,11 @@ class LayerStore:
         name = layer_name_of(digest)
         with self._lock:
             wanted, known = name in self._holds.get(holder, ()), name in self._known
+            team = self._teams.get(holder, "")  # none: the agent restarted since
         if not wanted:
             return None
         try:
-            return (self.downloads / name).open("rb")
+            return self._packed(team, name).open("rb")
         except FileNotFoundError:
             if known:
                 raise
@@ -84,20 +97,23 @@ class LayerStore:
         blobs: Sequence[Blob],
         get: Callable[[Blob, Path], None],
         image: object,
+        team: str,
         *,
         share: bool = False,
     ) -> None:
         """Fetch the layers that are missing, some at a time. They should be held.
 
-        `get` downloads a blob to a path. `share`: packed layers stay for a while, for other nodes.
-        Raises ImageProblem and OSError.
+        `get` downloads a blob to a path. A download is of one `team`: another's registry may be
+        slow on purpose, or send other bytes. `share`: packed layers stay for a while, for other
+        nodes. Raises ImageProblem and OSError.
         """
         self._forget_packed(time.time() - _SHARED_S)
+        (self.downloads / team).mkdir(mode=0o700, exist_ok=True)
 
         def bring(blob: Blob) -> None:
-            with self._one_fetch(layer_name(blob)):
+            with self._one_fetch(team, layer_name(blob)):
                 if not self._is_there(blob, image):
-                    self._add(blob, get, image, share=share)
+                    self._add(blob, get, image, team, share=share)
 
         with ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="layer") as pool:
             begun = [pool.submit(bring, blob) for blob in blobs]
@@ -114,9 +130,23 @@ class LayerStore:
         with self._lock:
             return sum(layer.size_bytes for layer in self._known.values())
 
-    def _one_fetch(self, name: str) -> threading.Lock:
+    @contextlib.contextmanager
+    def _one_fetch(self, team: str, name: str) -> Iterator[None]:
+        """A layer is fetched once at a time for a team."""
         with self._lock:
-            return self._fetches.setdefault(name, threading.Lock())
+            fetch = self._fetches.setdefault((team, name), _Fetch())
+            fetch.users += 1
+        try:
+            with fetch.lock:
+                yield
+        finally:
+            with self._lock:
+                fetch.users -= 1
+                if not fetch.users:
+                    del self._fetches[team, name]
+
+    def _packed(self, team: str, name: str) -> Path:
+        return self.downloads / team / name
 
     def _is_there(self, blob: Blob, image: object) -> bool:
         name = layer_name(blob)
@@ -130,10 +160,16 @@ class LayerStore:
         return True
 
     def _add(
-        self, blob: Blob, get: Callable[[Blob, Path], None], image: object, *, share: bool
+        self,
+        blob: Blob,
+        get: Callable[[Blob, Path], None],
+        image: object,
+        team: str,
+        *,
+        share: bool,
     ) -> None:
         name = layer_name(blob)
-        packed, made = self.downloads / name, self.layers / f"{name}.new"
+        packed, made = self._packed(team, name), self.layers / f"{name}.{team}.new"
         left = blob.size - (packed.stat().st_size if packed.exists() else 0)
         self._make_space(blob.size, image)
         if shutil.disk_usage(self.downloads).free < left:
@@ -144,22 +180,26 @@ class LayerStore:
         try:
             size_bytes = unpack_layer(packed, made / FILES, self._budget_bytes, image)
             (made / "digest").write_text(f"{blob.digest} {size_bytes}\n", "ascii")
-            made.rename(self.layers / name)
+            with self._lock:
+                if name not in self._known:
+                    made.rename(self.layers / name)
+                    self._known[name] = _Layer(blob.digest, size_bytes)
         except BaseException:
-            shutil.rmtree(made, ignore_errors=True)
             packed.unlink(missing_ok=True)
             raise
-        with self._lock:
-            self._known[name] = _Layer(blob.digest, size_bytes)
+        finally:
+            shutil.rmtree(made, ignore_errors=True)  # another team's was faster, or it failed
         if not share:
             packed.unlink(missing_ok=True)
         log.info("image.layer", digest=blob.digest, size_bytes=size_bytes)
 
     def _forget_packed(self, before_s: float) -> None:
-        """Delete packed layers that are unpacked and came before then."""
-        for packed in self.downloads.iterdir():
+        """Delete packed layers, also parts of them, to which nothing was added since then."""
+        with self._lock:
+            coming = {name for _, name in self._fetches}
+        for packed in self.downloads.glob("*/*"):
             with contextlib.suppress(OSError):
-                if packed.name in self._known and packed.stat().st_mtime < before_s:
+                if packed.name not in coming and packed.stat().st_mtime < before_s:
                     packed.unlink()
 
     def _make_space(self, more_bytes: int, image: object) -> None:
@@ -189,6 +229,7 @@ class LayerStore:
     def _delete(self, name: str) -> None:
         """A layer is never there in part."""
         gone = self.layers / f"{name}.gone"
+        shutil.rmtree(gone, ignore_errors=True)
         (self.layers / name).rename(gone)
         shutil.rmtree(gone, ignore_errors=True)
         log.info("image.layer_deleted", layer=name)
@@ -203,7 +244,7 @@ class LayerStore:
                 self._known[folder.name] = _Layer(digest, int(size))
             except (OSError, ValueError):
                 shutil.rmtree(folder, ignore_errors=True)
-        self._forget_packed(time.time())
+        self._forget_packed(time.time() - _SHARED_S)
 
 
 def layer_name(blob: Blob) -> str:

@@ -1,0 +1,62 @@
+"""A registry leads the agent to no address that is not meant for it."""
+
+from __future__ import annotations
+
+import socket
+from typing import cast
+
+import pytest
+import urllib3
+
+from gangline_worker.agent.images.connections import Bounds, ForbiddenAddress, open_pools
+from support.fakes.oci_registry import OciRegistry
+
+
+class Connected:
+    """A connection to an address."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    def getpeername(self) -> tuple[str, int]:
+        return self.address, 443
+
+
+def check(url: str, host: str, address: str) -> None:
+    bounds = Bounds(url, frozenset())
+    bounds.check(host, cast("socket.socket", Connected(address)))
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "169.254.169.254", "169.254.1.1", "::ffff:169.254.169.254", "fe80::1%eth0", "fd00:ec2::254",
+        "100.100.100.200", "127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1", "0.0.0.0",
+    ],
+)  # fmt: skip
+def test_a_registry_leads_to_no_service_of_the_machine(address: str) -> None:
+    with pytest.raises(ForbiddenAddress):
+        check("https://registry.example/v2/a", "elsewhere.example", address)
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "address"),
+    [
+        ("https://registry.example/v2/a", "elsewhere.example", "10.0.0.1"),
+        ("https://registry.example/v2/a", "registry.example", "127.0.1.1"),
+        ("http://127.0.0.1:5000/v2/a", "127.0.0.1", "127.0.0.1"),
+    ],
+)
+def test_other_addresses_are_asked(url: str, host: str, address: str) -> None:
+    check(url, host, address)
+
+
+def test_a_registry_with_tls_leads_to_none_without() -> None:
+    with OciRegistry() as hub:
+        bounds = Bounds("https://registry.example/v2/a", frozenset({"10.0.0.1", hub.host}))
+        pools = open_pools(bounds, urllib3.Timeout(5), urllib3.Retry(0))
+        with pytest.raises(ForbiddenAddress, match="without TLS"):
+            pools.request("GET", "http://localhost:1/token")
+        with pytest.raises(ForbiddenAddress, match="another service of this machine"):
+            pools.request("GET", f"http://{hub.host}/token")
+        assert hub.requests == []

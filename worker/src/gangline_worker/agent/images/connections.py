@@ -1,0 +1,78 @@
+"""Connections to registries, and to where these lead: token servers and stores of layers.
+
+A user chooses the registry, and it chooses the addresses. So the agent refuses, before it sends
+anything, the addresses of metadata services, other services of this machine, and plain HTTP where
+the registry has TLS.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import urllib3
+from urllib3.connection import HTTPConnection, HTTPSConnection
+
+from gangline_worker.agent.isolation.metadata import ADDRESSES
+
+_METADATA = frozenset(map(ipaddress.ip_address, ADDRESSES))
+
+
+class ForbiddenAddress(Exception):
+    """A registry leads to where the agent does not go."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Where a registry with this URL may lead. `plain_http`: hosts that may be without TLS."""
+
+    url: str
+    plain_http: frozenset[str]
+
+    @property
+    def _is_plain(self) -> bool:
+        return urlsplit(self.url).scheme == "http"
+
+    def check_plain(self, host: str, port: int) -> None:
+        """Raise ForbiddenAddress where TLS is needed."""
+        if not self._is_plain and not {host, f"{host}:{port}"} & self.plain_http:
+            raise ForbiddenAddress("it leads to an address without TLS")
+
+    def check(self, host: str, connected: socket.socket) -> None:
+        """Raise ForbiddenAddress for a connection to where the agent does not go."""
+        found = ipaddress.ip_address(connected.getpeername()[0].partition("%")[0])
+        address = getattr(found, "ipv4_mapped", None) or found
+        own = urlsplit(self.url).hostname
+        if address in _METADATA or address.is_link_local:
+            raise ForbiddenAddress("it leads to an address of the machine's network alone")
+        if (address.is_loopback or address.is_unspecified) and not self._is_plain and host != own:
+            raise ForbiddenAddress("it leads to another service of this machine")
+
+
+def open_pools(
+    bounds: Bounds, timeout: urllib3.Timeout, retries: urllib3.Retry
+) -> urllib3.PoolManager:
+    """Connections within these bounds; they raise ForbiddenAddress."""
+
+    class Plain(HTTPConnection):
+        def connect(self) -> None:
+            bounds.check_plain(self.host, self.port)
+            super().connect()
+            bounds.check(self.host, self.sock)
+
+    class Secured(HTTPSConnection):
+        def connect(self) -> None:
+            super().connect()
+            bounds.check(self.host, self.sock)
+
+    class PlainPool(urllib3.HTTPConnectionPool):
+        ConnectionCls = Plain
+
+    class SecuredPool(urllib3.HTTPSConnectionPool):
+        ConnectionCls = Secured
+
+    pools = urllib3.PoolManager(timeout=timeout, retries=retries)
+    pools.pool_classes_by_scheme = {"http": PlainPool, "https": SecuredPool}
+    return pools
