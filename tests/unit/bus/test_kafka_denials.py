@@ -79,6 +79,16 @@ def test_all_clients_take_a_new_password(scene: Scene) -> None:
     assert (scene.client.password, scene.told) == ("new", [])
 
 
+def test_a_refusal_long_ago_takes_no_time_from_the_next(scene: Scene) -> None:
+    scene.denials.let_in()
+    for scene.now in (0.0, 1000.0, 1000.0 + GRACE_S / 2):
+        scene.denials.on_error(REFUSED)
+    assert scene.told == []
+    scene.now = 1000.0 + GRACE_S
+    scene.denials.on_error(REFUSED)
+    assert len(scene.told) == 1
+
+
 def test_a_process_that_was_let_in_is_denied_when_the_file_stays_as_it_was(scene: Scene) -> None:
     scene.denials.let_in()
     for scene.now in (0.0, GRACE_S / 2):

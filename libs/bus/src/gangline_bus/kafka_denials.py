@@ -26,6 +26,8 @@ from gangline_bus.ports import BusDenied, BusError
 log = structlog.get_logger(__name__)
 
 GRACE_S = 10.0
+_OVER_S = 60.0
+"""After so long without a refusal the next one is another's beginning."""
 _RESOURCES: dict[int, str] = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "the topic",
     KafkaError.GROUP_AUTHORIZATION_FAILED: "the group",
@@ -76,6 +78,7 @@ class Denials:
         self._lock = threading.Lock()
         self._let_in = False
         self._since: float | None = None
+        self._last = 0.0
         self._denied: BusDenied | None = None
 
     def renew(self, client: Client) -> None:
@@ -127,7 +130,9 @@ class Denials:
             if self._take_new_password():
                 return
             now = self._clock()
-            self._since = now if self._since is None else self._since
+            if self._since is None or now - self._last > _OVER_S:
+                self._since = now
+            self._last = now
             if self._denied is not None or (self._let_in and now - self._since < GRACE_S):
                 return
             self._denied = BusDenied(f"{reason}: {text}")

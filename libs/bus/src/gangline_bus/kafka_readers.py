@@ -93,6 +93,7 @@ class KafkaReader:
         else:
             self._positions[place] = offset + 1
             found.append(record_of(place, offset, message))
+            self._denials.let_in()
 
     def _right(self, code: int | None, place: TopicPartition) -> str:
         if code == KafkaError.GROUP_AUTHORIZATION_FAILED:

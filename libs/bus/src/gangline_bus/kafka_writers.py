@@ -56,6 +56,8 @@ class KafkaWriter:
         """Queue a record; BusUnavailable when the queue is full."""
 
         def delivered(error: KafkaError | None, _: Message) -> None:
+            if error is None:
+                self._denials.let_in()
             failed = None if error is None else self._denials.error(error, right)
             if on_delivery is not None:
                 on_delivery(failed)
@@ -116,11 +118,13 @@ class KafkaTransactionalWriter:
                 "error_cb": self._on_error,
             }
         )
+        bus.denials.renew(self._producer)
         try:
             self._producer.init_transactions(TAKEOVER_TIMEOUT_S)
         except KafkaException as error:
             right = f"Write on the transactional id {transactional_id}"
             raise bus.denials.error(error, right) from error
+        bus.denials.let_in()
         self._producer.poll(0)
         self._ready = True
         # Errors are served by a thread of their own, as `commit` may be what hangs.

@@ -125,8 +125,17 @@ def run(
     process.end(code)
 
 
+_denied = threading.Lock()
+"""Held once the bus has refused this process."""
+
+
 def end_denied(error: BusDenied) -> None:
-    """End this process, since the bus refuses it. From any thread; returns before the end."""
+    """End this process, since the bus refuses it. From any thread; returns before the end.
+
+    The first error counts: each record that a process could not send has one.
+    """
+    if not _denied.acquire(blocking=False):
+        return
 
     def fail() -> None:
         raise error
