@@ -22,6 +22,8 @@ from gangline.kafka.rights import FAMILY, Rights
 from gangline_schemas.catalog import catalog
 
 _WRITES = frozenset({"WRITE", "ALL"})
+_NAMES = "gangline"
+"""How all names of acls.toml begin."""
 
 
 class Acl(NamedTuple):
@@ -78,17 +80,25 @@ def _of(principal: str, own: Rights, prefix: str) -> Iterator[Acl]:
 
 
 def plan_acls(wanted: Collection[Acl], found: Collection[Acl], prefix: str = "") -> AclPlan:
-    """Compare. Rights of our principals under another prefix are extra too."""
+    """Compare. The same rights under another prefix are of another installation, not extra."""
     ours = {acl.principal for acl in wanted}
+    rights = {_anywhere(acl) for acl in wanted}
     have = set(found)
+    surplus = {acl for acl in have - set(wanted) if acl.principal in ours}
     logs = {f"{prefix}{topic.value}": e.owner for topic, e in catalog().items() if e.kind == "log"}
     return AclPlan(
         missing=tuple(sorted(set(wanted) - have)),
-        extra=tuple(sorted(acl for acl in have - set(wanted) if acl.principal in ours)),
+        extra=tuple(sorted(acl for acl in surplus if _anywhere(acl) not in rights)),
         foreign=tuple(
             sorted(acl for acl in have if acl.principal not in ours and _writes_to(acl, logs))
         ),
     )
+
+
+def _anywhere(acl: Acl) -> Acl:
+    """The right without the prefix of its installation."""
+    at = acl.name.rfind(_NAMES)
+    return acl if at < 0 else acl._replace(name=acl.name[at:])
 
 
 def _writes_to(acl: Acl, logs: Iterable[str]) -> bool:
