@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from gangline.commands.platform import _is_secure
 from gangline.errors import CliError
 from gangline.kafka.acls import Acl, plan_acls, wanted_acls
 from gangline.kafka.rights import Rights, read_rights
 from gangline.kafka.users import UserFiles
 from gangline.local.certificates import Authority
+from gangline.local.kafka_access import embedded, own
+from gangline.local.kafka_folders import admin_file, secure_folder
 from support.harnesses.cli_run import Runner, runner
 
 OWNER = Rights(
@@ -67,6 +70,15 @@ def test_a_right_too_many_and_a_foreign_writer_are_shown() -> None:
     assert set(plan.foreign) == set(foreign)
 
 
+def test_another_installation_keeps_its_rights() -> None:
+    rights = read_rights()
+    here, there, plain = (wanted_acls(rights, prefix) for prefix in ("a.", "b.", ""))
+    assert not plan_acls(here, here | there | plain, "a.").changes
+    assert not plan_acls(plain, here | plain).changes
+    surplus = Acl("tracker", "WRITE", "TOPIC", "b.gangline.requests", "LITERAL")
+    assert plan_acls(here, [*here, surplus], "a.").extra == (surplus,)
+
+
 def test_a_right_from_one_host_alone_is_not_the_right() -> None:
     (first, *_) = wanted = sorted(wanted_acls({"quota": OWNER}))
     plan = plan_acls(wanted, [*wanted[1:], first._replace(host="10.0.0.1")])
@@ -100,6 +112,26 @@ def test_files_of_users_are_private_and_name_the_authority(tmp_path: Path) -> No
     text = files.path("agent").read_text()
     assert "/ca.pem" in text
     assert "admin.pem" not in text
+
+
+def test_a_folder_of_settings_has_a_file_for_each_part(tmp_path: Path) -> None:
+    for name in ("up", "tracker"):
+        (tmp_path / f"{name}.toml").write_text("")
+    access = own("k:9092", tmp_path)
+    assert access.file_of("tracker") == tmp_path / "tracker.toml"
+    assert access.file_of("console") is None
+    with pytest.raises(CliError, match=r"has no quota\.toml"):
+        access.file_of("quota")
+
+
+def test_a_platform_is_as_it_was_last(tmp_path: Path) -> None:
+    folder = tmp_path / "kafka"
+    assert not _is_secure(tmp_path, None, None, asked=None)
+    secure_folder(folder).mkdir(parents=True)
+    admin_file(folder).touch()
+    assert _is_secure(tmp_path, None, None, asked=None)
+    embedded(folder, secure=False)
+    assert not _is_secure(tmp_path, None, None, asked=None)
 
 
 def test_a_certificate_is_replaced_before_it_ends(

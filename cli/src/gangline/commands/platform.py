@@ -17,7 +17,7 @@ from rich.text import Text
 from gangline.errors import CliError, ExitCode
 from gangline.local.client import Client, default_data_dir
 from gangline.local.java import java_path
-from gangline.local.kafka_folders import secure_folder
+from gangline.local.kafka_folders import admin_file
 from gangline.local.process_model import ProcessState, ProcessStatus, SupervisorError
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def _is_secure(
             "for your own give --kafka-settings (docs/guides/secure-kafka.md)",
             ExitCode.USAGE,
         )
-    return secure_folder(folder / "kafka").exists() if asked is None else asked
+    return admin_file(folder / "kafka").exists() if asked is None else asked
 
 
 def _default_alerts(data_dir: Path) -> Path | None:

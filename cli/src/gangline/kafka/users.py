@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Mapping
+from concurrent.futures import wait
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,23 +100,26 @@ def create_users(admin: AdminClient, users: Iterable[str], files: UserFiles) -> 
     passwords = {user: files.password(user) or _new_password() for user in users}
     for user, password in passwords.items():
         files.write(user, password)
-    _set(admin, passwords)
+    _set(admin, passwords, set())
 
 
 def rotate_users(admin: AdminClient, users: Iterable[str], files: UserFiles) -> None:
     """Give users new passwords. Raises CliError; then the files hold the old ones again.
 
-    The file comes first: a client that Kafka refuses reads it again (`KafkaBus`). Connections that
-    are open stay open.
+    The files of users that Kafka has changed by then stay new. A file comes before its user: a
+    client that Kafka refuses reads it again (`KafkaBus`). Connections that are open stay open.
     """
     before = {user: files.password(user) for user in users}
     passwords = {user: _new_password() for user in before}
     for user, password in passwords.items():
         files.write(user, password)
+    changed: set[str] = set()
     try:
-        _set(admin, passwords)
+        _set(admin, passwords, changed)
     except BaseException:
         for user, old in before.items():
+            if user in changed:
+                continue
             if old is None:
                 files.path(user).unlink(missing_ok=True)
             else:
@@ -123,7 +127,8 @@ def rotate_users(admin: AdminClient, users: Iterable[str], files: UserFiles) -> 
         raise
 
 
-def _set(admin: AdminClient, passwords: Mapping[str, str]) -> None:
+def _set(admin: AdminClient, passwords: Mapping[str, str], changed: set[str]) -> None:
+    """Adds to `changed` the users for which Kafka confirms it. Raises CliError."""
     if not passwords:
         return
     how = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, _ITERATIONS)
@@ -133,8 +138,12 @@ def _set(admin: AdminClient, passwords: Mapping[str, str]) -> None:
     ]
     with asking("the users cannot be changed"):
         futures = admin.alter_user_scram_credentials(changes, request_timeout=ADMIN_TIMEOUT_S)  # type: ignore[arg-type]
+        wait(futures.values(), ADMIN_TIMEOUT_S)
+        changed |= {
+            user for user, future in futures.items() if future.done() and future.exception() is None
+        }
         for future in futures.values():
-            future.result(ADMIN_TIMEOUT_S)
+            future.result(0)
 
 
 def _new_password() -> str:

@@ -9,12 +9,14 @@ from pathlib import Path
 
 from gangline.errors import CliError, ExitCode
 from gangline.local.kafka import EmbeddedKafka
+from gangline.local.kafka_folders import admin_file
 from gangline.local.kafka_secure import SecureKafka
 from gangline_bus.kafka import KafkaBus
 from gangline_bus.ports import BusError
 from gangline_bus.topics import TopicNames, create_topics
 
 KAFKA_FILE = "GANGLINE_KAFKA_FILE"
+_MAKE_FILES = "`gangline kafka users apply` makes a file for each part"
 _ADMINISTRATOR = "up"
 """In a folder of settings, the file with which topics are created, if it is there."""
 
@@ -62,6 +64,7 @@ class KafkaAccess:
 def embedded(data_dir: Path, *, secure: bool) -> tuple[Callable[[], KafkaAccess], EmbeddedKafka]:
     """The embedded broker, and how it is reached once it is prepared."""
     if not secure:
+        admin_file(data_dir).unlink(missing_ok=True)
         plain = EmbeddedKafka(data_dir)
         return lambda: KafkaAccess(plain.bootstrap), plain
     broker = SecureKafka(data_dir)
@@ -72,6 +75,7 @@ def embedded(data_dir: Path, *, secure: bool) -> tuple[Callable[[], KafkaAccess]
 def own(bootstrap: str, settings: Path | None) -> KafkaAccess:
     """The user's own Kafka. Raises CliError for settings that cannot be used."""
     from gangline.kafka.connecting import read_settings
+    from gangline.kafka.rights import read_rights
 
     if settings is None:
         return KafkaAccess(bootstrap)
@@ -82,14 +86,20 @@ def own(bootstrap: str, settings: Path | None) -> KafkaAccess:
     def file_of(part: str) -> Path | None:
         return file if (file := place / f"{part}.toml").exists() else None
 
+    def file_of_part(part: str) -> Path | None:
+        found = file_of(part)
+        if found is None and part in read_rights():
+            raise CliError(f"{place} has no {part}.toml", _MAKE_FILES, ExitCode.USAGE)
+        return found
+
     maker = file_of(_ADMINISTRATOR) or file_of("administrator")
     if maker is None:
         raise CliError(
             f"{place} has no up.toml and no administrator.toml",
-            "`gangline kafka users apply` makes a file for each part",
+            _MAKE_FILES,
             ExitCode.USAGE,
         )
-    return KafkaAccess(bootstrap, read_settings(maker), file_of)
+    return KafkaAccess(bootstrap, read_settings(maker), file_of_part)
 
 
 def _make_users(broker: SecureKafka, _: str) -> None:

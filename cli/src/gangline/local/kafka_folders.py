@@ -6,12 +6,12 @@ from pathlib import Path
 
 
 def secure_folder(kafka_dir: Path) -> Path:
-    """Its certificates; there is none where it was never secure."""
+    """Its certificates; there are none where it was never secure."""
     return kafka_dir / "secure"
 
 
 def admin_file(kafka_dir: Path) -> Path:
-    """Librdkafka's settings of its administrator."""
+    """Librdkafka's settings of its administrator; missing where it was plain last."""
     return secure_folder(kafka_dir) / "admin.toml"
 
 

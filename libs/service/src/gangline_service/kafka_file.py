@@ -45,5 +45,8 @@ def _flat(path: Path, before: str, table: Mapping[str, object]) -> Iterator[tupl
 
 def write_kafka_file(path: Path, settings: Mapping[str, str]) -> None:
     """Write them, readable by the owner alone (mode 0600). Raises OSError."""
-    lines = [f"{json.dumps(name)} = {json.dumps(value)}\n" for name, value in settings.items()]
+    lines = [
+        f"{json.dumps(name)} = {json.dumps(value, ensure_ascii=False)}\n"
+        for name, value in settings.items()
+    ]
     write_private(path, "".join(lines).encode())
