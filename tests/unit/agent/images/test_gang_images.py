@@ -304,7 +304,7 @@ def test_answers_that_make_no_sense_end_no_agent(
         {"WorkingDir": "/" + "w" * 5000},
         {"WorkingDir": "/\0"},
     ],
-    ids=str,
+    ids=lambda config: str(config)[:25],
 )
 def test_settings_that_no_program_can_have_are_refused(
     hub: OciRegistry, node: Node, config: dict[str, object]
