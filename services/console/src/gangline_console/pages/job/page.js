@@ -29,7 +29,7 @@ function show(job) {
   put("tokens", number(job.tokens_per_s));
   put("mfu", percent(job.mfu, 1));
   if (typeof job.cpus !== "number") put("gpus", `${job.gpus_allocated} of ${job.gpus}`);
-  put("use", number(job.gpu_utilization, 3));
+  put("use", number(job.gpu_utilization, 3) + (job.gpu_utilization === null ? "" : " %"));
   put("elapsed", duration(job.elapsed_s));
   put("gpu_time", gpuTime(job.gpu_seconds));
   put("attempt", String(job.attempt));
