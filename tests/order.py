@@ -6,13 +6,13 @@ that only compute, those of unit tests too, are spread evenly among them: some w
 while others wait for their processes.
 
 A worker takes a file at a time, except that one takes all files that share processes: these are
-started once. They are the files of tests/e2e that use the session's platform, the console's apart
-from the others, and those of tests/integration whose names begin alike (`SHARING`).
+started once, and end with the last of these files. They are the files of tests/e2e that use the
+session's platform, and those of tests/integration whose names begin alike (`SHARING`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 
 import pytest
 from xdist.remote import Producer
@@ -23,8 +23,7 @@ COMPUTING = ("simulation", "stateful", "extremes", "replay", "golden", "scenario
 LONGEST = tuple(
     f"tests/{name}.py"
     for name in (
-        "e2e/test_alerts",  # the first file of the session's platform: with it come the others
-        "e2e/test_console_pages",  # and with it all pages of the console
+        "e2e/test_alerts",  # the first file of the session's platform: with it come all
         "integration/test_mlflow_jobs",
         "integration/test_node_agent_ends",
         "integration/test_mlflow_server",
@@ -49,10 +48,11 @@ LONGEST = tuple(
 
 OWN_PLATFORM = {f"tests/e2e/test_{name}.py" for name in ("bad_days", "demo", "kills", "own_parts")}
 SHARED_PLATFORM = "tests/e2e: the session's platform"
-PAGES, PAGES_PLATFORM = "tests/e2e/test_console_", "tests/e2e: the platform of the console's pages"
-"""One platform for all files would take longer than all else: two workers have one each."""
 SHARING = ("tests/integration/test_isolation_", "tests/integration/test_tracker_")
 """Their fixtures of the session are in tests/integration/conftest.py."""
+SHARED_PROCESSES = ("platform", "stand", "tracker")
+"""The session's fixtures that end with the files that share them: an idle platform takes a third
+of a core."""
 
 
 class OnePlatform(LoadFileScheduling):
@@ -66,7 +66,7 @@ def scope_of(nodeid: str) -> str:
     """What a worker takes at once: a file, or all files that share processes."""
     file = nodeid.split("::", maxsplit=1)[0]
     if folder_of(file) == "e2e" and file not in OWN_PLATFORM:
-        return PAGES_PLATFORM if file.startswith(PAGES) else SHARED_PLATFORM
+        return SHARED_PLATFORM
     return next((shared for shared in SHARING if file.startswith(shared)), file)
 
 
@@ -108,3 +108,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     names = dict.fromkeys(item.nodeid.split("::")[0] for item in items)
     place = {name: number for number, name in enumerate(in_order(names))}
     items.sort(key=lambda item: place[item.nodeid.split("::")[0]])
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Function, nextitem: pytest.Item | None) -> Generator[None]:
+    """On a worker, end shared processes after the last test that shares them, and its teardown."""
+    try:
+        return (yield)
+    finally:
+        last = nextitem is not None and scope_of(nextitem.nodeid) != scope_of(item.nodeid)
+        if last and hasattr(item.config, "workerinput"):
+            _end_shared_processes(item)
+
+
+def _end_shared_processes(item: pytest.Function) -> None:
+    fixtures = item.session._fixturemanager
+    for name in SHARED_PROCESSES:
+        for fixture in fixtures.getfixturedefs(name, item) or ():
+            fixture.finish(item._request)  # what depends on it ends before it

@@ -115,6 +115,7 @@ def assert_listed(
     assert all(item["retained"] for item in standing)
 
 
+@pytest.mark.nightly
 def test_a_checkpoint_that_rots_is_found_and_the_interval_is_passed_on(
     started: Started,
     watch: LogWatch,

@@ -22,7 +22,7 @@ from gangline_gateway.followed import Copies
 from gangline_gateway.live import Live
 from gangline_gateway.live_view import LiveView
 from gangline_gateway.view_snapshot import View
-from gangline_pipelines.core.model import Checked, CheckOutputs
+from gangline_pipelines.core.model import Checked, CheckOutputs, Deleted, DeleteOutputs
 from gangline_registry.core.model import (
     Compare,
     CompareProfiles,
@@ -184,6 +184,7 @@ _OUTCOMES: Mapping[type, object] = {
     Deliver: Delivered(0.1, "HTTP 200"),
     Scrub: Scrubbed(1, 0.1),
     CheckOutputs: Checked(()),
+    DeleteOutputs: Deleted(1, 2, 3),
     MakeVersion: Made(7),
     Compare: Failed("the scores are damaged", final=True),
     CompareProfiles: ProfilesCompared(()),

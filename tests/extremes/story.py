@@ -140,6 +140,7 @@ _PIPELINE: dict[str, Any] = {
         "first": {"job": _JOB, "out": {"score": "score"}},
     },
     "triggers": {"new-text": {"schedule": "0 3 * * *"}},
+    "retention": {"days": 7.0, "runs": 3},
 }
 _FILES: Mapping[Any, tuple[dict[str, Any], ...]] = {
     StudySpec: (_STUDY,),

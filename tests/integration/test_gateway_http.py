@@ -220,7 +220,10 @@ def test_a_dry_run_submits_nothing(http_client: httpx.Client, scene: GatewayHarn
     assert "would exceed quota: 100/" in answer.json()["notes"][0]
     told = job(image="nvcr.io/pytorch:26.01")
     answer = http_client.post("/v1/training-jobs", params={"dry_run": True}, json=told, headers=NLP)
-    assert "image: Gangline runs no container images yet" in answer.json()["notes"][0]
+    assert "image: none of 0 nodes runs images" in answer.json()["notes"][0]
+    told = job(strategy="deepspeed")
+    answer = http_client.post("/v1/training-jobs", params={"dry_run": True}, json=told, headers=NLP)
+    assert "strategy: Gangline starts no DeepSpeed engine" in answer.json()["notes"][0]
     assert answer.json()["rejected"]
     assert len(scene.broker.dump(scene.names.name(Topic.REQUESTS))) == before
 

@@ -228,6 +228,9 @@ def test_a_client_s_first_question_is_answered_before_mlflow_is_loaded(
             httpx.get(f"{server.url}/version", headers=headers, timeout=1)
 
 
+@pytest.mark.parametrize(
+    "server", [pytest.param("sqlite", marks=pytest.mark.nightly), "postgresql"], indirect=True
+)
 def test_a_killed_server_loses_no_point_that_it_acknowledged(server: MlflowProcess) -> None:
     with client_of(server, "nlp") as client:
         run_id = client.create_run(client.create_experiment("killed")).info.run_id

@@ -17,7 +17,7 @@ from support.harnesses.tracker_process import TrackerProcess, wait_until
 def test_rows_equal_records_after_kill_9(kafka_bootstrap: str, tmp_path: Path) -> None:
     process = TrackerProcess(kafka_bootstrap, tmp_path)
     try:
-        rounds, per_round = 3, 150
+        rounds, per_round = 2, 150
         for turn in range(rounds):
             process.start()
             for index in range(per_round):

@@ -6,15 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from order import (
-    LONGEST,
-    OWN_PLATFORM,
-    PAGES_PLATFORM,
-    SHARED_PLATFORM,
-    SHARING,
-    in_order,
-    scope_of,
-)
+from order import LONGEST, OWN_PLATFORM, SHARED_PLATFORM, SHARING, in_order, scope_of
 
 E2E = [f"tests/e2e/test_{n}.py" for n in range(4)]
 BROKER = [f"tests/integration/test_{n}.py" for n in range(4)]
@@ -37,10 +29,10 @@ def test_what_computes_is_spread_among_what_waits() -> None:
     assert [found.index(name) for name in computing] == [1, 4, 7, 10]
 
 
-def test_the_longest_files_are_there_and_the_first_two_have_the_platforms() -> None:
+def test_the_longest_files_are_there_and_the_first_has_the_platform() -> None:
     root = Path(__file__).parents[3]
     assert [name for name in LONGEST if not (root / name).exists()] == []
-    assert [scope_of(name) for name in LONGEST[:2]] == [SHARED_PLATFORM, PAGES_PLATFORM]
+    assert scope_of(LONGEST[0]) == SHARED_PLATFORM
 
 
 def test_files_of_one_kind_alone_keep_their_order() -> None:
@@ -54,9 +46,7 @@ def test_the_files_that_share_a_platform_go_to_one_worker() -> None:
         file = path.relative_to(root).as_posix()
         text = path.read_text(encoding="utf-8")
         shares = "RunningPlatform" in text and "start_platform" not in text
-        scope = scope_of(f"{file}::test")
-        assert (scope in {SHARED_PLATFORM, PAGES_PLATFORM}) == shares, file
-        assert not shares or (scope == PAGES_PLATFORM) == path.name.startswith("test_console_")
+        assert (scope_of(f"{file}::test") == SHARED_PLATFORM) == shares, file
     assert all((root / file).exists() for file in OWN_PLATFORM)
     assert scope_of("tests/unit/a/test_b.py::test_c[d::e]") == "tests/unit/a/test_b.py"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Future
 from datetime import UTC, datetime
 from pathlib import Path
@@ -45,6 +46,11 @@ TABLES = (
 )
 
 
+def _no_trials(events: Sequence[object], _timeout_s: float) -> None:
+    """Jobs here are no trials."""
+    assert not events
+
+
 class Follower:
     """Runs of jobs over a log on a bus, that do not follow by themselves."""
 
@@ -58,7 +64,8 @@ class Follower:
         self.topic, self.writer = names.name(Topic.SCHEDULING), bus.writer()
         self.sent: list[float] = []
         parts = Parts(bus, names, cast("Histories", None), cast("Artifacts", None), lambda: None)
-        store, points = SimpleNamespace(engine=engine), SimpleNamespace(accept=self._accept)
+        store = SimpleNamespace(engine=engine)
+        points = SimpleNamespace(accept=self._accept, publish=_no_trials)
         self.runs = JobRuns(parts, store, cast("Points", points))
         self.runs._assign(self.runs._scheduling, Topic.SCHEDULING, {})
         self.runs._assign(self.runs._faults, Topic.FAULTS, {})
