@@ -181,6 +181,9 @@ def test_credentials_of_the_node_and_of_the_team(hub: OciRegistry, node: Node) -
     own = node.folder / "secrets/nlp/IMAGE_AUTH"
     own.parent.mkdir(parents=True)
     own.write_text(config(USER))
+    with pytest.raises(problems.ImageDenied, match="must be 0600"):
+        node.get(image)
+    own.chmod(0o600)
     assert node.get(image).layers
     with pytest.raises(problems.ImageDenied):
         node.get(image, job_id="theirs", team="cv")  # though the layers are here

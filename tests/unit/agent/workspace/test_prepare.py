@@ -12,10 +12,10 @@ import pytest
 from gangline_schemas.checkpoint import code_key
 from gangline_storage.local import LocalStore
 from gangline_worker.agent.host.inventory import Labels, node_name, take_inventory
+from gangline_worker.agent.host.named_secrets import SecretMissing, read_secrets
 from gangline_worker.agent.rendezvous.ports import PortBlock
 from gangline_worker.agent.workspace import bundles
 from gangline_worker.agent.workspace.bundles import BadBundle, fetch_bundle, unpack
-from gangline_worker.agent.workspace.named_secrets import SecretMissing, read_secrets
 
 
 def pack(path: Path, *members: tuple[str, bytes] | tarfile.TarInfo) -> Path:
@@ -114,6 +114,12 @@ def test_a_secret_of_another_team_or_none_is_missing(tmp_path: Path, name: str):
     (tmp_path / "nlp").mkdir()
     with pytest.raises(SecretMissing):
         read_secrets(tmp_path, "nlp", [name])
+
+
+def test_logins_for_images_are_no_secret_of_a_job(tmp_path: Path):
+    secret(tmp_path, "nlp", "IMAGE_AUTH", b"{}")
+    with pytest.raises(SecretMissing, match="IMAGE_AUTH is for the agent alone"):
+        read_secrets(tmp_path, "nlp", ["HF_TOKEN", "IMAGE_AUTH"])
 
 
 def test_a_link_to_another_teams_secret_is_not_followed(tmp_path: Path):

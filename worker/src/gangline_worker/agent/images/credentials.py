@@ -15,7 +15,6 @@ from typing import Any
 
 from gangline_schemas.image_reference import DEFAULT_REGISTRY
 
-TEAM_SECRET = "IMAGE_AUTH"  # noqa: S105 -- the name of a file
 _DOCKER_HUB = "https://index.docker.io/v1/"
 
 

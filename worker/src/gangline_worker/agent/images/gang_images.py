@@ -22,8 +22,9 @@ from gangline_storage.durable import replace_file
 from gangline_storage.errors import AlreadyExists, NotFound
 from gangline_storage.port import ObjectStore
 from gangline_worker.agent.decide.keys import GangKey
+from gangline_worker.agent.host.named_secrets import IMAGE_LOGINS, SecretMissing, read_secret
 
-from .credentials import TEAM_SECRET, BadCredentials, Login, login_for, read_file
+from .credentials import BadCredentials, Login, login_for, read_file
 from .manifests import (
     Blob,
     ImageSettings,
@@ -241,14 +242,14 @@ class GangImages:
 
     def _login(self, team: str, image: ImageReference) -> Login | None:
         files: dict[str, str] = {}
-        own = self._secrets / team / TEAM_SECRET
         try:
-            if own.exists():
-                files[f"the secret {TEAM_SECRET} of team {team}"] = read_file(own)
+            if (self._secrets / team / IMAGE_LOGINS).exists():
+                name = f"the secret {IMAGE_LOGINS} of team {team}"
+                files[name] = read_secret(self._secrets, team, IMAGE_LOGINS)
             if (shared := self._options.auth_file) is not None:
                 files[str(shared)] = read_file(shared)
             return login_for(host_asked(image.registry, self._options.registries), files)
-        except BadCredentials as error:
+        except (BadCredentials, SecretMissing) as error:
             raise ImageDenied(image, str(error)) from None
 
 

@@ -26,6 +26,7 @@ from gangline_worker.agent.decide.inputs import OutputsStored, Prepared, Prepare
 from gangline_worker.agent.decide.keys import GangKey, RankKey
 from gangline_worker.agent.host.addresses import check_addresses
 from gangline_worker.agent.host.folders import Folders
+from gangline_worker.agent.host.named_secrets import SecretMissing, read_secrets
 from gangline_worker.agent.images.gang_images import FOLDER, GangImage, GangImages
 from gangline_worker.agent.images.problems import ImageProblem, ImageRefused, NoImagesHere
 from gangline_worker.agent.images.store import LAYERS
@@ -39,7 +40,6 @@ from .bundles import BadBundle, fetch_bundle, unpack
 from .data_caches import DataCaches
 from .environment import IN, OUT, GangPaths, rank_command
 from .mlflow import TOKEN, MlflowAccess
-from .named_secrets import SecretMissing, read_secrets
 
 _STORE_ATTEMPTS = 3
 _RETRY_S = 2.0

@@ -10,6 +10,8 @@ from pathlib import Path
 
 _NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")
 _LIMIT_BYTES = 64 * 1024
+IMAGE_LOGINS = "IMAGE_AUTH"
+"""A team's logins for registries of images, which the agent uses and no job gets."""
 
 
 class SecretMissing(Exception):
@@ -21,10 +23,14 @@ def read_secrets(folder: Path, team: str, names: Iterable[str]) -> dict[str, str
 
     Raises SecretMissing: the file does not exist, others may read it, or it is not text.
     """
-    return {name: _read(folder, team, name) for name in names}
+    wanted = tuple(names)
+    if IMAGE_LOGINS in wanted:
+        raise SecretMissing(f"secrets: {IMAGE_LOGINS} is for the agent alone; jobs do not get it")
+    return {name: read_secret(folder, team, name) for name in wanted}
 
 
-def _read(folder: Path, team: str, name: str) -> str:
+def read_secret(folder: Path, team: str, name: str) -> str:
+    """One value, also that of IMAGE_LOGINS. Raises SecretMissing."""
     if not _NAME.match(name):
         raise SecretMissing("secrets: a name is not made of letters, digits and '_'")
     try:
