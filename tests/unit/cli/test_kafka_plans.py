@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from gangline.commands.platform import _is_secure
 from gangline.errors import CliError
 from gangline.kafka.acls import Acl, plan_acls, wanted_acls
 from gangline.kafka.rights import Rights, read_rights
-from gangline.kafka.users import UserFiles
+from gangline.kafka.users import UserFiles, rotate_users
 from gangline.local.certificates import Authority
 from gangline.local.kafka_access import embedded, own
 from gangline.local.kafka_folders import admin_file, secure_folder
 from support.harnesses.cli_run import Runner, runner
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient, UserScramCredentialUpsertion
 
 OWNER = Rights(
     read=frozenset({"gangline.requests"}),
@@ -132,6 +138,30 @@ def test_a_platform_is_as_it_was_last(tmp_path: Path) -> None:
     assert _is_secure(tmp_path, None, None, asked=None)
     embedded(folder, secure=False)
     assert not _is_secure(tmp_path, None, None, asked=None)
+
+
+class HalfAdmin:
+    """A cluster that changes the first user, and fails for the others."""
+
+    def alter_user_scram_credentials(
+        self, changes: list[UserScramCredentialUpsertion], **_: object
+    ) -> dict[str, Future[None]]:
+        found: dict[str, Future[None]] = {change.user: Future() for change in changes}
+        first, *others = found.values()
+        first.set_result(None)
+        for other in others:
+            other.set_exception(KafkaException(KafkaError(KafkaError.NOT_CONTROLLER)))
+        return found
+
+
+def test_a_rotation_that_fails_keeps_the_passwords_that_kafka_has(tmp_path: Path) -> None:
+    files = UserFiles.beside(tmp_path, {})
+    for user in ("agent", "tracker"):
+        files.write(user, "old")
+    with pytest.raises(CliError, match="users cannot be changed"):
+        rotate_users(cast("AdminClient", HalfAdmin()), ["agent", "tracker", "quota"], files)
+    assert files.password("agent") != "old"
+    assert (files.password("tracker"), files.password("quota")) == ("old", None)
 
 
 def test_a_certificate_is_replaced_before_it_ends(
