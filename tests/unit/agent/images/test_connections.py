@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import threading
+import time
 from typing import cast
 
 import pytest
 import urllib3
 
+from gangline_worker.agent.images import connections
 from gangline_worker.agent.images.connections import Bounds, ForbiddenAddress, open_pools
 from support.fakes.oci_registry import OciRegistry
 
@@ -60,3 +64,23 @@ def test_a_registry_with_tls_leads_to_none_without() -> None:
         with pytest.raises(ForbiddenAddress, match="another service of this machine"):
             pools.request("GET", f"http://{hub.host}/token")
         assert hub.requests == []
+
+
+def test_headers_that_come_byte_by_byte_are_broken_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "_HEADERS_S", 0.2)
+
+    def answer() -> None:
+        asking, _ = server.accept()
+        with asking, contextlib.suppress(OSError):
+            asking.sendall(b"HTTP/1.1 200 OK\r\nX: ")
+            for _ in range(200):
+                asking.sendall(b"x")
+                time.sleep(0.05)
+            asking.sendall(b"\r\nContent-Length: 0\r\n\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=answer, daemon=True).start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/"
+        pools = open_pools(Bounds(url, frozenset()), urllib3.Timeout(30), urllib3.Retry(0))
+        with pytest.raises(urllib3.exceptions.HTTPError):
+            pools.request("GET", url)

@@ -7,16 +7,23 @@ the registry has TLS.
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import socket
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.exceptions import ProtocolError
+from urllib3.response import HTTPResponse
 
 from gangline_worker.agent.isolation.metadata import ADDRESSES
 
+_HEADERS_S = 60.0
+"""The time for all headers of an answer; a time-out of the connection is for each byte."""
 _METADATA = frozenset(map(ipaddress.ip_address, ADDRESSES))
 
 
@@ -62,10 +69,18 @@ def open_pools(
             super().connect()
             bounds.check(self.host, self.sock)
 
+        def getresponse(self) -> HTTPResponse:  # type: ignore[override]  # as in urllib3
+            with _broken_off(self.sock):
+                return super().getresponse()
+
     class Secured(HTTPSConnection):
         def connect(self) -> None:
             super().connect()
             bounds.check(self.host, self.sock)
+
+        def getresponse(self) -> HTTPResponse:  # type: ignore[override]  # as in urllib3
+            with _broken_off(self.sock):
+                return super().getresponse()
 
     class PlainPool(urllib3.HTTPConnectionPool):
         ConnectionCls = Plain
@@ -76,3 +91,24 @@ def open_pools(
     pools = urllib3.PoolManager(timeout=timeout, retries=retries)
     pools.pool_classes_by_scheme = {"http": PlainPool, "https": SecuredPool}
     return pools
+
+
+@contextlib.contextmanager
+def _broken_off(connected: socket.socket) -> Iterator[None]:
+    """A connection that ends unless this is left in time. Raises ProtocolError."""
+    late = threading.Event()
+
+    def end() -> None:
+        late.set()
+        with contextlib.suppress(OSError, ValueError):
+            connected.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(_HEADERS_S, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+    if late.is_set():  # what came looks like a whole answer
+        raise ProtocolError("the headers of an answer came too slowly")
