@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import ssl
 import threading
 from collections import deque
 from collections.abc import Iterable
@@ -31,7 +32,7 @@ class OciRegistry:
     `cuts`: after so many bytes the connection of the next blob ends. `busy`: so many requests are
     answered with 429. `wrong`: digests whose bytes come changed. `sent`: bytes of blobs. `again`,
     `realm`, `token` and `moved`: its Retry-After, where it sends for a token, the token, and where
-    it sends for blobs.
+    it sends for blobs. `tls`: its certificate.
     """
 
     user: str | None = None
@@ -43,6 +44,7 @@ class OciRegistry:
     realm: str | None = None
     token: object = _TOKEN
     moved: str | None = None
+    tls: ssl.SSLContext | None = None
     requests: list[str] = field(default_factory=list)
     blobs: dict[str, bytes] = field(default_factory=dict)
     manifests: dict[str, tuple[str, bytes]] = field(default_factory=dict)
@@ -55,6 +57,8 @@ class OciRegistry:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
+        if self.tls is not None:
+            self._server.socket = self.tls.wrap_socket(self._server.socket, server_side=True)
         self.host = f"127.0.0.1:{self._server.server_address[1]}"
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
         return self

@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 import json
 import os
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from gangline.local.certificates import Authority
 from gangline_storage.local import LocalStore
 from gangline_worker.agent.decide.keys import GangKey
 from gangline_worker.agent.images import gang_images, problems, registry
@@ -387,6 +389,26 @@ def test_old_manifests_go(hub: OciRegistry, node: Node, monkeypatch: pytest.Monk
         hub.push(tag, [SMALL], Cmd=[tag])
         node.get(f"{hub.host}/a:{tag}", job_id=tag)
     assert len(names(node.folder / "images/manifests/nlp")) == 2
+
+
+def test_a_registry_with_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    authority = Authority(tmp_path / "tls")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority.issue("registry"))
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.path))
+    with OciRegistry(tls=context) as hub:
+        at = f"https://localhost:{hub.host.partition(':')[2]}"
+        hub.realm = f"{at}/token"
+        hub.push("a", [SMALL, BIG])
+        options = ImageOptions(1 << 30, registry.RegistryOptions(mirror=at))
+        store = LocalStore(tmp_path / "store")
+        (tmp_path / "node").mkdir()
+        images = GangImages(tmp_path / "node", tmp_path, store, options, None)
+        assert len(images.get(GangKey("job", 1), "nlp", "team/one:a").layers) == 2
+        hub.moved = hub.realm.replace("https", "http")
+        hub.push("b", [layer(("b", b"2"))])
+        with pytest.raises(problems.ImageDenied, match="without TLS"):
+            images.get(GangKey("other", 1), "nlp", "team/one:b")
 
 
 def test_the_login_is_that_of_the_mirror() -> None:
