@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from gangline.local.certificates import Authority
+from gangline_schemas.image_reference import run_image_key
 from gangline_storage.local import LocalStore
 from gangline_worker.agent.decide.keys import GangKey
 from gangline_worker.agent.images import gang_images, problems, registry
@@ -109,6 +110,19 @@ def test_a_run_stays_with_its_digest(hub: OciRegistry, node: Node, tmp_path: Pat
     other = Node(tmp_path / "other", tmp_path / "store")
     assert other.get(f"{hub.host}/a:a", attempt=2).name.endswith(first), "on each node"
     assert node.get(f"{hub.host}/a:a", job_id="next").name.endswith(second)
+
+
+@pytest.mark.parametrize(
+    "kept", [b"", b"[]", b'{"image": 1}', b'{"image": "a:a"}', b'{"image": "evil.io/team/x@%s"}']
+)
+def test_a_damaged_digest_of_a_run_is_not_believed(
+    hub: OciRegistry, node: Node, tmp_path: Path, kept: bytes
+) -> None:
+    digest = hub.push("a", [SMALL])
+    raw = kept.replace(b"%s", digest.encode())
+    LocalStore(tmp_path / "store").put(run_image_key("nlp", "job"), raw)
+    with pytest.raises(problems.ImageDamaged, match="its digest in the store"):
+        node.get(f"{hub.host}/a:a")
 
 
 def test_what_is_there_needs_no_registry(hub: OciRegistry, node: Node, tmp_path: Path) -> None:

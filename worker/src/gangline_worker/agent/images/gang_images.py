@@ -120,11 +120,11 @@ class GangImages:
             asked = ImageReference.parse(wanted)
         except ValueError as error:
             raise ImageRefused(wanted, str(error)) from None
+        image = asked if asked.digest else self._pinned(team, key.job_id, asked) or asked
         allowed = self._options.allowed
-        if allowed and asked.registry not in allowed:
+        if allowed and image.registry not in allowed:
             known = ", ".join(sorted(allowed))
-            raise ImageDenied(asked, f"nodes use only {known} (GANGLINE_IMAGES_REGISTRIES)")
-        image = asked if asked.digest else self._pinned(team, key.job_id) or asked
+            raise ImageDenied(image, f"nodes use only {known} (GANGLINE_IMAGES_REGISTRIES)")
         with self._registry(key, team, image) as registry:
             found, manifest, settings = self._documents(registry, team, image)
             if image.digest is None:
@@ -224,12 +224,19 @@ class GangImages:
             for old in kept[:-_MANIFESTS]:
                 old.unlink()
 
-    def _pinned(self, team: str, job_id: str) -> ImageReference | None:
+    def _pinned(self, team: str, job_id: str, asked: ImageReference) -> ImageReference | None:
+        """The digest of the run, if a node has read the tag. Raises ImageDamaged."""
         try:
             raw = self._store.get(run_image_key(team, job_id))
         except NotFound:
             return None
-        return ImageReference.parse(json.loads(raw)["image"])
+        try:
+            found = ImageReference.parse(json.loads(raw)["image"])
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            found = asked
+        if found.digest is None or found.at("") != asked.at(""):
+            raise ImageDamaged(asked, f"its digest in the store ({run_image_key(team, job_id)})")
+        return found
 
     def _pin(self, team: str, job_id: str, found: ImageReference) -> ImageReference:
         """The image of this run: the first node's."""
@@ -237,7 +244,7 @@ class GangImages:
         try:
             self._store.put(run_image_key(team, job_id), text, if_absent=True)
         except AlreadyExists:
-            return self._pinned(team, job_id) or found
+            return self._pinned(team, job_id, found) or found
         return found
 
     def _login(self, team: str, image: ImageReference) -> Login | None:
