@@ -42,3 +42,6 @@ def test_the_digest_of_a_run(tmp_path: Path, image: str | None, shown: str | Non
     assert image_of_run(app_of(store), spec(image=image), "nlp", "j") == shown
     assert image_of_run(app_of(store), spec(image=image), "nlp", "other") == image
     assert image_of_run(app_of(None), spec(image=image), "nlp", "j") == image
+    for job_id, damaged in {"d": b"", "e": b"[]", "f": b"{}"}.items():
+        store.put(run_image_key("nlp", job_id), damaged)
+        assert image_of_run(app_of(store), spec(image=image), "nlp", job_id) == image
