@@ -21,6 +21,12 @@ IDS_REMEMBERED = REMEMBERED + timedelta(days=1)
 """How long quota refuses the id of a job that has ended to another job."""
 
 
+def keep_newest(entries: dict[KeyT, ValueT], most: int) -> None:
+    """Remove the oldest entries, which come first, until there are `most`."""
+    while len(entries) > most:
+        del entries[next(iter(entries))]
+
+
 def forget_old(
     entries: dict[KeyT, ValueT],
     ended_at: Callable[[ValueT], datetime],

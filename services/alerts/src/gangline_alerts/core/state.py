@@ -50,6 +50,7 @@ from gangline_schemas.events.alerts import (
     WatchNoted,
 )
 from gangline_schemas.job import JobState
+from gangline_schemas.memory import keep_newest
 
 MINUTES_KEPT = 1500
 """A day and an hour of changes in the use of GPUs."""
@@ -59,7 +60,6 @@ SENT_KEPT = 1000
 REQUESTS_KEPT = 1000
 AWAY_KEPT = 1000
 ValueT = TypeVar("ValueT")
-KeyT = TypeVar("KeyT")
 
 
 @dataclass(slots=True)
@@ -104,11 +104,6 @@ class AlertState:
 AlertPlan = Plan[AlertState, Watch]
 fold: Fold[AlertState] = Fold(Topic.ALERTS)
 """How the events of gangline.alerts change the state, in place."""
-
-
-def _keep_newest(held: dict[KeyT, ValueT], most: int) -> None:
-    while len(held) > most:
-        del held[next(iter(held))]
 
 
 # Facts
@@ -225,7 +220,7 @@ def _(state: AlertState, event: AlertRaised, at: datetime) -> None:
 def _(state: AlertState, event: AlertResolved, at: datetime) -> None:
     alert = state.alerts.pop(alert_key(event.rule, event.level, event.team, event.subject))
     state.resolved[event.number] = replace(alert, resolved_at=event.resolved_at)
-    _keep_newest(state.resolved, RESOLVED_KEPT)
+    keep_newest(state.resolved, RESOLVED_KEPT)
     for target in alert.targets:
         _resolve(state, target, alert.text, at)
 
@@ -267,7 +262,7 @@ def _(state: AlertState, event: SilenceRefused, _at: datetime) -> None:
 def _answered(state: AlertState, source: str, request_id: str, reason: str) -> None:
     if request_id:
         state.requests[request_key(source, request_id)] = reason
-        _keep_newest(state.requests, REQUESTS_KEPT)
+        keep_newest(state.requests, REQUESTS_KEPT)
 
 
 # Notifications
@@ -312,7 +307,7 @@ def _(state: AlertState, event: NotificationDue, _at: datetime) -> None:
         state.groups.pop(key, None)
         state.grouped.pop(key, None)
         state.grouped[key] = event.due_at
-        _keep_newest(state.grouped, SENT_KEPT)
+        keep_newest(state.grouped, SENT_KEPT)
 
 
 @fold.on(NotificationDeferred)
@@ -348,7 +343,7 @@ def _close(
         notification, due.target, due.team, about(due), alerts_in(due), due.due_at,
         tries, outcome, at, text,
     )  # fmt: skip
-    _keep_newest(state.sent, SENT_KEPT)
+    keep_newest(state.sent, SENT_KEPT)
 
 
 # Questions that several modules ask

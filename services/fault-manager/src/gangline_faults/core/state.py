@@ -41,7 +41,7 @@ from gangline_schemas.events.faults import (
     WorkerStraggling,
 )
 from gangline_schemas.events.workers import DataBlockDamaged
-from gangline_schemas.memory import forget_old
+from gangline_schemas.memory import forget_old, keep_newest
 
 PAST_INCARNATIONS = 32
 LEFT_NODES = 1000
@@ -311,5 +311,4 @@ def flag_of(event: DataBlockDamaged | JobFlagged) -> str:
 def _(state: FaultState, event: JobFlagged, _at: datetime) -> None:
     known = state.flags.pop(event.job_id, ())
     state.flags[event.job_id] = (*known, flag_of(event))
-    while len(state.flags) > FLAGGED_JOBS:
-        del state.flags[next(iter(state.flags))]
+    keep_newest(state.flags, FLAGGED_JOBS)

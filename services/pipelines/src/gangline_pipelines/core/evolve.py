@@ -41,7 +41,7 @@ from gangline_schemas.events.pipelines import (
     RunStopping,
     TimesMissed,
 )
-from gangline_schemas.memory import forget_old
+from gangline_schemas.memory import forget_old, keep_newest
 
 REQUESTS_KEPT = 10_000
 SEEN_FOR = timedelta(days=400)
@@ -258,12 +258,6 @@ def _unqueue(state: PipelineState, team: str, pipeline: str, run_id: str) -> Non
         held = state.pipelines[key]
         left = tuple(one for one in held.queued if one != run_id)
         state.pipelines[key] = replace(held, queued=left)
-
-
-def keep_newest(held: dict[str, Any], most: int) -> None:
-    """Forget the oldest entries."""
-    while len(held) > most:
-        del held[next(iter(held))]
 
 
 def _forget(state: PipelineState, now: datetime) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from gangline_pipelines.core.evolve import fold, keep_newest
+from gangline_pipelines.core.evolve import fold
 from gangline_pipelines.core.model import Kept, Last, Run, StepRun, StepState
 from gangline_pipelines.core.naming import pipeline_key
 from gangline_pipelines.core.state import PipelineState, graph_of_run, step_key, steps_of
@@ -27,6 +27,7 @@ from gangline_schemas.events.pipelines import (
     StepStudyRequested,
     StepStudyStopRequested,
 )
+from gangline_schemas.memory import keep_newest
 
 __all__ = ["fold"]
 MOST_KEPT = 100_000

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime
-from typing import TypeVar
 
 from gangline_bus.decision import Fold
 from gangline_registry.core.model import (
@@ -59,7 +58,7 @@ from gangline_schemas.events.registry import (
     VersionRefused,
     VersionRegistered,
 )
-from gangline_schemas.memory import forget_old
+from gangline_schemas.memory import forget_old, keep_newest
 
 VERSIONS_KEPT = 200
 """Of one model; those that an alias points to, or may roll back to, are kept besides."""
@@ -74,15 +73,8 @@ BASELINES_KEPT = 8
 """Comparisons of one suite of a version: its model has so many aliases at most."""
 STEPS_BACK = 50
 """A rollback can lead back so many moves."""
-KeyT = TypeVar("KeyT")
-ValueT = TypeVar("ValueT")
 fold: Fold[RegistryState] = Fold(Topic.REGISTRY)
 """How the events of gangline.registry change the state, in place."""
-
-
-def _keep_newest(held: dict[KeyT, ValueT], most: int) -> None:
-    while len(held) > most:
-        del held[next(iter(held))]
 
 
 def _answer(state: RegistryState, event: Answering, answer: Answer) -> None:
@@ -90,7 +82,7 @@ def _answer(state: RegistryState, event: Answering, answer: Answer) -> None:
         key = request_key(event.request_source, event.request_id)
         state.requests.pop(key, None)
         state.requests[key] = answer
-        _keep_newest(state.requests, REQUESTS_KEPT)
+        keep_newest(state.requests, REQUESTS_KEPT)
 
 
 def _of_version(state: RegistryState, event: EvaluationReported | ServingReported | VersionApproved
@@ -286,7 +278,7 @@ def _(state: RegistryState, event: PromotionJudged, at: datetime) -> None:
         begun, baseline=event.baseline, gate=event.gate, verdict=event.verdict,
         findings=event.findings, judged_at=at,
     )  # fmt: skip
-    _keep_newest(state.judged, JUDGED_KEPT)
+    keep_newest(state.judged, JUDGED_KEPT)
 
 
 @fold.on(AliasMoved)
@@ -296,7 +288,7 @@ def _(state: RegistryState, event: AliasMoved, at: datetime) -> None:
         event.number, event.team, event.model, event.alias, event.from_version, event.to_version,
         event.kind, event.by, event.reason, event.evidence, at,
     )  # fmt: skip
-    _keep_newest(state.moves, MOVES_KEPT)
+    keep_newest(state.moves, MOVES_KEPT)
     key = alias_key(event.team, event.model, event.alias)
     old = state.aliases[key]
     before = old.before

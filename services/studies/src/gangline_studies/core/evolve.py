@@ -35,7 +35,7 @@ from gangline_schemas.events.studies import (
     TrialWithdrawn,
 )
 from gangline_schemas.job import JobState
-from gangline_schemas.memory import forget_old
+from gangline_schemas.memory import forget_old, keep_newest
 from gangline_studies.core.state import (
     CURVE_POINTS,
     CURVE_POINTS_ENDED,
@@ -113,8 +113,7 @@ def _forget_study(state: StudyState, study_id: str) -> None:
 def _answered(state: StudyState, source: str, request_id: str) -> None:
     if request_id:
         state.requests[request_key(source, request_id)] = None
-        while len(state.requests) > REQUESTS_KEPT:
-            del state.requests[next(iter(state.requests))]
+        keep_newest(state.requests, REQUESTS_KEPT)
 
 
 # Trials
@@ -182,14 +181,8 @@ def _(state: StudyState, event: TrialJobStopRequested, _at: datetime) -> None:
 def _(state: StudyState, event: TrialStarted, _at: datetime) -> None:
     trial = state.trials[event.study_id, event.number]
     phase = Phase.RUNNING if trial.phase is Phase.WAITING else trial.phase
-    _set(
-        state,
-        event,
-        phase=phase,
-        attempt=event.attempt,
-        gpus=event.gpus,
-        since=event.allocated_at,
-    )
+    gang = {"attempt": event.attempt, "gpus": event.gpus, "since": event.allocated_at}
+    _set(state, event, phase=phase, **gang)
 
 
 @fold.on(TrialCharged)
