@@ -59,6 +59,15 @@ def test_failures_of_comparisons_that_nobody_wants_any_more_are_forgotten() -> N
     assert not run.state.deferred
 
 
+def test_without_mlflow_one_failure_is_remembered_however_often_aliases_move() -> None:
+    run = RegistryRun(gate())
+    for number in range(1, 4):
+        run.version(number)
+        run.promote(number, reason="test")
+        run.project(Failed("there is none", until_restart=True))
+    assert [*run.state.deferred] == [f"project:{run.state.changes}"]
+
+
 def test_versions_of_models_without_a_gate_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evolve, "FREE_VERSIONS_KEPT", 3)
     run = RegistryRun()

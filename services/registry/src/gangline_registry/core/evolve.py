@@ -319,6 +319,8 @@ def _(_state: RegistryState, _event: AliasRepaired, _at: datetime) -> None:
 
 @fold.on(RegistryDeferred)
 def _(state: RegistryState, event: RegistryDeferred, at: datetime) -> None:
+    if event.effect.startswith("project:"):
+        _undefer(state, "project:")  # of earlier changes
     state.deferred[event.effect] = Deferred(event.tries, event.reason, event.next_at, at)
 
 
