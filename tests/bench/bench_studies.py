@@ -152,40 +152,46 @@ def run_study(
     world = StudyWorld(
         program, gangs=GANGS, unit_s=60, tick_s=30, checked=False, sampler=None if tpe else given
     )
-    found = Found()
+    look = _Look(table, chosen, used, stops=stopping["kind"] != "none")
+    world.after.append(look)
+    world.submit("s", spec)
+    world.run()
+    return look.found
 
-    def rank_of(event: Any) -> int:
-        trial = world.state.trials.get(("s", event.number)) or next(
-            held for held in reversed(world.state.over["s"]) if held.number == event.number
-        )
-        return int(table.rank[chosen[json.dumps(trial.parameters, sort_keys=True)]])
 
-    proposed: dict[int, str] = {}
+class _Look:
+    """Notes the trials that are found good, after each decision."""
 
-    def look(world: StudyWorld, decisions: list[Decision]) -> None:
+    def __init__(
+        self, table: Table, chosen: dict[str, int], used: set[int], *, stops: bool
+    ) -> None:
+        self._table, self._chosen, self._used, self._stops = table, chosen, used, stops
+        self._proposed: dict[int, str] = {}
+        self.found = Found()
+
+    def __call__(self, world: StudyWorld, decisions: list[Decision]) -> None:
         events: list[Any] = [each.event for each in decisions]
         for event in events:
             if isinstance(event, TrialProposed):
-                proposed[event.number] = json.dumps(event.parameters, sort_keys=True)
+                self._proposed[event.number] = json.dumps(event.parameters, sort_keys=True)
             elif isinstance(event, TrialWithdrawn):  # its configuration was not trained
-                used.discard(chosen.pop(proposed[event.number]))
+                self._used.discard(self._chosen.pop(self._proposed[event.number]))
         left = {each.number for each in events if isinstance(each, TrialPruned | TrialPaused)}
         spent = advance.spent_gpu_hours(world.state, "s", world.now) * 60
+        found = self.found
         for event in events:
             last = isinstance(event, TrialMeasured) and event.step == LAST_RUNG
             if isinstance(event, TrialPromoted):
                 last = world.state.trials["s", event.number].step == LAST_RUNG
             if isinstance(event, TrialCompleted):
-                found.ranks.append(rank_of(event))
+                found.ranks.append(self._rank_of(event.number))
                 found.completed.append((spent, found.ranks[-1]))
                 found.known.append((spent, found.ranks[-1]))
-            elif last and event.number not in left and stopping["kind"] != "none":
-                found.known.append((spent + UNITS - LAST_RUNG, rank_of(event)))
+            elif last and event.number not in left and self._stops:
+                found.known.append((spent + UNITS - LAST_RUNG, self._rank_of(event.number)))
 
-    world.after.append(look)
-    world.submit("s", spec)
-    world.run()
-    return found
+    def _rank_of(self, number: int) -> int:
+        return int(self._table.rank[self._chosen[self._proposed[number]]])
 
 
 def time_to(lines: Sequence[Line], goal: float) -> float:
