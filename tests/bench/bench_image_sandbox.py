@@ -1,8 +1,8 @@
 """A gang's sandbox with an image as its root: how long it takes to make, and to start a rank in it.
 
-`room`: from the call until its mounts are made, beside a sandbox without an image. `rank`: from the
-start of /bin/true in the image until it is collected. As root, on a node that isolates by
-namespaces.
+`image_sandbox`, `host_sandbox`: from the call until its mounts are made, with and without an image.
+`image_rank`: from the start of /bin/true in the image until it is collected. As root, on a node
+that isolates by namespaces.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class _Node:
 
 
 def run(context: Context) -> list[Result]:
-    """Rooms with and without an image in turn."""
+    """Sandboxes with and without an image in turn."""
     taken: dict[str, list[float]] = {"image": [], "host": [], "rank": []}
     with scratch() as folder:
         node = _Node(folder)
@@ -79,7 +79,7 @@ def run(context: Context) -> list[Result]:
             taken["rank"].append(_took_ms(node.rank))
             node.isolator.leave(GANG)
     return [
-        context.median("image_room_ms", taken["image"], "ms"),
-        context.median("host_room_ms", taken["host"], "ms", note="without an image"),
+        context.median("image_sandbox_ms", taken["image"], "ms"),
+        context.median("host_sandbox_ms", taken["host"], "ms", note="without an image"),
         context.median("image_rank_ms", taken["rank"], "ms", note="/bin/true, with its end"),
     ]
