@@ -8,12 +8,12 @@ from html import escape
 STYLE = """
 :root {
   color-scheme: light dark; --bg: #f7f8fa; --surface: #fff; --line: #dfe3ea;
-  --text: #1a1f29; --dim: #586174; --good: #17703a; --bad: #b3261e;
+  --text: #1a1f29; --dim: #586174;
 }
 @media (prefers-color-scheme: dark) {
   :root {
     --bg: #0f1218; --surface: #161a22; --line: #2a303c;
-    --text: #e6e9ef; --dim: #9aa4b6; --good: #5fd08a; --bad: #ff8d84;
+    --text: #e6e9ef; --dim: #9aa4b6;
   }
 }
 body {
@@ -37,7 +37,6 @@ th:first-child, td:first-child, .texts th, .texts td { text-align: left }
 .texts th, .texts td { white-space: pre }
 img, svg { max-width: 100%; height: auto }
 img { background: #fff; border-radius: 6px }
-.good { color: var(--good) } .bad { color: var(--bad); font-weight: 600 }
 """
 
 
