@@ -31,7 +31,7 @@ class Client:
         self.password = password
 
 
-class Scene:
+class Process:
     """A process whose file has `password`, at the time `now`."""
 
     def __init__(self) -> None:
@@ -44,70 +44,70 @@ class Scene:
 
 
 @pytest.fixture
-def scene() -> Scene:
-    return Scene()
+def process() -> Process:
+    return Process()
 
 
 @pytest.mark.parametrize(
     ("error", "said"), [(REFUSED, "principal tracker"), (UNKNOWN, "ssl.ca.location")]
 )
 def test_a_process_that_kafka_never_let_in_is_denied_at_once(
-    scene: Scene, error: KafkaError, said: str
+    process: Process, error: KafkaError, said: str
 ) -> None:
-    scene.denials.on_error(error)
-    scene.denials.on_error(error)
-    (told,) = scene.told
+    process.denials.on_error(error)
+    process.denials.on_error(error)
+    (told,) = process.told
     assert said in str(told)
     with pytest.raises(BusDenied, match=said):
-        scene.denials.check()
+        process.denials.check()
 
 
 @pytest.mark.parametrize(
     "error", [LOST, KafkaError(KafkaError._TRANSPORT), KafkaError(KafkaError._ALL_BROKERS_DOWN)]
 )
-def test_a_broker_that_went_away_refuses_nobody(scene: Scene, error: KafkaError) -> None:
-    scene.denials.on_error(error)
-    scene.denials.check()
-    assert scene.told == []
+def test_a_broker_that_went_away_refuses_nobody(process: Process, error: KafkaError) -> None:
+    process.denials.on_error(error)
+    process.denials.check()
+    assert process.told == []
 
 
-def test_all_clients_take_a_new_password(scene: Scene) -> None:
-    scene.denials.let_in()
-    scene.password = "new"
-    scene.denials.on_error(REFUSED)
-    scene.denials.renew(scene.client)
-    assert (scene.client.password, scene.told) == ("new", [])
+def test_all_clients_take_a_new_password(process: Process) -> None:
+    process.denials.let_in()
+    process.password = "new"
+    process.denials.on_error(REFUSED)
+    process.denials.renew(process.client)
+    assert (process.client.password, process.told) == ("new", [])
 
 
-def test_a_refusal_long_ago_takes_no_time_from_the_next(scene: Scene) -> None:
-    scene.denials.let_in()
-    for scene.now in (0.0, 1000.0, 1000.0 + GRACE_S / 2):
-        scene.denials.on_error(REFUSED)
-    assert scene.told == []
-    scene.now = 1000.0 + GRACE_S
-    scene.denials.on_error(REFUSED)
-    assert len(scene.told) == 1
+def test_a_refusal_long_ago_takes_no_time_from_the_next(process: Process) -> None:
+    process.denials.let_in()
+    for process.now in (0.0, 1000.0, 1000.0 + GRACE_S / 2):
+        process.denials.on_error(REFUSED)
+    assert process.told == []
+    process.now = 1000.0 + GRACE_S
+    process.denials.on_error(REFUSED)
+    assert len(process.told) == 1
 
 
-def test_a_process_that_was_let_in_is_denied_when_the_file_stays_as_it_was(scene: Scene) -> None:
-    scene.denials.let_in()
-    for scene.now in (0.0, GRACE_S / 2):
-        scene.denials.on_error(REFUSED)
-    assert scene.told == []
-    scene.now = GRACE_S
-    scene.denials.on_error(REFUSED)
-    assert len(scene.told) == 1
+def test_a_process_that_was_let_in_is_denied_when_the_file_stays_as_it_was(process: Process) -> None:
+    process.denials.let_in()
+    for process.now in (0.0, GRACE_S / 2):
+        process.denials.on_error(REFUSED)
+    assert process.told == []
+    process.now = GRACE_S
+    process.denials.on_error(REFUSED)
+    assert len(process.told) == 1
 
 
-def test_a_missing_right_is_named_with_its_principal(scene: Scene) -> None:
-    error = scene.denials.error(NO_TOPIC, "Write on the topic gangline.steps")
+def test_a_missing_right_is_named_with_its_principal(process: Process) -> None:
+    error = process.denials.error(NO_TOPIC, "Write on the topic gangline.steps")
     assert isinstance(error, BusDenied)
     assert "the principal tracker lacks Write on the topic gangline.steps" in str(error)
-    assert scene.told == [error]
+    assert process.told == [error]
 
 
-def test_other_errors_are_no_denials(scene: Scene) -> None:
-    error = scene.denials.error(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
+def test_other_errors_are_no_denials(process: Process) -> None:
+    error = process.denials.error(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
     assert isinstance(error, BusError)
     assert not isinstance(error, BusDenied)
-    assert scene.told == []
+    assert process.told == []
