@@ -1,4 +1,4 @@
-"""The embedded broker with TLS, passwords and rights: it knows who is who, and denies the rest.
+"""The embedded broker with TLS, passwords and rights: each client has a name and its rights.
 
 Three listeners on 127.0.0.1:
 - CLIENT: TLS, and a SCRAM user with the rights of deploy/kafka/acls.toml;
