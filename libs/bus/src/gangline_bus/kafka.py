@@ -194,10 +194,8 @@ class KafkaBus:
 
     def members(self, group: str) -> int:
         """How many members a group has now; 0 also for a group that never was. Raises BusError."""
-        asked, right = (
-            self._admin_client().describe_consumer_groups,
-            f"Describe on the group {group}",
-        )
+        asked = self._admin_client().describe_consumer_groups
+        right = f"Describe on the group {group}"
 
         def count() -> int:
             found = asked([group], request_timeout=API_TIMEOUT_S)[group].result(API_TIMEOUT_S)
@@ -256,7 +254,8 @@ class KafkaBus:
             try:
                 found = admin.list_topics(topic, timeout=slice_s)
             except KafkaException as error:
-                self._refused(admin)
+                admin.poll(0)
+                self._renew_refused(admin)
                 if error.args[0].code() not in AWAY_CODES:
                     break
             else:
@@ -265,12 +264,12 @@ class KafkaBus:
         try:
             return self._call(lambda: admin.list_topics(topic, timeout=last_s))
         except BusUnavailable:
-            self._refused(admin)
+            admin.poll(0)
+            self._renew_refused(admin)
             raise
 
-    def _refused(self, client: AdminClient | WeakConsumer) -> None:
-        """Raise BusDenied if the client was refused; its errors are served here."""
-        client.poll(0)
+    def _renew_refused(self, client: AdminClient | WeakConsumer) -> None:
+        """Raise BusDenied if Kafka refuses for good; else the client gets the present password."""
         self.denials.check()
         self.denials.renew(client)
 
@@ -286,7 +285,7 @@ class KafkaBus:
                 told = None if message is None else message.error()
                 if told is not None and told.code() in DENIED_CODES:
                     raise self.denials.error(told, f"Read on the group {group}") from None
-                self.denials.check()
+                self._renew_refused(consumer)
             else:
                 return found
         raise away
