@@ -164,6 +164,12 @@ def test_a_rotation_that_fails_keeps_the_passwords_that_kafka_has(tmp_path: Path
     assert (files.password("tracker"), files.password("quota")) == ("old", None)
 
 
+def test_a_certificate_of_an_authority_that_is_gone_is_replaced(tmp_path: Path) -> None:
+    first = Authority(tmp_path).keep("broker").read_bytes()
+    (tmp_path / "ca-key.pem").unlink()
+    assert Authority(tmp_path).keep("broker").read_bytes() != first
+
+
 def test_a_certificate_is_replaced_before_it_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

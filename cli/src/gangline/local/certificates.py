@@ -11,6 +11,7 @@ from ipaddress import IPv4Address
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import (
@@ -78,14 +79,17 @@ class Authority:
         return path
 
     def keep(self, name: str) -> Path:
-        """The file of `name`; a new certificate if it has none that stays valid for a while."""
+        """The file of `name`; a new certificate if it has none of ours that stays valid."""
         path = self._folder / f"{name}.pem"
-        return path if path.exists() and _days_left(path) > RENEW_DAYS else self.issue(name)
+        return path if path.exists() and self._stays_valid(path) else self.issue(name)
 
-
-def _days_left(path: Path) -> int:
-    certificate = x509.load_pem_x509_certificate(path.read_bytes())
-    return (certificate.not_valid_after_utc - datetime.now(UTC)).days
+    def _stays_valid(self, path: Path) -> bool:
+        certificate = x509.load_pem_x509_certificate(path.read_bytes())
+        try:
+            certificate.verify_directly_issued_by(self._certificate)
+        except InvalidSignature:  # by an authority that is gone
+            return False
+        return (certificate.not_valid_after_utc - datetime.now(UTC)).days > RENEW_DAYS
 
 
 def _builder(
