@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AclBinding,
@@ -21,6 +21,7 @@ from gangline.kafka.connecting import ADMIN_TIMEOUT_S, asking
 from gangline.kafka.rights import FAMILY, Rights
 from gangline_schemas.catalog import catalog
 
+BindingT = TypeVar("BindingT", AclBinding, AclBindingFilter)
 _WRITES = frozenset({"WRITE", "ALL"})
 _NAMES = "gangline"
 """How all names of acls.toml begin."""
@@ -140,10 +141,10 @@ def apply_acls(admin: AdminClient, plan: AclPlan, *, prune: bool) -> None:
     """Create what is missing and, with `prune`, delete what is extra. Raises CliError."""
     with asking("the ACLs cannot be changed"):
         if plan.missing:
-            bindings = [_binding(acl) for acl in plan.missing]
+            bindings = [_native(AclBinding, acl) for acl in plan.missing]
             _wait(admin.create_acls(bindings, request_timeout=ADMIN_TIMEOUT_S))
         if prune and plan.extra:
-            filters = [_filter(acl) for acl in plan.extra]
+            filters = [_native(AclBindingFilter, acl) for acl in plan.extra]
             _wait(admin.delete_acls(filters, request_timeout=ADMIN_TIMEOUT_S))
 
 
@@ -152,20 +153,8 @@ def _wait(futures: Mapping[Any, Future[Any]]) -> None:
         future.result(ADMIN_TIMEOUT_S)
 
 
-def _binding(acl: Acl) -> AclBinding:
-    return AclBinding(
-        ResourceType[acl.kind],
-        acl.name,
-        ResourcePatternType[acl.pattern],
-        f"User:{acl.principal}",
-        acl.host,
-        AclOperation[acl.operation],
-        AclPermissionType.ALLOW,
-    )
-
-
-def _filter(acl: Acl) -> AclBindingFilter:
-    return AclBindingFilter(
+def _native(kind: type[BindingT], acl: Acl) -> BindingT:
+    return kind(
         ResourceType[acl.kind],
         acl.name,
         ResourcePatternType[acl.pattern],

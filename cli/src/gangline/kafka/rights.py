@@ -11,8 +11,9 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gangline.errors import CliError
+from gangline_bus.topics import TopicNames
 from gangline_schemas.base import field_errors
-from gangline_schemas.catalog import Topic, catalog
+from gangline_schemas.catalog import Topic
 from gangline_service.config_file import ConfigFileError, read_config_file
 
 _HERE = Path(__file__).parent
@@ -36,12 +37,12 @@ class Rights(BaseModel):
 
 def topics() -> tuple[str, ...]:
     """The full names of all topics of the catalog, and of their dead letters."""
-    return (*(topic.value for topic in Topic), *sorted(dead_letters(Topic)))
+    return (*(topic.value for topic in Topic), *sorted(dead_letters()))
 
 
-def dead_letters(of: Iterable[Topic]) -> frozenset[str]:
-    """Where consumers of these topics put what they refuse; derived topics have none."""
-    return frozenset(topic.dlq for topic in of if not catalog()[topic].compacted)
+def dead_letters() -> frozenset[str]:
+    """Where consumers put the records that they refuse."""
+    return frozenset(topic.name for topic in TopicNames().settings()) - {*Topic}
 
 
 def read_rights(path: Path | None = None) -> dict[str, Rights]:
@@ -77,7 +78,7 @@ def _full(file: Path, principal: str, names: Iterable[str]) -> frozenset[str]:
     """Full names of topics. Raises CliError for one that the catalog does not have."""
     full: set[str] = set()
     for name in names:
-        full |= dead_letters(Topic) if name == _DEAD else {f"{FAMILY}{name}"}
+        full |= dead_letters() if name == _DEAD else {f"{FAMILY}{name}"}
     unknown = sorted(full - {*topics()})
     if unknown:
         raise CliError(f"{file}: {principal}: there is no topic {unknown[0]}")
@@ -98,7 +99,7 @@ def table(rights: Mapping[str, Rights]) -> str:
 
 def _cell(names: frozenset[str]) -> str:
     """In the catalog's order; all dead letters together are "*.dlq"."""
-    dead = dead_letters(Topic)
+    dead = dead_letters()
     shown = [name.removeprefix(FAMILY) for name in topics() if name in names]
     if names >= dead:
         shown = [name for name in shown if f"{FAMILY}{name}" not in dead] + [_DEAD]

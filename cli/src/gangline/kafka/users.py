@@ -87,11 +87,11 @@ def plan_users(admin: AdminClient, users: Iterable[str], files: UserFiles) -> Us
             )
         )
     wanted = tuple(users)
-    there = [user for user in wanted if user in known]
+    there = {user: files.password(user) for user in wanted if user in known}
     return UserPlan(
         create=tuple(user for user in wanted if user not in known),
-        unknown=tuple(user for user in there if files.password(user) is None),
-        same=tuple(user for user in there if files.password(user) is not None),
+        unknown=tuple(user for user, password in there.items() if password is None),
+        same=tuple(user for user, password in there.items() if password is not None),
     )
 
 

@@ -8,6 +8,7 @@ Three listeners on 127.0.0.1:
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -80,9 +81,13 @@ class SecureKafka(EmbeddedKafka):
 
     def user_file(self, part: str) -> Path | None:
         """The file of a part; None for one without a connection to Kafka."""
+        return self.users.path(part) if part in self._parts else None
+
+    @cached_property
+    def _parts(self) -> frozenset[str]:
         from gangline.kafka.rights import read_rights
 
-        return self.users.path(part) if part in read_rights() else None
+        return frozenset(read_rights())
 
     def prepare(self, progress: Progress | None = None) -> None:
         """As for a plain broker, and its certificates; those that end soon are replaced."""
