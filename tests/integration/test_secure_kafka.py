@@ -236,6 +236,7 @@ def test_open_clients_take_a_new_password_and_a_new_certificate(cluster: Cluster
 
     bus = cluster.bus("agent", password=password, on_denied=told.append)
     assert bus.partitions("gangline.steps")
+    late = cluster.bus("agent", password=password, on_denied=told.append)
     before = password()
     port = int(broker.bootstrap.split(":")[1])
     authority = broker.folder / "ca.pem"
@@ -249,6 +250,8 @@ def test_open_clients_take_a_new_password_and_a_new_certificate(cluster: Cluster
     failed: list[Any] = []
     writer.send(OutRecord("gangline.steps", b"k", b"v"), failed.append)
     assert writer.flush(PATIENCE_S) == 0
+    place = Place("gangline.workers", 0)
+    assert late.committed("gangline.agent.probe", [place]) == {place: None}
     assert (failed, told) == ([None], [])
 
 
