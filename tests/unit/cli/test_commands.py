@@ -134,6 +134,7 @@ def test_events_of_a_job_are_all_or_the_newest_so_many(gangline: Runner, stub: S
         (["--rank", "1"], "failed", 0, "rank 1 wrote nothing"),
         ([], "running", 0, "no lines yet"),
         (["--errors", "--contains", "nan"], "running", 0, "no line matches"),
+        (["--errors", "--rank", "2"], "failed", 2, "has no rank 2"),
     ],
 )
 def test_no_lines_have_a_reason(

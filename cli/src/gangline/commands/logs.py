@@ -44,10 +44,12 @@ def logs(
             printer.print(line)
     except KeyboardInterrupt:
         session.out.note("the job continues")
-    if not printer.printed and (contains or errors):
-        session.out.note(f"no line matches; all of them: gangline logs {job_id}")
-    elif not printer.printed:
-        session.out.note(why_no_lines(session.client.get(job_id), rank, attempt))
+    if printer.printed:
+        return
+    reason = why_no_lines(session.client.get(job_id), rank, attempt)
+    if contains or errors:
+        reason = f"no line matches; all of them: gangline logs {job_id}"
+    session.out.note(reason)
 
 
 def ranks(
