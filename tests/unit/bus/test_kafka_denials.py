@@ -89,7 +89,7 @@ def test_a_refusal_long_ago_takes_no_time_from_the_next(process: Process) -> Non
     assert len(process.told) == 1
 
 
-def test_a_process_that_was_let_in_is_denied_when_the_file_stays_as_it_was(process: Process) -> None:
+def test_a_process_that_was_let_in_is_denied_when_its_file_stays_the_same(process: Process) -> None:
     process.denials.let_in()
     for process.now in (0.0, GRACE_S / 2):
         process.denials.on_error(REFUSED)
