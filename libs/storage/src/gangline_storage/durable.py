@@ -10,7 +10,8 @@ from pathlib import Path
 from gangline_storage.errors import StoreError, StoreFull
 from gangline_storage.keys import TEMPORARY_PREFIX
 
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""The errors of a disk that takes no more bytes."""
 
 
 def temporary_name() -> str:
@@ -76,7 +77,7 @@ def os_errors(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in _NO_ROOM:
+        if error.errno in NO_SPACE:
             raise StoreFull(
                 f"{what}: no room ({error.strerror}); nothing was kept. "
                 "Free space, raise the quota, or point the store elsewhere"

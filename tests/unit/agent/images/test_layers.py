@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from gangline_worker.agent.images import layers
 from gangline_worker.agent.images.layers import unpack_layer
 from gangline_worker.agent.images.problems import ImageRefused
 from support.builders.images import layer, member
@@ -41,9 +42,9 @@ def test_files_folders_and_links(tmp_path: Path) -> None:
     )
     assert (top / "usr/bin/same").read_bytes() == b"text"
     assert (top / "bin").readlink() == Path("/usr/bin")
-    assert (top / "up").readlink() == Path("../../../etc/passwd"), "it is followed in rooms alone"
+    assert (top / "up").readlink() == Path("../../../etc/passwd"), "only sandboxes follow it"
     assert stat.S_ISFIFO((top / "fifo").lstat().st_mode)
-    assert not (top / "dev").exists(), "a room has its own"
+    assert not (top / "dev").exists(), "a sandbox has its own"
 
 
 def test_modes_give_no_rights_and_hide_nothing(tmp_path: Path) -> None:
@@ -167,6 +168,14 @@ def test_damaged_archives_are_refused(tmp_path: Path, raw: bytes) -> None:
     (tmp_path / "packed").write_bytes(raw)
     with pytest.raises(ImageRefused):
         unpack_layer(tmp_path / "packed", tmp_path / "layer", LIMIT, "image")
+
+
+def test_a_failure_of_the_node_is_not_the_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layers._LIBC, "syncfs", lambda _: -1)
+    with pytest.raises(OSError, match="did not reach the disk"):
+        unpacked(tmp_path, ("a", b"1"))
 
 
 @pytest.mark.parametrize("kind", ["plain", "zstd", "two gzip members"])

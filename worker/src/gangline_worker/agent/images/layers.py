@@ -24,6 +24,8 @@ from typing import IO, Self, cast
 
 import pyarrow as pa
 
+from gangline_storage.durable import NO_SPACE
+
 from .problems import ImageRefused, NodeDiskFull
 
 _WHITEOUT, _OPAQUE, _OF_AUFS = ".wh.", ".wh..wh..opq", ".wh..wh."
@@ -43,7 +45,8 @@ _LEAST_BYTES = 4096
 _CHUNK = 1 << 20
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_FULL = {errno.ENOSPC, errno.EDQUOT}
+_OF_NODE = {errno.EIO, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+"""Errors for which no layer is to blame."""
 _ROOT: tuple[str, ...] = ()
 _LIBC = ctypes.CDLL(None)
 
@@ -65,9 +68,9 @@ class _Header(tarfile.TarInfo):
 
 
 def unpack_layer(packed: Path, target: Path, limit_bytes: int, image: object) -> int:
-    """Unpack into a new folder; what it takes on the disk. It is there when this returns.
+    """Unpack into a new folder; returns the bytes that it takes on the disk, where it is by then.
 
-    Raises ImageRefused, NodeDiskFull and OSError.
+    Raises ImageRefused, NodeDiskFull, and OSError if the node fails.
     """
     target.mkdir(mode=0o755)
     target.chmod(0o755)
@@ -80,8 +83,10 @@ def unpack_layer(packed: Path, target: Path, limit_bytes: int, image: object) ->
     except (_Refused, tarfile.TarError, zlib.error, EOFError, ValueError) as error:
         raise ImageRefused(image, f"a layer cannot be unpacked: {error}") from None
     except OSError as error:
-        if error.errno in _FULL:
+        if error.errno in NO_SPACE:
             raise NodeDiskFull(image, "no space for its unpacked layers") from None
+        if error.errno in _OF_NODE:
+            raise
         raise ImageRefused(image, f"a layer cannot be unpacked: {error}") from None
     return tree.size_bytes
 
@@ -142,7 +147,7 @@ def _unpack(tree: _Tree, stream: _Bounded) -> None:
 
 def _add(tree: _Tree, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
     parts = _parts(member.name)
-    if parts == _ROOT or parts[0] == "dev":  # a room has its own
+    if parts == _ROOT or parts[0] == "dev":  # a sandbox has its own
         return
     *above, name = parts
     folder = tree.folder(tuple(above))

@@ -8,7 +8,6 @@ time, and `connections` bounds where it leads.
 from __future__ import annotations
 
 import email.utils
-import errno
 import hashlib
 import ipaddress
 import json
@@ -28,6 +27,7 @@ from urllib3.exceptions import HTTPError, MaxRetryError
 from urllib3.response import BaseHTTPResponse
 
 from gangline_schemas.image_reference import DEFAULT_REGISTRY, ImageReference
+from gangline_storage.durable import NO_SPACE
 
 from .connections import Bounds, ForbiddenAddress, open_pools
 from .credentials import Login
@@ -47,7 +47,6 @@ _FIRST_DELAY_S = 0.25
 _LONGEST_WAIT_S = 60.0
 _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
 _PASSING = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS}
-_FULL = {errno.ENOSPC, errno.EDQUOT}
 _UNREADABLE = (ValueError, OverflowError, RecursionError)
 """Raised for headers and tokens that make no sense, such as an address that is none."""
 
@@ -134,7 +133,7 @@ class Registry:
             with path.open("rb") as file:
                 digest = f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
         except OSError as error:
-            if error.errno in _FULL:
+            if error.errno in NO_SPACE:
                 path.unlink(missing_ok=True)
                 raise NodeDiskFull(self._image, f"no space for {blob.size:,} bytes") from None
             raise

@@ -125,11 +125,6 @@ class LayerStore:
                 raise
         self._make_space(0, image)
 
-    def used_bytes(self) -> int:
-        """All unpacked layers."""
-        with self._lock:
-            return sum(layer.size_bytes for layer in self._known.values())
-
     @contextlib.contextmanager
     def _one_fetch(self, team: str, name: str) -> Iterator[None]:
         """A layer is fetched once at a time for a team."""
