@@ -54,19 +54,21 @@ class CpuNodes:
 
     def fitting(self, job: Job, need: Room) -> list[str]:
         """The nodes that hold a rank of it now."""
+        labels = set(wanted_labels(job.spec))
         return [
             name
             for name, left in self._left.items()
             if left.holds(need) and self._places[name] > 0
-            if self._accepts(self._whole[name][0], job, now=True)
+            if self._accepts(self._whole[name][0], job, labels, now=True)
         ]
 
     def able(self, job: Job, need: Room) -> list[str]:
         """The nodes that would hold a rank of it if no other job without GPUs ran there."""
+        labels = set(wanted_labels(job.spec))
         return [
             name
             for name, (node, whole) in self._whole.items()
-            if whole.holds(need) and self._accepts(node, job, now=False)
+            if whole.holds(need) and self._accepts(node, job, labels, now=False)
         ]
 
     def largest(self) -> Room:
@@ -80,10 +82,9 @@ class CpuNodes:
         avoided = any(item.node_id == name for item in job.avoid)
         return avoided, bool(self._whole[name][0].info.gpus), left.cpus, left.memory, name
 
-    def _accepts(self, node: Node, job: Job, *, now: bool) -> bool:
+    def _accepts(self, node: Node, job: Job, labels: set[tuple[str, str]], *, now: bool) -> bool:
         """Whether its labels, its past failures and its isolation let the job run there."""
-        wanted = wanted_labels(job.spec)
-        if wanted and not set(wanted) <= set(node.labels):
+        if labels and not labels.issubset(node.labels):
             return False
         for item in job.avoid:
             if item.required and (item.node_id, item.admission) == (
