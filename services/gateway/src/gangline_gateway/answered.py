@@ -20,29 +20,46 @@ class Answering(Protocol):
         """By the key of the request."""
 
 
-StateT = TypeVar("StateT", bound=Answering)
+StateT = TypeVar("StateT")
+AnsweringT = TypeVar("AnsweringT", bound=Answering)
 
 
 async def answered(
     app: AppContext,
     key: str,
     event: Event,
-    state_of: Callable[[], StateT],
-) -> tuple[str, StateT]:
+    state_of: Callable[[], AnsweringT],
+) -> tuple[str, AnsweringT]:
     """Publish a request with this key; its id, and the state with its answer.
 
     Raises a 409 or 503 problem.
     """
+
+    def answer(asked: str) -> tuple[AnsweringT, str] | None:
+        state = state_of()
+        return (state, state.requests[asked]) if asked in state.requests else None
+
+    return await decided(app, key, event, answer, app.answer_wait_s)
+
+
+async def decided(
+    app: AppContext,
+    key: str,
+    event: Event,
+    answer: Callable[[str], tuple[StateT, str] | None],
+    wait_s: float,
+) -> tuple[str, StateT]:
+    """Publish a request with this key; its id, and the state with its answer.
+
+    `answer` gives the state and the reason of a refusal, or "", by the key of the request; None
+    while there is no answer. Raises a 409 or 503 problem.
+    """
     request_id = await app.publisher.publish(key, event)
     asked = request_key(SOURCE, request_id)
-
-    def found(_: object) -> StateT | None:
-        state = state_of()
-        return state if asked in state.requests else None
-
-    state = await app.tail.until(found, app.answer_wait_s)
-    if state is None:
+    found = await app.tail.until(lambda _: answer(asked), wait_s)
+    if found is None:
         raise unavailable("undecided", "the service has not answered yet; look again")
-    if state.requests[asked]:
-        raise conflict("refused", state.requests[asked])
+    state, refused = found
+    if refused:
+        raise conflict("refused", refused)
     return request_id, state

@@ -7,9 +7,9 @@ from typing import Annotated
 
 from fastapi import Depends, Path, Query
 
-from gangline_gateway import registry_state
+from gangline_gateway import answered, registry_state
 from gangline_gateway.app_context import ID_PATTERN, App, AppContext, Caller, may_change
-from gangline_gateway.problems import conflict, not_found, unavailable
+from gangline_gateway.problems import conflict, not_found
 from gangline_gateway.publish import SOURCE
 from gangline_gateway.registry_state import Name, registry_of
 from gangline_registry.core.model import Answer, GatedModel, Registered, model_key, version_key
@@ -103,21 +103,14 @@ async def decided(
     app: AppContext, key: str, event: Event, wait_s: float | None = None
 ) -> tuple[RegistryState, Answer]:
     """The state with the answer to a request. Raises a 409 or 503 problem."""
-    request_id = await app.publisher.publish(key, event)
-    asked = request_key(SOURCE, request_id)
 
-    def answered(_: object) -> RegistryState | None:
+    def answer(asked: str) -> tuple[RegistryState, str] | None:
         state = state_of(app)
-        answer = state.requests.get(asked)
-        return state if answer is not None and answer.done else None
+        found = state.requests.get(asked)
+        return (state, found.refused) if found is not None and found.done else None
 
-    state = await app.tail.until(answered, wait_s or app.answer_wait_s)
-    if state is None:
-        raise unavailable("undecided", "the registry has not answered yet; look again")
-    answer = state.requests[asked]
-    if answer.refused:
-        raise conflict("refused", answer.refused)
-    return state, answer
+    request_id, state = await answered.decided(app, key, event, answer, wait_s or app.answer_wait_s)
+    return state, state.requests[request_key(SOURCE, request_id)]
 
 
 def _version(state: RegistryState, name: Name, number: int) -> Registered:
