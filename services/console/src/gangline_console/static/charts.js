@@ -37,8 +37,9 @@ export const seriesColour = (index) => colour(`--series-${index % 8 + 1}`);
  * A chart in a figure that the macro `chart` made.
  *
  * `show([{name, xs, ys, lows, highs}])` draws series over one axis; xs ascend. With `lows` and
- * `highs` a band reaches from the ones to the others. Options: `x`, the axis's name; `xValue` and `yValue`, functions to text; `log`, a logarithmic y axis; `sync`, a key
- * that crosshairs share.
+ * `highs` a band reaches from the lowest to the highest values. Options: `x`, the axis's name;
+ * `xValue` and `yValue`, functions to text; `log`, a logarithmic y axis; `sync`, a key that
+ * crosshairs share.
  */
 export class Chart {
   constructor(figure, { x = "step", xValue = number, yValue = number, log = false, sync = "" } = {}) {

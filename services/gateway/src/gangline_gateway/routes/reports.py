@@ -1,6 +1,6 @@
 """/v1/reports: reports over a period, as JSON or as an HTML page.
 
-The same question within 10 s has the same answer (`reports.recent`).
+The same question about a period or week has the same answer for 10 s (`reports.recent`).
 """
 
 from __future__ import annotations
