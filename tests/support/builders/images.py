@@ -12,6 +12,10 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
+import pytest
+
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="agents that run images are root")
+
 
 def member(name: str, kind: bytes = tarfile.REGTYPE, **fields: object) -> tarfile.TarInfo:
     made = tarfile.TarInfo(name)

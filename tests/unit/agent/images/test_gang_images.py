@@ -18,10 +18,10 @@ from gangline_storage.local import LocalStore
 from gangline_worker.agent.decide.keys import GangKey
 from gangline_worker.agent.images import gang_images, problems, registry
 from gangline_worker.agent.images.gang_images import GangImage, GangImages, ImageOptions
-from support.builders.images import layer
+from support.builders.images import AS_ROOT, layer
 from support.fakes.oci_registry import INDEX, MANIFEST, OciRegistry
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="agents that run images are root")
+pytestmark = AS_ROOT
 
 BIG = layer(("big", os.urandom(3 << 20)))
 SMALL = layer(("small", b"1"))

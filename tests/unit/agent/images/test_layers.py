@@ -14,9 +14,9 @@ import pytest
 from gangline_worker.agent.images import layers
 from gangline_worker.agent.images.layers import unpack_layer
 from gangline_worker.agent.images.problems import ImageRefused
-from support.builders.images import layer, member
+from support.builders.images import AS_ROOT, layer, member
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="agents that run images are root")
+pytestmark = AS_ROOT
 
 LIMIT = 1 << 20
 

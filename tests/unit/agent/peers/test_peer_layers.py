@@ -17,11 +17,11 @@ from gangline_worker.agent.images.gang_images import GangImage, GangImages, Imag
 from gangline_worker.agent.images.manifests import Blob
 from gangline_worker.agent.peers import layers
 from gangline_worker.agent.peers.layers import LayerCopies
-from support.builders.images import layer
+from support.builders.images import AS_ROOT, layer
 from support.fakes.oci_registry import OciRegistry
 from support.harnesses.peers import JOB, PeerNode, gang
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="agents that run images are root")
+pytestmark = AS_ROOT
 
 KEY = GangKey(JOB, 1)
 LAYERS = [layer((f"file-{number}", os.urandom(1 << 20))) for number in range(6)]
