@@ -27,6 +27,8 @@ from gangline_schemas.limits import (
 MAX_ITEMS = 200_000
 """Items of one evaluation of a suite."""
 MAX_SUITES = 64
+VALIDATED_ITSELF = "validated itself"
+"""In the refusal to register a checkpoint that has not: the step `register` waits for it."""
 NAME_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$"
 ModelName = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 """A registered model of MLflow whose name fits an address: letters, digits and . _ -."""

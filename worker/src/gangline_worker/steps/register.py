@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Sequence
 
+from gangline_schemas.models import VALIDATED_ITSELF
 from gangline_worker.data.step_inputs import find
 from gangline_worker.steps.folders import StepError, given, leave_score, read_json
 from gangline_worker.steps.reports import Gateway, Refused
@@ -84,7 +85,7 @@ def _of_checkpoint(gateway: Gateway | None, name: str, wait_s: float) -> int:
         try:
             return int(gateway.report(name, "", wanted)["version"])
         except Refused as error:
-            if "validated itself" not in str(error) or time.monotonic() >= deadline:
+            if VALIDATED_ITSELF not in str(error) or time.monotonic() >= deadline:
                 raise
             time.sleep(_PAUSE_S)
 

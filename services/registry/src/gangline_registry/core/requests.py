@@ -34,7 +34,7 @@ from gangline_schemas.events.registry import (
 )
 from gangline_schemas.gate_file import Gate
 from gangline_schemas.memory import REMEMBERED
-from gangline_schemas.models import MAX_SUITES, CheckpointOf
+from gangline_schemas.models import MAX_SUITES, VALIDATED_ITSELF, CheckpointOf
 
 MODELS_OF_TEAM = 1000
 REGISTRATIONS_OPEN = 100
@@ -162,7 +162,7 @@ def _promoted(plan: RegistryPlan, job_id: str, step: int | None) -> CheckpointOf
         which = f"checkpoint of step {step}" if step is not None else "checkpoint"
         since = f"in the last {REMEMBERED.days} days"
         raise Refusal(
-            f"job {job_id} has no {which} that validated itself {since}: "
+            f"job {job_id} has no {which} that {VALIDATED_ITSELF} {since}: "
             "only these can be registered; set checkpoint.promote in its job file"
         )
     return found.checkpoint
