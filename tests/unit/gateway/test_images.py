@@ -45,3 +45,13 @@ def test_the_digest_of_a_run(tmp_path: Path, image: str | None, shown: str | Non
     for job_id, damaged in {"d": b"", "e": b"[]", "f": b"{}"}.items():
         store.put(run_image_key("nlp", job_id), damaged)
         assert image_of_run(app_of(store), spec(image=image), "nlp", job_id) == image
+
+
+def test_a_digest_is_read_once(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    app, key = app_of(store), run_image_key("nlp", "j")
+    assert image_of_run(app, spec(image="a"), "nlp", "j") == "a"  # no node has read it yet
+    store.put(key, b'{"image": "a:latest@sha256:1"}')
+    assert image_of_run(app, spec(image="a"), "nlp", "j") == "a:latest@sha256:1"
+    store.delete(key)
+    assert image_of_run(app, spec(image="a"), "nlp", "j") == "a:latest@sha256:1"

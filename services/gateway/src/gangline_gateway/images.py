@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 
 from gangline_gateway.app_context import AppContext
 from gangline_schemas.image_reference import run_image_key
 from gangline_schemas.job import JobSpec
 from gangline_storage.errors import StoreError
+from gangline_storage.port import ObjectStore
 
 
 def image_notes(app: AppContext, spec: JobSpec) -> list[str]:
@@ -30,8 +32,14 @@ def image_of_run(app: AppContext, spec: JobSpec | None, team: str, job_id: str) 
     if spec is None or spec.image is None or "@" in spec.image or app.store is None:
         return None if spec is None else spec.image
     try:
-        return str(json.loads(app.store.get(run_image_key(team, job_id)))["image"])
+        return _stored(app.store, run_image_key(team, job_id))  # type: ignore[arg-type] # by identity
     except StoreError:  # no node has read the tag yet, or the store is away
         return spec.image
     except (ValueError, KeyError, TypeError):  # damaged: its nodes say so
         return spec.image
+
+
+@lru_cache(maxsize=1000)
+def _stored(store: ObjectStore, key: str) -> str:
+    """The image in this object, which no one replaces: a followed job reads it once."""
+    return str(json.loads(store.get(key))["image"])
