@@ -238,7 +238,8 @@ class _Tree:
         """Something more in it. Raises _Refused."""
         self.size_bytes += more_bytes
         if self.size_bytes > self._limit_bytes:
-            raise _Refused(f"it has more than {self._limit_bytes / 1e9:.3g} GB of files")
+            limit = f"{self._limit_bytes / 1e9:.3g} GB of files (GANGLINE_IMAGES_GB)"
+            raise _Refused(f"it has more than {limit}")
 
     def folder(self, parts: tuple[str, ...]) -> int:
         """A handle of a folder, made if it is missing; valid until the next call.
