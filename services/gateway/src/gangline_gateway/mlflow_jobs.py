@@ -1,7 +1,7 @@
-"""Tokens of jobs: which attempt one stands for, and whether that attempt runs now.
+"""Tokens of jobs: the attempt that a token belongs to, and whether it runs now.
 
-Beside MLflow, a job may report about its team's models: new versions, scores and exports. It moves
-no alias and sets no gate.
+A job may use MLflow, and report versions, scores and exports of its team's models. It moves no
+alias and sets no gate.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class JobTokens:
         self._secret: bytes | None = None
 
     async def authenticate(self, token: str) -> JobAttempt | None:
-        """The attempt of a token; None: it is no token. Raises a 503 problem without the store."""
+        """The attempt of a token; None: not valid. Raises a 503 problem without the store."""
         if self._secret is None:
             try:
                 self._secret = await asyncio.to_thread(self._shared.value)

@@ -1,9 +1,8 @@
 """Sessions of browsers. With a file they survive a restart of the gateway.
 
 A session stands for a token, which is checked again with each request. So it ends when the token
-is revoked, and has the token's rights. Cookies and codes are kept as hashes. The token is kept
-under a one-time pad that the cookie gives: who reads the file or the memory without a cookie
-learns no token.
+is revoked, and has the token's rights. Cookies and codes are kept as hashes. Each token is
+encrypted by its cookie, so the file and the memory give no token without a cookie.
 """
 
 from __future__ import annotations
@@ -160,7 +159,7 @@ class Sessions:
 
 
 def _padded(text: bytes, secret: str) -> bytes:
-    """The text under the one-time pad of a secret, or back. Each secret seals one token."""
+    """The text encrypted with a secret, or decrypted. A secret must encrypt one text alone."""
     salted = b"gangline session\0" + secret.encode(errors="surrogatepass")
     pad = hashlib.shake_256(salted).digest(len(text))
     return bytes(one ^ other for one, other in zip(text, pad, strict=True))

@@ -20,7 +20,7 @@ from gangline_schemas.events.registry import (
 )
 
 NO_LIMIT_DAYS = 36_500.0
-"""The largest limit: of a gate without one. Data stay noted, as the registry notes them once."""
+"""The limit of a gate without one. The age stays noted, because the registry notes it once."""
 
 
 def take(plan: AlertPlan, event: Event) -> None:
@@ -99,7 +99,7 @@ def _fields(aged: Aged) -> dict[str, object]:
 
 
 def _like(one: DataNews) -> dict[str, object]:
-    """The same data, in which no column is taken for moved."""
+    """The fields of the same news, with no column that moved."""
     return {"version": one.version, "baseline": one.baseline, "snapshot": one.snapshot, "found": 0}
 
 

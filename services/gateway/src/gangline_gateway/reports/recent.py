@@ -1,4 +1,4 @@
-"""Reports of the last seconds, kept: many people read the same ones, and each takes 0.3 s."""
+"""A cache of reports for some seconds: many people read the same ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules and their thresholds, as the file of alerts has them; the defaults are the mission's.
+"""The rules, their thresholds and defaults, as the file of alerts has them.
 
 A rule is one condition with a threshold. A condition over measurements of a run must hold for
 `for_s` before the alert is raised, and must not hold for `clear_s` before it is resolved. Counts
