@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -85,7 +85,18 @@ def asks_platform(body: Callable[..., None]) -> Callable[..., None]:
         with connect(target.url, target.token, target.data_dir, notice=out.note) as client:
             body(Session(client, out), *arguments, **options)
 
-    shared = {"url": Url, "token": Token, "data_dir": DataDir, "json": Json}
+    return with_options(
+        command, body, {"url": Url, "token": Token, "data_dir": DataDir, "json": Json}
+    )
+
+
+def with_options(
+    command: Callable[..., None], body: Callable[..., None], shared: Mapping[str, Any]
+) -> Callable[..., None]:
+    """Give `command` the options of `body`, except its first parameter, and the shared ones.
+
+    `shared`: the annotation of each; all are None if they are not given, and `json` is False.
+    """
     hints = get_type_hints(body, include_extras=True)
     own = list(inspect.signature(body).parameters.values())[1:]
     keyword = inspect.Parameter.KEYWORD_ONLY
@@ -101,5 +112,5 @@ def asks_platform(body: Callable[..., None]) -> Callable[..., None]:
     parameters = [p.replace(annotation=annotations[p.name]) for p in parameters]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = annotations
-    del command.__wrapped__
+    command.__dict__.pop("__wrapped__", None)
     return command

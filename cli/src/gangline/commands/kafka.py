@@ -6,6 +6,8 @@ Without options the commands work on the local platform that `gangline up --secu
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,7 +18,7 @@ from gangline.errors import CliError, ExitCode
 from gangline.local.client import default_data_dir
 from gangline.local.kafka_folders import admin_file, secure_folder, users_folder
 from gangline.output import Output
-from gangline.session import DataDir, Json, target_of
+from gangline.session import DataDir, Json, Target, target_of, with_options
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -52,131 +54,152 @@ class _Cluster:
     files: UserFiles
 
 
-def users_plan(
-    context: typer.Context,
-    kafka: Kafka = None,
-    settings: Settings = None,
-    users: Folder = None,
-    file: File = None,
-    data_dir: DataDir = None,
-    json: Json = False,
-) -> None:
+@dataclass(frozen=True)
+class _Asked:
+    """The options that all commands about a cluster share."""
+
+    out: Output
+    local: Path
+    kafka: str | None
+    settings: Path | None
+    file: Path | None
+
+    @property
+    def rights(self) -> dict[str, Rights]:
+        """Of `file`, or of this release. Raises CliError."""
+        from gangline.kafka.rights import read_rights
+
+        return read_rights(self.file)
+
+    def connect(self, users: Path | None = None) -> _Cluster:
+        """Connect as the administrator; `users` is the folder of files. Raises CliError."""
+        from gangline.kafka.connecting import connect_admin, read_settings
+        from gangline.kafka.users import UserFiles
+
+        if self.settings is None and not admin_file(self.local).exists():
+            raise _not_secure(self.local)
+        own = read_settings(self.settings or admin_file(self.local))
+        if self.kafka is not None:
+            own["bootstrap.servers"] = self.kafka
+        if not own.get("bootstrap.servers"):
+            raise CliError("no address of Kafka", "give --kafka HOST:PORT", ExitCode.USAGE)
+        default = users_folder(self.local) if self.settings is None else Path("kafka-users")
+        return _Cluster(connect_admin(own), UserFiles.beside((users or default).resolve(), own))
+
+
+def _asks_cluster(body: Callable[..., None]) -> Callable[..., None]:
+    """Make a command of a function whose first parameter is _Asked, with the shared options."""
+
+    @functools.wraps(body)
+    def command(
+        context: typer.Context,
+        *,
+        kafka: str | None,
+        settings: Path | None,
+        file: Path | None,
+        data_dir: Path | None,
+        json: bool,
+        **options: object,
+    ) -> None:
+        target = target_of(context, data_dir=data_dir, json=json)
+        out = Output(json=target.json)
+        body(_Asked(out, _kafka_dir(target), kafka, settings, file), **options)
+
+    shared = {
+        "kafka": Kafka, "settings": Settings, "file": File, "data_dir": DataDir, "json": Json,
+    }  # fmt: skip
+    return with_options(command, body, shared)
+
+
+@_asks_cluster
+def users_plan(asked: _Asked, users: Folder = None) -> None:
     """Show which users are missing. Exit code 101: some are."""
     from gangline.kafka.users import plan_users
 
-    out = _output(context, json=json)
-    cluster = _cluster(context, kafka, settings, users, data_dir)
-    plan = plan_users(cluster.admin, _rights(file), cluster.files)
+    cluster = asked.connect(users)
+    plan = plan_users(cluster.admin, asked.rights, cluster.files)
     lines = [f"+ {user}" for user in plan.create]
     lines += [f"? {user}: its password is not in {cluster.files.folder}" for user in plan.unknown]
-    out.show(plan, "\n".join([*lines, f"{len(plan.create)} to create, {len(plan.same)} as wanted"]))
+    lines.append(f"{len(plan.create)} to create, {len(plan.same)} as wanted")
+    asked.out.show(plan, "\n".join(lines))
     if plan.changes:
         raise SystemExit(ExitCode.NOT_FINISHED)
 
 
-def users_apply(
-    context: typer.Context,
-    kafka: Kafka = None,
-    settings: Settings = None,
-    users: Folder = None,
-    file: File = None,
-    data_dir: DataDir = None,
-    json: Json = False,
-) -> None:
+@_asks_cluster
+def users_apply(asked: _Asked, users: Folder = None) -> None:
     """Create missing users, with their files. Passwords of users that exist stay."""
     from gangline.kafka.users import create_users, plan_users
 
-    out = _output(context, json=json)
-    cluster = _cluster(context, kafka, settings, users, data_dir)
-    plan = plan_users(cluster.admin, _rights(file), cluster.files)
+    cluster = asked.connect(users)
+    plan = plan_users(cluster.admin, asked.rights, cluster.files)
     create_users(cluster.admin, plan.create, cluster.files)
     lines = [f"+ {user}: {cluster.files.path(user)}" for user in plan.create]
-    out.show(plan, "\n".join([*lines, f"{len(plan.create)} users created"]))
+    asked.out.show(plan, "\n".join([*lines, f"{len(plan.create)} users created"]))
     if plan.unknown:
-        out.note(
+        asked.out.note(
             f"no file for {', '.join(plan.unknown)}: `gangline kafka users rotate NAME` gives a "
             "user a new password"
         )
 
 
+@_asks_cluster
 def users_rotate(
-    context: typer.Context,
+    asked: _Asked,
     names: Annotated[list[str], typer.Argument(help="Users, or `all`.", metavar="NAME...")],
-    kafka: Kafka = None,
-    settings: Settings = None,
     users: Folder = None,
-    file: File = None,
-    data_dir: DataDir = None,
-    json: Json = False,
 ) -> None:
     """Give users new passwords, in Kafka and in their files. Parts that run read them again."""
     from gangline.kafka.users import rotate_users
 
-    out = _output(context, json=json)
-    known = _rights(file)
+    known = asked.rights
     unknown = [name for name in names if name not in known and name != "all"]
     if unknown:
         raise CliError(
             f"no part is named {unknown[0]}", f"one of {', '.join(known)}, or all", ExitCode.USAGE
         )
     wanted = list(known) if "all" in names else names
-    cluster = _cluster(context, kafka, settings, users, data_dir)
+    cluster = asked.connect(users)
     rotate_users(cluster.admin, wanted, cluster.files)
     lines = [f"~ {user}: {cluster.files.path(user)}" for user in wanted]
-    out.show({"rotated": wanted}, "\n".join([*lines, f"{len(wanted)} users have a new password"]))
+    lines.append(f"{len(wanted)} users have a new password")
+    asked.out.show({"rotated": wanted}, "\n".join(lines))
 
 
-def acls_plan(
-    context: typer.Context,
-    kafka: Kafka = None,
-    settings: Settings = None,
-    file: File = None,
-    prefix: Prefix = "",
-    data_dir: DataDir = None,
-    json: Json = False,
-) -> None:
+@_asks_cluster
+def acls_plan(asked: _Asked, prefix: Prefix = "") -> None:
     """Show how the cluster's rights differ from acls.toml. Exit code 101: they do."""
-    out = _output(context, json=json)
-    cluster = _cluster(context, kafka, settings, None, data_dir)
-    plan = _acl_plan(cluster, file, prefix)
-    _show(out, plan, "to create", "to remove with --prune")
+    cluster = asked.connect()
+    plan = _acl_plan(cluster, asked.rights, prefix)
+    _show(asked.out, plan, "to create", "to remove with --prune")
     if plan.changes:
         raise SystemExit(ExitCode.NOT_FINISHED)
 
 
-def acls_apply(
-    context: typer.Context,
-    kafka: Kafka = None,
-    settings: Settings = None,
-    file: File = None,
-    prefix: Prefix = "",
-    prune: Prune = False,
-    data_dir: DataDir = None,
-    json: Json = False,
-) -> None:
+@_asks_cluster
+def acls_apply(asked: _Asked, prefix: Prefix = "", prune: Prune = False) -> None:
     """Create the rights of acls.toml that are missing. Applied twice, nothing changes."""
     from gangline.kafka.acls import apply_acls
 
-    out = _output(context, json=json)
-    cluster = _cluster(context, kafka, settings, None, data_dir)
-    plan = _acl_plan(cluster, file, prefix)
+    cluster = asked.connect()
+    plan = _acl_plan(cluster, asked.rights, prefix)
     apply_acls(cluster.admin, plan, prune=prune)
-    _show(out, plan, "created", "removed" if prune else "left: --prune removes them")
+    _show(asked.out, plan, "created", "removed" if prune else "left: --prune removes them")
 
 
 def acls_show(context: typer.Context, file: File = None, json: Json = False) -> None:
     """Print acls.toml as a table in Markdown. No cluster is asked."""
-    from gangline.kafka.rights import table
+    from gangline.kafka.rights import read_rights, table
 
-    rights = _rights(file)
-    _output(context, json=json).show(rights, table(rights).rstrip())
+    rights = read_rights(file)
+    Output(json=target_of(context, json=json).json).show(rights, table(rights).rstrip())
 
 
 def renew(context: typer.Context, data_dir: DataDir = None) -> None:
     """Give the local platform's Kafka a new certificate, while it runs. Clients stay connected."""
     from gangline.local.kafka_renewal import renew_broker
 
-    folder = _kafka_dir(context, data_dir)
+    folder = _kafka_dir(target_of(context, data_dir=data_dir))
     if not admin_file(folder).exists():
         raise _not_secure(folder)
     renew_broker(folder)
@@ -184,18 +207,8 @@ def renew(context: typer.Context, data_dir: DataDir = None) -> None:
     out.show(None, f"{secure_folder(folder) / 'broker.pem'} is new, and Kafka uses it")
 
 
-def _output(context: typer.Context, *, json: bool) -> Output:
-    return Output(json=target_of(context, json=json).json)
-
-
-def _rights(file: Path | None) -> dict[str, Rights]:
-    from gangline.kafka.rights import read_rights
-
-    return read_rights(file)
-
-
-def _kafka_dir(context: typer.Context, data_dir: Path | None) -> Path:
-    return (target_of(context, data_dir=data_dir).data_dir or default_data_dir()) / "kafka"
+def _kafka_dir(target: Target) -> Path:
+    return (target.data_dir or default_data_dir()) / "kafka"
 
 
 def _not_secure(folder: Path) -> CliError:
@@ -206,33 +219,10 @@ def _not_secure(folder: Path) -> CliError:
     )
 
 
-def _cluster(
-    context: typer.Context,
-    kafka: str | None,
-    settings: Path | None,
-    users: Path | None,
-    data_dir: Path | None,
-) -> _Cluster:
-    """Connect as the administrator. Raises CliError."""
-    from gangline.kafka.connecting import connect_admin, read_settings
-    from gangline.kafka.users import UserFiles
-
-    local = _kafka_dir(context, data_dir)
-    if settings is None and not admin_file(local).exists():
-        raise _not_secure(local)
-    own = read_settings(settings or admin_file(local))
-    if kafka is not None:
-        own["bootstrap.servers"] = kafka
-    if not own.get("bootstrap.servers"):
-        raise CliError("no address of Kafka", "give --kafka HOST:PORT", ExitCode.USAGE)
-    folder = users or (users_folder(local) if settings is None else Path("kafka-users"))
-    return _Cluster(connect_admin(own), UserFiles.beside(folder.resolve(), own))
-
-
-def _acl_plan(cluster: _Cluster, file: Path | None, prefix: str) -> AclPlan:
+def _acl_plan(cluster: _Cluster, rights: dict[str, Rights], prefix: str) -> AclPlan:
     from gangline.kafka.acls import found_acls, plan_acls, wanted_acls
 
-    return plan_acls(wanted_acls(_rights(file), prefix), found_acls(cluster.admin), prefix)
+    return plan_acls(wanted_acls(rights, prefix), found_acls(cluster.admin), prefix)
 
 
 def _show(out: Output, plan: AclPlan, created: str, removed: str) -> None:
