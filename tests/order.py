@@ -19,7 +19,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
 REAL_PROCESSES = ("e2e", "integration", "contract")
-COMPUTING = ("simulation", "stateful", "extremes", "replay", "golden", "scenarios")
+COMPUTING = ("simulation", "properties", "stateful", "extremes", "replay", "golden", "scenarios")
 LONGEST = tuple(
     f"tests/{name}.py"
     for name in (
