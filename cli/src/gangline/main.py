@@ -31,6 +31,7 @@ from gangline.commands import (
     kafka,
     logs,
     models,
+    nodes,
     pipelines,
     platform,
     profiles,
@@ -69,6 +70,9 @@ gates = typer.Typer(no_args_is_help=True, help="Gates, which protect aliases.")
 brokers = typer.Typer(no_args_is_help=True, help="Users and rights of the parts on Kafka.")
 users = typer.Typer(no_args_is_help=True, help="A user for each part, with its password.")
 acls = typer.Typer(no_args_is_help=True, help="The rights of each part, from acls.toml.")
+machines = typer.Typer(
+    no_args_is_help=True, help="Nodes: tokens for them; this machine joins and leaves."
+)
 reports = typer.Typer(no_args_is_help=True, help="Use of the GPUs over a period.")
 
 
@@ -138,6 +142,7 @@ for _panel, _bodies in _COMMANDS.items():
 app.command(rich_help_panel="Platform")(platform.up)
 app.command(rich_help_panel="Platform")(demo.demo)
 app.command(rich_help_panel="Platform")(platform.doctor)
+app.command(rich_help_panel="Platform")(platform.service)
 app.command(rich_help_panel="Cluster")(simulate.simulate)
 app.command(rich_help_panel="Cluster")(replay.replay)
 app.command(rich_help_panel="Cluster")(ettr.ettr)
@@ -203,6 +208,11 @@ gates.command("show")(asks_platform(models.gate_show))
 gates.command("remove")(asks_platform(models.gate_remove))
 registered.add_typer(gates, name="gate")
 app.add_typer(registered, name="models", rich_help_panel="Runs")
+machines.command("token")(asks_platform(nodes.token))
+machines.command("join")(nodes.join)
+machines.command("start")(nodes.start)
+machines.command("leave")(nodes.leave)
+app.add_typer(machines, name="node", rich_help_panel="Platform")
 users.command("plan")(kafka.users_plan)
 users.command("apply")(kafka.users_apply)
 users.command("rotate")(kafka.users_rotate)
@@ -211,6 +221,7 @@ acls.command("apply")(kafka.acls_apply)
 acls.command("show")(kafka.acls_show)
 brokers.add_typer(users, name="users")
 brokers.add_typer(acls, name="acls")
+brokers.command("topics")(kafka.topics)
 brokers.command("renew")(kafka.renew)
 app.add_typer(brokers, name="kafka", rich_help_panel="Platform")
 reports.command("utilization")(asks_platform(report.utilization))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -43,10 +44,12 @@ class Transport:
         notice: Callable[[str], None] = lambda _: None,
         sleep: Callable[[float], None] = time.sleep,
         unencrypted: bool = False,
+        ca: Path | None = None,
     ) -> None:
         """Raises CliError when the token would travel unencrypted to another machine.
 
         `unencrypted` allows that: the operator chose the URL, for the cluster's own network.
+        `ca`: a PEM file of the authority of its certificate, instead of the system's.
         """
         self.url = url.rstrip("/")
         loopback = _check_url(self.url, unencrypted=unencrypted)
@@ -58,7 +61,7 @@ class Transport:
             headers={"Authorization": f"Bearer {token}"} if token else {},
             timeout=httpx.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
             trust_env=not loopback,  # a proxy of the environment does not reach this machine
-            verify=self.url.startswith("https:"),  # certificates take long to load
+            verify=_trusted(ca) if self.url.startswith("https:") else False,
         )
 
     def close(self) -> None:
@@ -204,6 +207,16 @@ class Transport:
                 yield answer.iter_lines()
 
         return follow(open_stream, notice=self._notice, after=after, sleep=self._sleep)
+
+
+def _trusted(ca: Path | None) -> ssl.SSLContext | bool:
+    """The authorities to trust: True for the usual ones, which take long to load."""
+    if ca is None:
+        return True
+    try:
+        return ssl.create_default_context(cafile=ca)
+    except OSError as error:
+        raise CliError(f"{ca}: is no PEM file of an authority: {error}", code=_BAD_URL) from None
 
 
 def retry_after_s(answer: httpx.Response) -> float:

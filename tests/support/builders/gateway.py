@@ -33,6 +33,7 @@ from gangline_gateway.follow import Followers
 from gangline_gateway.history import RunFilter
 from gangline_gateway.history_access import HistoryAccess, Queries
 from gangline_gateway.mlflow_jobs import JobTokens
+from gangline_gateway.node_tokens import NodeTokens
 from gangline_gateway.past import Past
 from gangline_gateway.publish import Publisher
 from gangline_gateway.reports.facts import Facts, Period
@@ -197,6 +198,8 @@ class GatewayHarness:
             scheduler=SchedulerQuestions(self.tail, work_s=DEADLINE_S, wait_s=DEADLINE_S),
             answer_wait_s=DEADLINE_S if deciding else 0.05,
             dead_letters=DeadLetters(lambda: self.broker.connect("dead-letters"), self.names),
+            node_tokens=NodeTokens(LocalStore(folder / "store")),
+            nodes_file=folder / "nodes.toml",
         )
         self.catalogue = Catalogue()
         self.limits = RequestLimits(per_s=100_000, burst=100_000)

@@ -22,6 +22,7 @@ from gangline.local import console_files
 from gangline.local.artifacts import Progress
 from gangline.local.client import Client
 from gangline.local.kafka_access import KAFKA_FILE, KafkaAccess, embedded, own
+from gangline.local.nodes_file import nodes_file, write_nodes_file
 from gangline.local.ports import pick_ports
 from gangline.local.probe import answers_ok
 from gangline.local.process_model import ProcessSpec
@@ -43,6 +44,13 @@ SERVICES: Mapping[str, str] = {
     "tracker": "gangline_tracker",
     "gateway": "gangline_gateway",
 }
+PARTS: Mapping[str, str] = {
+    **SERVICES,
+    "live-view": "gangline_tracker.live",
+    "mlflow": "gangline_mlflow",
+    "console": "gangline_console",
+}
+"""The module of each process beside the agents."""
 KAFKA_TIMEOUT_S = 60.0
 READY_TIMEOUT_S = 90.0
 NODES_TIMEOUT_S = 20.0
@@ -113,6 +121,7 @@ class Platform:
         on_phase("services")
         console_files.prepare(self._progress)
         self._kafka = kafka
+        write_nodes_file(self.data_dir, environment, kafka.environment("agent"))
         self.supervisor.start([*self._services(environment), *self._agents(environment)])
         self.supervisor.wait_ready(READY_TIMEOUT_S)
         on_phase("nodes")
@@ -130,11 +139,7 @@ class Platform:
         return access()
 
     def _services(self, environment: Mapping[str, str]) -> list[ProcessSpec]:
-        found = [
-            self._process(f"{name}-0", name, module, environment)
-            for name, module in SERVICES.items()
-            if name != "scheduler"
-        ]
+        found = [self._part(name, environment) for name in SERVICES if name != "scheduler"]
         copies = [f"scheduler-{index}" for index in range(self.settings.schedulers)]
         standby = {"GANGLINE_SESSION_TIMEOUT_MS": STANDBY_SESSION_MS} if len(copies) > 1 else {}
         found += [
@@ -142,12 +147,13 @@ class Platform:
             for name in copies
         ]
         if self.settings.live_view:
-            found.append(
-                self._process("live-view-0", "live-view", "gangline_tracker.live", environment)
-            )
-        found.append(self._process("mlflow-0", "mlflow", "gangline_mlflow", environment))
-        found.append(self._process("console-0", "console", "gangline_console", environment))
+            found.append(self._part("live-view", environment))
+        found.append(self._part("mlflow", environment))
+        found.append(self._part("console", environment))
         return found
+
+    def _part(self, name: str, environment: Mapping[str, str]) -> ProcessSpec:
+        return self._process(f"{name}-0", name, PARTS[name], environment)
 
     def _agents(self, environment: Mapping[str, str]) -> list[ProcessSpec]:
         found = []
@@ -230,6 +236,7 @@ class Platform:
             "GANGLINE_HEARTBEAT_INTERVAL_S": str(self.settings.heartbeat_interval_s),
             "GANGLINE_HANG_MIN_S": str(self.settings.hang_min_s),
             "GANGLINE_NODE_CHECK": "light",
+            "GANGLINE_NODES_FILE": str(nodes_file(self.data_dir)),
             "GANGLINE_ALERT_SECRETS_DIR": str(self.data_dir / "alert-secrets"),
             # Jobs here are the user's own, and may read all that is his.
             "GANGLINE_ISOLATION": os.environ.get("GANGLINE_ISOLATION", "process"),

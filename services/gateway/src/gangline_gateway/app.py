@@ -28,6 +28,7 @@ from gangline_gateway.routes.health import health
 from gangline_gateway.routes.history import history
 from gangline_gateway.routes.incidents import incidents
 from gangline_gateway.routes.jobs import jobs
+from gangline_gateway.routes.joining import joining
 from gangline_gateway.routes.live import live
 from gangline_gateway.routes.logs import logs
 from gangline_gateway.routes.models import models
@@ -81,7 +82,7 @@ def routes(context: AppContext) -> FastAPI:
     for router in (
         jobs, checkpoints, ranks, bundles, logs, live, runs, comparisons, points, incidents, alerts,
         health, cluster, approvals, reports, searches, topics, changes, history, who, studies,
-        pipelines, pipeline_outputs, models, aliases, profiles,
+        pipelines, pipeline_outputs, models, aliases, profiles, joining,
     ):  # fmt: skip
         app.include_router(router)
 
@@ -129,4 +130,5 @@ def create_app(
         job_tokens,
         console is not None,
         sessions=sessions or Sessions(),
+        node_tokens=context.node_tokens,
     )

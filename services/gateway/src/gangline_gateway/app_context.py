@@ -7,9 +7,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
-from fastapi import APIRouter, Depends, Path, Request
+from fastapi import APIRouter, Depends, Request
+from fastapi import Path as PathField
 from fastapi.routing import APIRoute
 
 from gangline_bus.ports import BusUnavailable
@@ -21,6 +23,7 @@ from gangline_gateway.follow import Followers
 from gangline_gateway.history_access import HistoryAccess
 from gangline_gateway.live_model import JobDetails
 from gangline_gateway.mlflow_runs import MlflowRuns
+from gangline_gateway.node_tokens import NodeTokens
 from gangline_gateway.past import Past
 from gangline_gateway.problems import conflict, forbidden, not_found
 from gangline_gateway.publish import Publisher
@@ -88,6 +91,8 @@ class AppContext:
     prices: GpuPrices = field(default_factory=GpuPrices)
     dead_letters: DeadLetters = field(default_factory=lambda: DeadLetters(_no_bus, TopicNames()))
     alert_rules: AlertRules = field(default_factory=AlertRules)
+    node_tokens: NodeTokens | None = None
+    nodes_file: Path | None = None
     reports: RecentReports = field(default_factory=RecentReports)
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     submitting: KeyLocks = field(default_factory=KeyLocks)
@@ -131,8 +136,10 @@ def _admin(caller: Annotated[Principal, Depends(_caller)]) -> Principal:
 App = Annotated[AppContext, Depends(_app)]
 Caller = Annotated[Principal, Depends(_caller)]
 Admin = Annotated[Principal, Depends(_admin)]
-JobId = Annotated[str, Path(pattern=ID_PATTERN, description="The job's id.")]
-RunId = Annotated[str, Path(pattern=ID_PATTERN, description="The run's id, equal to its job's.")]
+JobId = Annotated[str, PathField(pattern=ID_PATTERN, description="The job's id.")]
+RunId = Annotated[
+    str, PathField(pattern=ID_PATTERN, description="The run's id, equal to its job's.")
+]
 
 
 class SnakeRoute(APIRoute):

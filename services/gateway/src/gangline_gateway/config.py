@@ -65,6 +65,8 @@ class Settings(ServiceSettings):
 
     Without one, the rules' defaults are shown.
     """
+    nodes_file: Path | None = None
+    """Settings of nodes that join (node_settings.py); without one, no node joins by a token."""
     answer_wait_s: Annotated[float, Field(ge=0, le=60)] = 2.0
     """How long a request waits for the decision about it."""
     streams_at_once: Annotated[int, Field(ge=1)] = 500

@@ -4,7 +4,8 @@
 2. Origin: requests from pages of other origins are rejected (403).
 3. Token: `Authorization: Bearer ...` must be in the file of tokens (401). From here on the
    connection counts as the user's (gangline_service.connections). For MLflow, the token may also
-   be the password of HTTP basic, or that of a job (mlflow_jobs.py). A browser's session
+   be the password of HTTP basic, or that of a job (mlflow_jobs.py). A node joins with a token of
+   its own (node_tokens.py). A browser's session
    (sign_in.py) stands for a token; its changes must name an origin of the gateway. A browser that
    asks for a page without one is sent to the form. A stream ends soon after its token is revoked or
    changed, or its session has ended (sse.py).
@@ -18,6 +19,7 @@ are never logged.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import time
 from collections.abc import Iterable, Mapping
@@ -38,7 +40,8 @@ from gangline_gateway import problems
 from gangline_gateway.console_proxy import HOME, asks_page, is_console
 from gangline_gateway.mlflow_door import is_mlflow, takes_files
 from gangline_gateway.mlflow_jobs import JobTokens, is_report
-from gangline_gateway.problems import ProblemError, too_many
+from gangline_gateway.node_tokens import NOT_VALID, NodeTokens, is_join
+from gangline_gateway.problems import ProblemError, too_many, unavailable
 from gangline_gateway.sessions import Sessions
 from gangline_gateway.sign_in import SignIn, is_session, sign_in_at
 from gangline_gateway.sse import MEDIA_TYPE
@@ -47,6 +50,7 @@ from gangline_service.http_server import proven
 from gangline_service.job_tokens import is_job_token
 from gangline_service.request_body import BodyTooLarge, BodyTooSlow, bounded
 from gangline_service.tokens import Principal, Role, TokenBook
+from gangline_storage.errors import StoreError
 
 log = structlog.get_logger(__name__)
 
@@ -123,6 +127,7 @@ class RequestChecks:
     console: bool = False
     """Whether this gateway serves the console."""
     sessions: Sessions = field(default_factory=Sessions)
+    node_tokens: NodeTokens | None = None
     limits: Mapping[str, int] = field(default_factory=lambda: {BUNDLES_PATH: BUNDLE_LIMIT_BYTES})
 
     def __post_init__(self) -> None:
@@ -272,6 +277,8 @@ class RequestChecks:
         return self.tokens.authenticate(token) == principal
 
     async def _principal(self, token: str, scope: Scope) -> Principal | None:
+        if is_join(scope["method"], scope["path"]):
+            return await self._node(token, scope)
         reports = is_report(scope["method"], scope["path"])
         known = reports or is_mlflow(scope["path"])
         if self.job_tokens is None or not known or not is_job_token(token):
@@ -283,6 +290,18 @@ class RequestChecks:
             return self.job_tokens.reporter(attempt)
         scope.setdefault("state", {})["job"] = attempt
         return Principal(name=f"job {attempt.job_id}", role=Role.MEMBER, teams=frozenset())
+
+    async def _node(self, token: str, scope: Scope) -> Principal:
+        """A node that joins, which may do nothing else. Raises a 401 or 503 problem."""
+        tokens = self.node_tokens
+        try:
+            found = await asyncio.to_thread(tokens.find, token) if tokens is not None else None
+        except StoreError:
+            raise unavailable("store", "the object store does not answer") from None
+        if found is None:
+            raise ProblemError(401, "no-token", NOT_VALID)
+        scope.setdefault("state", {})["node_token"] = token
+        return Principal(name="a joining node", role=Role.MEMBER, teams=frozenset())
 
     def _elsewhere(self, headers: Headers, scope: Scope) -> str | None:
         """Where a browser must go instead: from / to the console, without a session to the form."""

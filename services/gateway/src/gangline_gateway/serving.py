@@ -21,6 +21,7 @@ from gangline_gateway.history_access import HistoryAccess, connector
 from gangline_gateway.mlflow_jobs import JobTokens
 from gangline_gateway.mlflow_proxy import MlflowProxy
 from gangline_gateway.mlflow_runs import MlflowRuns
+from gangline_gateway.node_tokens import NodeTokens
 from gangline_gateway.past import Past
 from gangline_gateway.publish import Publisher
 from gangline_gateway.quota_state import state_of
@@ -56,6 +57,7 @@ def main(context: Context[Settings]) -> int:
     health.set("tail", ok=False, detail="reading a snapshot")
     tail.start(health.beat)
     writer, mlflow = bus.writer(), _mlflow(settings)
+    store = open_store(settings.store_url) if settings.store_url else None
     app_context = AppContext(
         tail=tail,
         publisher=Publisher(writer, names),
@@ -64,7 +66,7 @@ def main(context: Context[Settings]) -> int:
         streams=Streams(settings.streams_at_once, settings.streams_per_user),
         changes=Changes(tail),
         past=Past(bus, names.places(bus, Topic.SCHEDULING), snapshots),
-        store=open_store(settings.store_url) if settings.store_url else None,
+        store=store,
         mlflow=MlflowRuns(*mlflow) if mlflow is not None else None,
         scheduler=SchedulerQuestions(tail),
         answer_wait_s=settings.answer_wait_s,
@@ -72,6 +74,8 @@ def main(context: Context[Settings]) -> int:
         prices=GpuPrices.of(settings.gpu_prices),
         dead_letters=DeadLetters(lambda: connect(settings, "gateway.dead-letters"), names),
         alert_rules=AlertRules(settings.alerts_file),
+        node_tokens=NodeTokens(store) if store is not None else None,
+        nodes_file=settings.nodes_file,
     )
     server = _bind(settings)
     known = Names.of(server.port, settings.allowed_hosts, settings.scheme)
@@ -81,7 +85,7 @@ def main(context: Context[Settings]) -> int:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)  # else a third of a large answer's time
-    jobs = JobTokens(app_context.store, tail.job) if app_context.store is not None else None
+    jobs = JobTokens(store, tail.job) if store is not None else None
     has_team = partial(_has_team, tail, tokens)
     app = create_app(
         app_context,
