@@ -105,7 +105,7 @@ def test_a_checkpoint_becomes_weights_that_are_measured_evaluated_and_compared(
     one = report["suites"]["prints"]
     assert one["low"] <= one["difference"] <= one["high"]
     assert one["difference"] == pytest.approx(one["candidate"] - one["baseline"])
-    assert [*report["costs"]] == [*report["curves"]] == ["candidate", "baseline"]
+    assert {*report["costs"]} == {*report["curves"]} == {"candidate", "baseline"}
     cost = report["costs"]["candidate"]
     assert cost["rank_hours"] > 0
     assert cost["memory_bytes"] >= sum(tensor.nbytes for tensor in weights.values())
