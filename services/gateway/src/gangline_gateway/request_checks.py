@@ -57,6 +57,10 @@ log = structlog.get_logger(__name__)
 JSON_LIMIT_BYTES = 1 << 20
 BUNDLE_LIMIT_BYTES = 64 << 20
 MLFLOW_LIMIT_BYTES = 32 << 20
+_MLFLOW_HINT = (
+    ": the value of a parameter has at most 6,000 characters, that of a tag 8,000; "
+    "keep larger texts as artifacts"
+)
 SCORES_LIMIT_BYTES = 16 << 20
 FILE_LIMIT_BYTES = 64 << 30
 FORM_LIMIT_BYTES = 16 << 10
@@ -354,7 +358,9 @@ def _token(headers: Headers, *, basic: bool) -> str | None:
 
 
 def _too_large(limit: int) -> str:
-    return f"the body is above {limit:,} bytes"
+    # Only MLflow's limit has this value.
+    hint = _MLFLOW_HINT if limit == MLFLOW_LIMIT_BYTES else ""
+    return f"the body is above {limit:,} bytes{hint}"
 
 
 def _check_length(headers: Headers, limit: int) -> None:
