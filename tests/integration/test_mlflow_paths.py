@@ -164,12 +164,10 @@ def test_a_parameter_of_any_size_is_refused_with_the_limit(
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     client = mlflow.MlflowClient(tracking_uri=served.tracking_uri("nlp"))
     run_id = client.create_run(client.create_experiment("large")).info.run_id
-    refused = mlflow.exceptions.MlflowException
-    with pytest.raises(refused, match=r"exceeded length limit of 6000|exceeds the maximum length"):
-        client.log_param(run_id, "prompt", "x" * 6001)
     before = peak_bytes(served.pid)
     size = int(os.environ.get("GANGLINE_TEST_PARAMETER_BYTES", str(40 << 20)))
-    with pytest.raises(refused, match="the value of a parameter has at most 6,000 characters"):
+    limit = "the value of a parameter has at most 6,000 characters"
+    with pytest.raises(mlflow.exceptions.MlflowException, match=limit):
         client.log_param(run_id, "prompt", "x" * size)
     assert peak_bytes(served.pid) - before < 20 << 20
     assert client.get_run(run_id).data.params == {}

@@ -43,10 +43,21 @@ def wait_until(what: str, condition: Callable[[], Any]) -> Any:
 
 
 class TrackerProcess:
-    """One installation: topics under a prefix of its own, a database, tokens, a process."""
+    """One installation: topics under a prefix of its own, a database, tokens, a process.
 
-    def __init__(self, bootstrap: str, folder: Path, module: str = "gangline_tracker") -> None:
+    `clickhouse` is a server's URL; without one the process has an engine of its own.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        folder: Path,
+        module: str = "gangline_tracker",
+        *,
+        clickhouse: str | None = None,
+    ) -> None:
         self.folder = folder
+        self._has_door = module == "gangline_tracker" and clickhouse is None
         self.module = module
         self.bootstrap = bootstrap
         self.names = TopicNames(f"t{uuid.uuid4().hex[:8]}-")
@@ -74,7 +85,7 @@ class TrackerProcess:
             "GANGLINE_BOOTSTRAP_SERVERS": bootstrap,
             "GANGLINE_TOPIC_PREFIX": self.names.prefix,
             "GANGLINE_TOKENS_FILE": str(folder / "tokens.json"),
-            "GANGLINE_CLICKHOUSE": f"chdb://{folder / 'db'}",
+            "GANGLINE_CLICKHOUSE": clickhouse or f"chdb://{folder / 'db'}",
             "GANGLINE_QUERY_TIME_S": "2",
             "GANGLINE_HTTP_PORT": str(pick_ports(1)[0]),
             "GANGLINE_HTTP_FILE": str(self.address),
@@ -91,7 +102,7 @@ class TrackerProcess:
                 [sys.executable, "-m", self.module], env=self._environment, stderr=log
             )
         process = self._process
-        ready = self._serves if self.module == "gangline_tracker" else self._is_ready
+        ready = self._serves if self._has_door else self._is_ready
         wait_until("the start", lambda: ready() or process.poll() is not None)
         assert process.poll() is None, (self.folder / "tracker.log").read_text()[-4000:]
 
