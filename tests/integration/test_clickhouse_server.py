@@ -138,9 +138,8 @@ def test_the_tables_derive_the_id_of_a_job_s_mlflow_run_as_python_does(server: S
 def test_the_tracker_writes_each_step_once_to_a_server_through_a_kill(
     server: Server, kafka_bootstrap: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    tracker = TrackerProcess(
-        kafka_bootstrap, tmp_path_factory.mktemp("tracker"), clickhouse=server.url
-    )
+    own = {"GANGLINE_CLICKHOUSE": server.url}
+    tracker = TrackerProcess(kafka_bootstrap, tmp_path_factory.mktemp("tracker"), own=own)
     count = "SELECT count(), uniqExact(step) FROM gangline.steps WHERE run_id = 'r'"
     try:
         tracker.start()

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -45,7 +45,7 @@ def wait_until(what: str, condition: Callable[[], Any]) -> Any:
 class TrackerProcess:
     """One installation: topics under a prefix of its own, a database, tokens, a process.
 
-    `clickhouse` is a server's URL; without one the process has an engine of its own.
+    `own`: settings of its own, such as the URL of a ClickHouse server.
     """
 
     def __init__(
@@ -53,11 +53,11 @@ class TrackerProcess:
         bootstrap: str,
         folder: Path,
         module: str = "gangline_tracker",
-        *,
-        clickhouse: str | None = None,
+        own: Mapping[str, str] | None = None,
     ) -> None:
         self.folder = folder
-        self._has_door = module == "gangline_tracker" and clickhouse is None
+        own = own or {}
+        self._has_door = module == "gangline_tracker" and "GANGLINE_CLICKHOUSE" not in own
         self.module = module
         self.bootstrap = bootstrap
         self.names = TopicNames(f"t{uuid.uuid4().hex[:8]}-")
@@ -85,12 +85,13 @@ class TrackerProcess:
             "GANGLINE_BOOTSTRAP_SERVERS": bootstrap,
             "GANGLINE_TOPIC_PREFIX": self.names.prefix,
             "GANGLINE_TOKENS_FILE": str(folder / "tokens.json"),
-            "GANGLINE_CLICKHOUSE": clickhouse or f"chdb://{folder / 'db'}",
-            "GANGLINE_QUERY_TIME_S": "2",
+            "GANGLINE_CLICKHOUSE": f"chdb://{folder / 'db'}",
+            "GANGLINE_QUERY_TIME_S": "25",
             "GANGLINE_HTTP_PORT": str(pick_ports(1)[0]),
             "GANGLINE_HTTP_FILE": str(self.address),
             "GANGLINE_HEALTH_FILE": str(self.health),
             "GANGLINE_INSTANCE_ID": "tracker-0",
+            **own,
         }
 
     def start(self) -> None:
@@ -163,9 +164,11 @@ class TrackerProcess:
 
 
 @contextmanager
-def running_tracker(bootstrap: str, folder: Path) -> Iterator[TrackerProcess]:
+def running_tracker(
+    bootstrap: str, folder: Path, own: Mapping[str, str] | None = None
+) -> Iterator[TrackerProcess]:
     """A started tracker; it must end in order after the block."""
-    process = TrackerProcess(bootstrap, folder)
+    process = TrackerProcess(bootstrap, folder, own=own)
     try:
         process.start()
         yield process
