@@ -67,10 +67,7 @@ class Curves(Answer):
 
 
 class OverlayCurve(Answer):
-    """One metric of one run as columns; their entries of one place are a point of `Curve`.
-
-    Values have five significant digits.
-    """
+    """One metric of one run as columns; their entries of one place are a point of `Curve`."""
 
     run_id: str
     name: str

@@ -1,1 +1,0 @@
-"""This machine as a node: its folder, its checks, its agent."""

@@ -1,1 +1,0 @@
-"""Two releases together on one platform, part by part, while jobs train."""
