@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Caches and virtual environment may lie on different file systems.
 export UV_LINK_MODE ?= $(if $(CI),copy,hardlink)
 
-.PHONY: help setup lock up demo test all-tests lint-log test-unit test-gpu test-limits lint format soak load chaos bench bench-scheduler bench-worker bench-tracker bench-console screenshots clean
+.PHONY: help setup lock wheels up demo test all-tests lint-log test-unit test-gpu test-limits lint format soak fuzz load upgrade chaos bench bench-scheduler bench-worker bench-tracker bench-console screenshots clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -38,7 +38,12 @@ $(STAMP): $(UV) requirements.lock $(PYPROJECTS)
 	@$(BIN)/python -m gangline.local.aot_cache || echo "no cache: each start of the broker takes 1 s longer"
 	@touch $(STAMP)
 
-setup: $(STAMP) ## install everything into .venv
+setwheels: $(STAMP) ## build the wheels of all parts into dist
+	@rm -rf dist
+	@for member in $(MEMBERS); do $(UV) build --quiet --wheel --no-build-isolation --out-dir dist ./$$member || exit 1; done
+	@ls dist
+
+up: $(STAMP) ## install everything into .venv
 
 lock: $(UV) ## resolve requirements.lock again
 	$(UV) pip compile --quiet --upgrade --universal --generate-hashes --no-header --python-version 3.11 $(OWN) \
@@ -97,18 +102,27 @@ soak: $(STAMP) ## thousands of simulated clusters, millions of scheduling decisi
 	@GANGLINE_EXTREMES=500 GANGLINE_EXTREMES_SEED=$$(date +%s) $(PYTEST) -q -n auto tests/extremes --timeout 0
 	@$(PYTEST) -q -n auto --dist loadfile -m nightly --timeout 0 tests
 	@GANGLINE_MLFLOW_KILLS=20 $(PYTEST) -q -n 0 --timeout 0 tests/integration/test_mlflow_jobs.py -k killed
+	@GANGLINE_TEST_ARTIFACT_BYTES=20000000000 GANGLINE_TEST_PARAMETER_BYTES=2000000000 \
+	  $(PYTEST) -q -n 0 --timeout 0 tests/integration/test_mlflow_artifacts.py \
+	  tests/integration/test_mlflow_paths.py -k "takes_no_memory or any_size"
 	@GANGLINE_ALL_LOOKS=1 $(PYTEST) -q -n 0 --timeout 0 tests/e2e/test_console_pages.py
 	@GANGLINE_FILTER_TEXTS=500 $(PYTEST) -q -n 0 --timeout 0 tests/integration/test_tracker_runs.py
-	@GANGLINE_ASK_PREFIXES=334 GANGLINE_STUDY_SEEDS=200 $(PYTEST) -q -n auto tests/unit/studies tests/simulation/test_studies.py --timeout 0
+	@GANGLINE_ASK_PREFIXES=334 GANGLINE_STUDY_SEEDS=200 $(PYTEST) -q -n auto tests/unit/studies tests/simulation/test_studies.py tests/simulation/test_study_world.py --timeout 0
 	@GANGLINE_DRIFT_PAIRS=1000 GANGLINE_RACES=1000 GANGLINE_PIPELINE_SEEDS=400 $(PYTEST) -q -n auto tests/unit/registry tests/unit/pipelines --timeout 0
-	@GANGLINE_VICTIM_STATES=5000 $(PYTEST) -q -n auto tests/unit/scheduler/test_victims.py --timeout 0
+	@GANGLINE_VICTIM_STATES=5000 $(PYTEST) -q -n auto tests/properties/test_victims.py --timeout 0
 	@GANGLINE_AGREEING_RANKS=1024 GANGLINE_FUZZ_FRAMES=10000 $(PYTEST) -q -n 0 --timeout 0 \
 	  tests/unit/worker/test_training_control.py tests/unit/agent/runtime/test_rank_socket.py
 	@GANGLINE_SOAK_DECISIONS=5000000 GANGLINE_FUZZ_RECORDS=10000 GANGLINE_SOAK_SEED=$$(date +%s) $(PYTEST) -q -n auto tests/stateful --timeout 0
 
-load: $(STAMP) ## 10,000 malformed requests and 1,000 slow connections to each server
+fuzz: $(STAMP) ## 10,000 malformed requests and 1,000 slow connections to each server
 	@GANGLINE_FUZZ_REQUESTS=14500 GANGLINE_FUZZ_SEED=$$(date +%s) GANGLINE_SLOW_CLIENTS=1000 \
 	  $(PYTEST) -q -n 0 --timeout 0 tests/integration/test_fuzzed_requests.py tests/integration/test_slow_clients.py
+
+load: $(STAMP) ## a cluster of 10,000 simulated nodes: jobs, points, logs, viewers, and storms
+	@PYTHONPATH=tests $(BIN)/python -m load --json build/load.json
+
+upgrade: $(STAMP) ## this release with the one before (BEFORE=REVISION), part by part, under jobs
+	@PYTHONPATH=tests $(BIN)/python -m upgrade --alone $(BEFORE:%=--before %)
 
 chaos: $(STAMP) ## inject every fault into jobs that train; 100 kills and 100 cuts of one job; 100 kills of tracking, 100 during a study
 	@PYTHONPATH=tests $(BIN)/python -m chaos

@@ -19,7 +19,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
 REAL_PROCESSES = ("e2e", "integration", "contract")
-COMPUTING = ("simulation", "stateful", "extremes", "replay", "golden", "scenarios")
+COMPUTING = ("simulation", "properties", "stateful", "extremes", "replay", "golden", "scenarios")
 LONGEST = tuple(
     f"tests/{name}.py"
     for name in (
@@ -46,7 +46,9 @@ LONGEST = tuple(
 )
 """In this order, by the seconds in build/test-report.xml."""
 
-OWN_PLATFORM = {f"tests/e2e/test_{name}.py" for name in ("bad_days", "demo", "kills", "own_parts")}
+OWN_PLATFORM = {
+    f"tests/e2e/test_{name}.py" for name in ("bad_days", "demo", "install", "kills", "own_parts")
+}
 SHARED_PLATFORM = "tests/e2e: the session's platform"
 SHARING = ("tests/integration/test_isolation_", "tests/integration/test_tracker_")
 """Their fixtures of the session are in tests/integration/conftest.py."""

@@ -73,7 +73,6 @@ def history(folder: Path, steps: int) -> HistoryAccess:
             away,
             away,
             ResourceReader(opened, GpuPrices()),
-            away,
         )
 
     return HistoryAccess(connect)

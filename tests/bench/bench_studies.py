@@ -1,11 +1,12 @@
-"""Studies in virtual time over learning curves of 400 real runs, and the fold of 10,000 trials.
+"""Studies in virtual time over learning curves of 400 real runs.
 
 The curves (data/digits_curves.npz) are 400 configurations of a small network on scikit-learn's
 digits, 81 units of training each. 16 gangs train; the decider and the samplers are the service's
 own. A study is compared at an equal end, the mean final rank that 54 full random trials reach, over
 the GPU time of these. `*_gpu_time`: until a trial has passed the last rung that ends so well, and
 its own remaining units. `*_completed`: until it has ended, while all others use GPUs too; 16 gangs
-need 30 % of the whole time for their first complete trial.
+need 30 % of the whole time for their first complete trial. `*_whole`: all GPU time of a study with
+as many trials as it needs, to the end of the last one; `*_trials`: their number.
 
 - `asha`: stop, min 3; `promote`: the same with pauses; `promote_early`: min 1; `hyperband`: min 1;
   all with random points.
@@ -13,22 +14,14 @@ need 30 % of the whole time for their first complete trial.
 - `late_binding`: completed trials until TPE's mean best rank is that of 60 trials, with twice as
   many trials as gangs so that one always waits, over those of an empty queue. `early_binding`: 16
   wait, and none is withdrawn.
-- `fold_10k_s`: the fold of a study's log with 10,000 trials, decoding included.
-- `decision_10k_ms`: the longest decision of that study.
-- `ask_1k_ms`: a suggestion of TPE after 1,000 results with 16 running; `ask_10k_ms`: after 10,000.
-
-These times are CPU time of the thread, which a busy machine changes less.
 """
 
 from __future__ import annotations
 
-import gc
 import json
 import random
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -50,9 +43,6 @@ from gangline_schemas.study_file import StudySpec
 from gangline_schemas.study_space import Parameters
 from gangline_studies.core import advance
 from gangline_studies.core.asking import Ask, Suggestion
-from gangline_studies.core.decide import StudyDecider
-from gangline_studies.core.state import Phase, Trial
-from gangline_studies.service.sampler import Sampler
 from support.harnesses.study_world import Fate, StudyWorld
 
 DATA = Path(__file__).parent / "data" / "digits_curves.npz"
@@ -62,6 +52,16 @@ CHOICES = ("drop", "width", "depth", "batch", "opt", "sched", "warm")
 Line = list[tuple[float, int]]
 """GPU times in units, each with the final rank of a trial."""
 LAST_RUNG = 27
+_RUNGS = {"min_steps": 3, "max_steps": UNITS}
+_PROMOTE = {"kind": "asha", "mode": "promote", **_RUNGS}
+METHODS: list[tuple[str, Any, bool, float]] = [
+    ("asha", {"kind": "asha", **_RUNGS}, False, 0.8),
+    ("promote", _PROMOTE, False, 0.8),
+    ("promote_early", {**_PROMOTE, "min_steps": 1}, False, 0.8),
+    ("hyperband", {"kind": "hyperband", "min_steps": 1, "max_steps": UNITS}, False, 0.9),
+    ("tpe_asha", {"kind": "asha", **_RUNGS}, True, 0.6),
+]
+"""Each with a share of the whole time that is enough for it."""
 
 
 @dataclass
@@ -71,6 +71,8 @@ class Found:
     known: Line = field(default_factory=list)
     completed: Line = field(default_factory=list)
     ranks: list[int] = field(default_factory=list)
+    spent: float = 0.0
+    """GPU time of the study when it has ended, in units."""
 
 
 class Table:
@@ -156,6 +158,7 @@ def run_study(
     world.after.append(look)
     world.submit("s", spec)
     world.run()
+    look.found.spent = world.state.studies["s"].gpu_seconds / world.unit_s
     return look.found
 
 
@@ -216,16 +219,8 @@ def early_stopping(context: Context, table: Table, seeds: int) -> list[Result]:
     orders = [random.Random(seed).sample(range(400), 400) for seed in range(seeds)]
     goal = fmean(min(int(table.rank[at]) for at in order[:FULL]) for order in orders)
     whole = FULL * UNITS
-    rungs = {"min_steps": 3, "max_steps": UNITS}
-    methods: list[tuple[str, Any, bool, float]] = [
-        ("asha", {"kind": "asha", **rungs}, False, 0.8),
-        ("promote", {"kind": "asha", "mode": "promote", **rungs}, False, 0.8),
-        ("promote_early", {"kind": "asha", "mode": "promote", **rungs, "min_steps": 1}, False, 0.8),
-        ("hyperband", {"kind": "hyperband", "min_steps": 1, "max_steps": UNITS}, False, 0.9),
-        ("tpe_asha", {"kind": "asha", **rungs}, True, 0.6),
-    ]
     found = []
-    for name, stopping, tpe, share in methods:
+    for name, stopping, tpe, share in METHODS:
         runs = [
             run_study(table, seed, stopping, tpe=tpe, budget=share * whole) for seed in range(seeds)
         ]
@@ -233,7 +228,32 @@ def early_stopping(context: Context, table: Table, seeds: int) -> list[Result]:
         done = time_to([each.completed for each in runs], goal) / whole
         found.append(context.result(f"{name}_gpu_time", known, "of random"))
         found.append(context.result(f"{name}_completed", done, "of random"))
+        trials, spent = whole_study(table, stopping, seeds, goal, tpe=tpe)
+        found.append(context.result(f"{name}_whole", spent / whole, "of random"))
+        found.append(context.result(f"{name}_trials", trials, "trials"))
     return found
+
+
+def whole_study(
+    table: Table, stopping: Any, seeds: int, goal: float, *, tpe: bool
+) -> tuple[int, float]:
+    """The fewest trials of which the mean best rank is as good as the goal; their GPU time."""
+
+    def of(trials: int) -> tuple[float, float]:
+        runs = [run_study(table, seed, stopping, tpe=tpe, trials=trials) for seed in range(seeds)]
+        best = fmean(min(run.ranks, default=400) for run in runs)
+        return best, fmean(run.spent for run in runs)
+
+    fewest, most = GANGS, 400
+    spent = float("inf")
+    while fewest < most:
+        middle = (fewest + most) // 2
+        best, took = of(middle)
+        if best <= goal:
+            most, spent = middle, took
+        else:
+            fewest = middle + 1
+    return most, spent
 
 
 def binding(context: Context, table: Table, seeds: int) -> list[Result]:
@@ -259,97 +279,11 @@ def binding(context: Context, table: Table, seeds: int) -> list[Result]:
     ]
 
 
-class Timed(StudyDecider):
-    """Notes how long each decision takes."""
-
-    def __init__(self) -> None:
-        self.took: list[float] = []
-
-    def decide(self, *args: Any) -> Any:
-        began = time.thread_time()
-        found = super().decide(*args)
-        self.took.append(time.thread_time() - began)
-        return found
-
-
-def large(context: Context, trials: int) -> list[Result]:
-    """A study of many trials: its fold, and its decisions."""
-    source = random.Random(1)
-    names = [f"x{at}" for at in range(10)]
-
-    def given(_key: str, ask: object) -> object:
-        assert isinstance(ask, Ask)
-        point: Parameters = {name: source.uniform(0, 1) for name in names}
-        return Suggestion(ask.study_id, ask.number, point, "random", ask.results)
-
-    def program(parameters: Parameters) -> Fate:
-        base = sum(float(value or 0) for value in parameters.values())
-        return Fate([base + 1 / unit for unit in range(1, 28)])
-
-    spec = StudySpec.model_validate({
-        "name": "s", "team": "nlp", "objective": {"metric": "loss"},
-        "space": {name: {"type": "float", "low": 0, "high": 1} for name in names},
-        "stopping": {"kind": "asha", "min_steps": 1}, "sampler": "random",
-        "limits": {"trials": trials, "parallel": GANGS},
-        "job": {"run": "x", "resources": {"gpus": 1}},
-    })  # fmt: skip
-    decider = Timed()
-    world = StudyWorld(program, gangs=GANGS, sampler=given, checked=False, decider=decider)
-    gc.collect()
-    gc.freeze()
-    gc.disable()  # the loop settles the collector too
-    world.submit("s", spec)
-    world.run()
-    raw = [(type(each.event), each.event.encode(), at) for each, at in world.log]
-    began = time.thread_time()
-    state = decider.initial()
-    for kind, content, at in raw:
-        state = decider.evolve(state, Decision("s", kind.decode(content)), at)
-    took = time.thread_time() - began
-    gc.enable()
-    assert len(state.over["s"]) == trials
-    return [
-        context.result("fold_10k_s", took, "s"),
-        context.result("fold_10k_events", len(raw), "events"),
-        context.result("decision_10k_ms", max(decider.took) * 1000, "ms"),
-    ]
-
-
-def asking(results: int) -> float:
-    """The time of a suggestion of TPE, in ms, with everything folded before."""
-    names = [f"x{at}" for at in range(10)]
-    spec = StudySpec.model_validate({
-        "name": "s", "team": "nlp", "objective": {"metric": "loss"}, "sampler": "tpe",
-        "space": {name: {"type": "float", "low": 0, "high": 1} for name in names},
-        "job": {"run": "x", "resources": {"gpus": 1}},
-    })  # fmt: skip
-    source, now = random.Random(2), datetime.now(UTC)
-
-    def trial(number: int, phase: Phase) -> Trial:
-        point: Parameters = {name: source.uniform(0, 1) for name in names}
-        values: dict[str, float | None] = {"loss": source.random()}
-        return Trial(number, point, "tpe", 0, now, phase=phase, values=values)
-
-    over = tuple(trial(number, Phase.COMPLETED) for number in range(results))
-    live = tuple(trial(results + each, Phase.RUNNING) for each in range(GANGS))
-    sampler = Sampler()
-    ask: Callable[[int], Ask] = lambda number: Ask("s", spec, 1, number, results, over, live, 0)  # noqa: E731
-    sampler("", ask(results + GANGS))
-    began = time.thread_time()
-    for number in range(5):
-        sampler("", ask(results + GANGS + number))
-    return (time.thread_time() - began) / 5 * 1000
-
-
 def run(context: Context) -> list[Result]:
-    """All of it; with --quick fewer seeds and trials."""
+    """All of it; with --quick fewer seeds."""
     table = Table()
     seeds = 6 if context.quick else 60
-    trials = 1000 if context.quick else 10_000
     return [
         *early_stopping(context, table, seeds),
         *binding(context, table, max(seeds // 2, 4)),
-        *large(context, trials),
-        context.result("ask_1k_ms", asking(1000), "ms"),
-        context.result("ask_10k_ms", asking(trials), "ms"),
     ]

@@ -42,8 +42,11 @@ def test_a_protected_alias_moves_by_its_gate_and_back(
         wait_until("the promotion in MLflow", lambda: shown() == 2)
         for change in (
             lambda: client.set_registered_model_alias(MODEL, ALIAS, "3"),
+            lambda: client.delete_registered_model_alias(MODEL, ALIAS),
             lambda: client.delete_model_version(MODEL, "2"),
+            lambda: client.rename_registered_model(MODEL, "other"),
             lambda: client.delete_registered_model(MODEL),
+            lambda: client.transition_model_version_stage(MODEL, "3", "Production"),
         ):
             with pytest.raises(mlflow.exceptions.MlflowException, match="protect"):
                 change()

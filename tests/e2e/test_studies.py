@@ -117,6 +117,46 @@ def with_runs(gateway: Gangline, study_id: str) -> set[int]:
     return {int(run.name.rpartition("-t")[2]) for run in found}
 
 
+KINDS = """
+import time
+from gangline_worker import hyperparameters, report
+kind = hyperparameters()["kind"]
+for step in range(1, 41):
+    time.sleep(0.2)
+    report({"score": float("nan") if kind == "nan" and step == 3 else 1 / step}, step)
+    if kind == "memory" and step == 3:
+        raise MemoryError("no room for the batch")
+"""
+
+
+def test_trials_that_run_out_of_memory_or_are_nan_and_one_that_is_preempted(
+    watch: LogWatch, gateway: Gangline
+) -> None:
+    study_id = gateway.submit_study({
+        "name": "kinds", "team": "default", "objective": {"metric": "score"}, "sampler": "grid",
+        "space": {"kind": {"type": "choice", "values": ["good", "nan", "memory"]}},
+        "limits": {"parallel": 3, "ahead": 3, "failed": 0},
+        "job": {"command": ["python", "-c", KINDS], "stop_grace_seconds": 5,
+                "resources": {"gpus": 0, "cpus": 0.5, "memory_gb": 0.2}},
+    }).study_id  # fmt: skip
+    good = f"{study_id}-t0"
+    watch.wait_for(lambda s: s.type == "trial.measured" and s.data.study_id == study_id)
+    wide = {"gpus": 4, "cpus_per_gpu": 4, "memory_per_gpu_gb": 0.1}
+    watch.submit("wide", command=["python", "-c", "pass"], resources=wide)
+    released = watch.wait_for(lambda s: s.type == "gang.released" and s.data.job_id == good).data
+    assert released.reason == "preempted"
+    ended = gateway.wait_for_study(study_id, 240)
+    assert (ended.reason, ended.trials.total) == ("exhausted", 3)
+    trials = {str(trial.parameters["kind"]): trial for trial in gateway.trials(study_id)}
+    assert trials["good"].state == "completed"
+    assert trials["good"].value == 1 / 40
+    assert (trials["nan"].state, trials["nan"].reason) == ("pruned", "not_finite")
+    assert (trials["memory"].state, trials["memory"].reason) == ("failed", "out_of_memory")
+    assert ended.best is not None
+    assert ended.best.number == trials["good"].number == 0
+    assert max(s.data.attempt for s in watch.of("worker.started", good)) >= 2
+
+
 MLFLOW = """
 import mlflow, sys
 with mlflow.start_run():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,11 +14,13 @@ import pyarrow as pa
 import pytest
 from clickhouse_connect.driver.client import Client
 
+from gangline_schemas.events.steps import WorkerStep
 from gangline_schemas.mlflow_workspace import mlflow_run_id
 from gangline_tracker.engine import Engine, EngineSettingsError, EngineUnavailable
 from gangline_tracker.ingest import LOGS
 from gangline_tracker.migrate import STALE_S, locked, migrate, missing_roll_ups, statements
 from gangline_tracker.sink import ClickHouseSink
+from support.harnesses.tracker_process import TrackerProcess, wait_until
 
 ROOT = Path(__file__).parents[2]
 ROWS = pa.table(
@@ -130,6 +133,37 @@ def test_the_tables_derive_the_id_of_a_job_s_mlflow_run_as_python_does(server: S
     rows = client.query("SELECT job_id, mlflow_run_id FROM gangline.runs").result_rows
     assert len(rows) == 100
     assert dict(rows) == {job: mlflow_run_id(job) for job, _ in rows}
+
+
+def test_the_tracker_writes_each_step_once_to_a_server_through_a_kill(
+    server: Server, kafka_bootstrap: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    own = {"GANGLINE_CLICKHOUSE": server.url}
+    tracker = TrackerProcess(kafka_bootstrap, tmp_path_factory.mktemp("tracker"), own=own)
+    count = "SELECT count(), uniqExact(step) FROM gangline.steps WHERE run_id = 'r'"
+    try:
+        tracker.start()
+        client = Engine(server.url, "gangline").client()
+        for first in range(0, 400, 20):
+            steps = tuple(range(first, first + 20))
+            metrics = {"loss": tuple(map(float, steps))}
+            event = WorkerStep(
+                run_id="r", team="nlp", attempt=1, rank=0, step=steps, time_ms=steps,
+                metrics=metrics,
+            )  # fmt: skip
+            tracker.send(event, "r")
+            if first == 200:
+                wait_until("some steps", lambda: client.query(count).result_rows[0][1])
+                tracker.end(signal.SIGKILL)
+                tracker.start()
+        tracker.settled()
+        wait_until("all steps", lambda: client.query(count).result_rows[0][1] == 400)
+        assert client.query(count).result_rows == [(400, 400)]
+        assert tracker.end() == 0
+    finally:
+        tracker.close()
+    inserts = [given for sql, given in server.asked() if sql.startswith("INSERT")]
+    assert {given["async_insert"] for given in inserts} == {"0"}
 
 
 @pytest.mark.parametrize(

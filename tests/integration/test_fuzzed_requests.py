@@ -1,7 +1,7 @@
 """Whatever is sent to a port of a service, the service is up and answers others as it did before.
 
 `GANGLINE_FUZZ_REQUESTS` (600) is how many requests are drawn for all servers together, and
-`GANGLINE_FUZZ_SEED` from which seed; `make load` sends 10,000 and more.
+`GANGLINE_FUZZ_SEED` from which seed; `make fuzz` sends 10,000 and more.
 """
 
 from __future__ import annotations

@@ -1,9 +1,13 @@
-"""Hostile paths through the real gateway: none reads or writes outside of a team's folder."""
+"""Hostile paths through the real gateway: none reads or writes outside of a team's folder.
+
+And a body that no server should read.
+"""
 
 from __future__ import annotations
 
 import http.client
 import json
+import os
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -15,8 +19,9 @@ import pytest
 from gangline.local.kafka import EmbeddedKafka
 from support.builders.hostile_paths import absolute, leaving, odd
 from support.harnesses.mlflow_gateway import MlflowGateway, mlflow_gateway
+from support.harnesses.mlflow_process import peak_bytes
 
-pytest.importorskip("mlflow")
+mlflow = pytest.importorskip("mlflow")
 
 SECRET = b"of team vision"
 OUTSIDE = b"of the host"
@@ -150,3 +155,19 @@ def test_an_admin_reaches_the_teams_that_there_are(served: MlflowGateway) -> Non
     for team, status in (("nlp", 200), ("npl", 404)):
         url = f"{served.tracking_uri(team)}/version"
         assert httpx.get(url, headers=headers, timeout=60).status_code == status
+
+
+def test_a_parameter_of_any_size_is_refused_with_the_limit(
+    served: MlflowGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", served.tokens["nlp"])
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    client = mlflow.MlflowClient(tracking_uri=served.tracking_uri("nlp"))
+    run_id = client.create_run(client.create_experiment("large")).info.run_id
+    before = peak_bytes(served.pid)
+    size = int(os.environ.get("GANGLINE_TEST_PARAMETER_BYTES", str(40 << 20)))
+    limit = "the value of a parameter has at most 6,000 characters"
+    with pytest.raises(mlflow.exceptions.MlflowException, match=limit):
+        client.log_param(run_id, "prompt", "x" * size)
+    assert peak_bytes(served.pid) - before < 20 << 20
+    assert client.get_run(run_id).data.params == {}

@@ -107,6 +107,7 @@ def registered(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, change:
         ("sound", {}, lambda _: None, None),
         ("format", {"formats": ["onnx"]}, lambda _: None, "serving format"),
         ("large", {"max_bytes": 1000}, lambda _: None, "serving size_bytes"),
+        ("hungry", {"memory_bytes": 1000}, lambda _: None, "serving memory_bytes"),
         ("slow", {"p99_ms": 1e-6}, lambda _: None, "serving p99_ms at batch 8"),
         ("different", {}, shift, "serving difference"),
         ("unloadable", {}, cut, "serving load"),

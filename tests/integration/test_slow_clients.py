@@ -1,6 +1,6 @@
 """Connections that never send a whole request take nothing that others need.
 
-`GANGLINE_SLOW_CLIENTS` (200) is how many are open at once to each server; `make load` has more.
+`GANGLINE_SLOW_CLIENTS` (200) is how many are open at once to each server; `make fuzz` has more.
 """
 
 from __future__ import annotations

@@ -117,6 +117,8 @@ def filled() -> Broker:
                 allocated_at=NOW,
                 released_at=NOW,
                 gpu_seconds=10.0,
+                cpus=1.5 if attempt == 2 else None,
+                cpu_seconds=6.0 if attempt == 2 else None,
             )
             send(used, job, attempt)
         for first in range(0, 30, 10):
@@ -184,8 +186,9 @@ def test_crashes_at_every_point_lose_and_double_nothing(client: Client, survives
         "SELECT count(), min(gpu_seconds), max(gpu_seconds), any(user) FROM gangline.run_list"
     )
     assert runs == [(JOBS, 20.0, 20.0, "ann")]
-    assert rows("SELECT count(), sum(gpu_seconds) FROM gangline.usage FINAL") == [
-        (JOBS * 2, JOBS * 20.0)
+    used = "count(), sum(gpu_seconds), max(cpus), sum(cpu_seconds), countIf(isNull(cpus))"
+    assert rows(f"SELECT {used} FROM gangline.usage FINAL") == [
+        (JOBS * 2, JOBS * 20.0, 1.5, JOBS * 6.0, JOBS)
     ]
     assert rows("SELECT count() FROM gangline.checkpoint_list") == [(JOBS * 2,)]
 

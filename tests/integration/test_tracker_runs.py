@@ -313,6 +313,9 @@ def test_runs_are_filtered_and_ordered(history: History) -> None:
         "job-b",
     ]
     assert found("submitted_at >= '2026-05-04T00:01:00Z'") == ["job-c", "job-b"]
+    assert found("tags.gangline.study = 'sweep-1' and tags.gangline.trial >= 3") == ["job-c"]
+    assert found("tags.gangline.study IS NULL and tags.gangline.job != 'job-b'") == ["job-a"]
+    assert found("tags.gangline.purpose IS NOT NULL") == []
     wanted = RunFilter(order_by=("metrics.nothing", "params.lr DESC"))
     pages, cursor = [], None
     while True:

@@ -14,7 +14,6 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from gangline.commands import (
-    access,
     alerts,
     approvals,
     browser,
@@ -30,9 +29,9 @@ from gangline.commands import (
     incidents,
     jobs,
     kafka,
-    login,
     logs,
     models,
+    nodes,
     pipelines,
     platform,
     profiles,
@@ -71,7 +70,9 @@ gates = typer.Typer(no_args_is_help=True, help="Gates, which protect aliases.")
 brokers = typer.Typer(no_args_is_help=True, help="Users and rights of the parts on Kafka.")
 users = typer.Typer(no_args_is_help=True, help="A user for each part, with its password.")
 acls = typer.Typer(no_args_is_help=True, help="The rights of each part, from acls.toml.")
-own_tokens = typer.Typer(no_args_is_help=True, help="Your personal access tokens.")
+machines = typer.Typer(
+    no_args_is_help=True, help="Nodes: tokens for them; this machine joins and leaves."
+)
 reports = typer.Typer(no_args_is_help=True, help="Use of the GPUs over a period.")
 
 
@@ -134,9 +135,6 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "health": health.health,
         "search": health.search,
     },
-    "Access": {
-        "audit": access.audit,
-    },
 }
 for _panel, _bodies in _COMMANDS.items():
     for _name, _body in _bodies.items():
@@ -144,6 +142,7 @@ for _panel, _bodies in _COMMANDS.items():
 app.command(rich_help_panel="Platform")(platform.up)
 app.command(rich_help_panel="Platform")(demo.demo)
 app.command(rich_help_panel="Platform")(platform.doctor)
+app.command(rich_help_panel="Platform")(platform.service)
 app.command(rich_help_panel="Cluster")(simulate.simulate)
 app.command(rich_help_panel="Cluster")(replay.replay)
 app.command(rich_help_panel="Cluster")(ettr.ettr)
@@ -209,6 +208,11 @@ gates.command("show")(asks_platform(models.gate_show))
 gates.command("remove")(asks_platform(models.gate_remove))
 registered.add_typer(gates, name="gate")
 app.add_typer(registered, name="models", rich_help_panel="Runs")
+machines.command("token")(asks_platform(nodes.token))
+machines.command("join")(nodes.join)
+machines.command("start")(nodes.start)
+machines.command("leave")(nodes.leave)
+app.add_typer(machines, name="node", rich_help_panel="Platform")
 users.command("plan")(kafka.users_plan)
 users.command("apply")(kafka.users_apply)
 users.command("rotate")(kafka.users_rotate)
@@ -217,14 +221,9 @@ acls.command("apply")(kafka.acls_apply)
 acls.command("show")(kafka.acls_show)
 brokers.add_typer(users, name="users")
 brokers.add_typer(acls, name="acls")
+brokers.command("topics")(kafka.topics)
 brokers.command("renew")(kafka.renew)
 app.add_typer(brokers, name="kafka", rich_help_panel="Platform")
-app.command("login", rich_help_panel="Access")(login.login)
-app.command("logout", rich_help_panel="Access")(login.logout)
-own_tokens.command("create")(asks_platform(access.token_create))
-own_tokens.command("list")(asks_platform(access.token_list))
-own_tokens.command("revoke")(asks_platform(access.token_revoke))
-app.add_typer(own_tokens, name="token", rich_help_panel="Access")
 reports.command("utilization")(asks_platform(report.utilization))
 reports.command("weekly")(asks_platform(report.weekly))
 app.add_typer(reports, name="report", rich_help_panel="Cluster")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import ssl
 import time
@@ -18,7 +17,6 @@ from gangline.errors import CliError, ExitCode
 from gangline.sse import ComeLaterError, ServerEvent, follow
 from gangline_service.loopback import is_loopback
 
-CA_VARIABLE = "GANGLINE_CA_FILE"
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 30.0
 SILENCE_TIMEOUT_S = 60.0
@@ -46,13 +44,12 @@ class Transport:
         notice: Callable[[str], None] = lambda _: None,
         sleep: Callable[[float], None] = time.sleep,
         unencrypted: bool = False,
-        ca: str = "",
+        ca: Path | None = None,
     ) -> None:
         """Raises CliError when the token would travel unencrypted to another machine.
 
         `unencrypted` allows that: the operator chose the URL, for the cluster's own network.
-        `ca`: the file of the authority that signed the gateway's certificate; "": the one that
-        GANGLINE_CA_FILE names, else the system's.
+        `ca`: a PEM file of the authority of its certificate, instead of the system's.
         """
         self.url = url.rstrip("/")
         loopback = _check_url(self.url, unencrypted=unencrypted)
@@ -64,7 +61,7 @@ class Transport:
             headers={"Authorization": f"Bearer {token}"} if token else {},
             timeout=httpx.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
             trust_env=not loopback,  # a proxy of the environment does not reach this machine
-            verify=self.url.startswith("https:") and _authorities(ca),  # they take long to load
+            verify=_trusted(ca) if self.url.startswith("https:") else False,
         )
 
     def close(self) -> None:
@@ -143,8 +140,8 @@ class Transport:
                 answer = self._client.send(request, stream=streamed)
                 if answer.status_code in _LATER:
                     answer.read()
-            except httpx.ConnectError as error:
-                failure = _unreached(self.url, error)
+            except httpx.ConnectError:
+                failure = CliError(f"nothing answers at {self.url}", _UP_HINT)
                 if not self._answered:  # it is not restarting: it was never there
                     raise failure from None
             except httpx.TransportError as error:
@@ -212,6 +209,16 @@ class Transport:
         return follow(open_stream, notice=self._notice, after=after, sleep=self._sleep)
 
 
+def _trusted(ca: Path | None) -> ssl.SSLContext | bool:
+    """The authorities to trust: True for the usual ones, which take long to load."""
+    if ca is None:
+        return True
+    try:
+        return ssl.create_default_context(cafile=ca)
+    except OSError as error:
+        raise CliError(f"{ca}: is no PEM file of an authority: {error}", code=_BAD_URL) from None
+
+
 def retry_after_s(answer: httpx.Response) -> float:
     """The pause that an answer asks for, in seconds up to 30; 0: none."""
     text = answer.headers.get("retry-after", "")
@@ -262,7 +269,7 @@ def _where_to_look(path: str) -> str:
 
 def _hint(status: int) -> str:
     if status == httpx.codes.UNAUTHORIZED:
-        return "sign in: gangline login; or set GANGLINE_TOKEN, or --data-dir to the platform's"
+        return "set GANGLINE_TOKEN, or --data-dir to the platform's data directory"
     if status == httpx.codes.FORBIDDEN:
         return "this token may not do that; `gangline teams` lists the teams that it sees"
     if status in _AWAY:
@@ -296,31 +303,6 @@ def _content(answer: httpx.Response) -> Any:
         raise CliError(
             f"{answer.url} is no Gangline gateway: its answer is not JSON", "check --url"
         ) from None
-
-
-def _authorities(ca: str) -> ssl.SSLContext | bool:
-    """The authorities that may sign the gateway's certificate. Raises CliError."""
-    file = ca or os.environ.get(CA_VARIABLE, "")
-    if not file:
-        return True
-    try:
-        return ssl.create_default_context(cafile=file)
-    except OSError as error:
-        reason = error.strerror or "it holds no certificate"
-        raise CliError(
-            f"the file of authorities {file} cannot be used: {reason}",
-            f"set {CA_VARIABLE} to the PEM file of the gateway's authority",
-            ExitCode.USAGE,
-        ) from None
-
-
-def _unreached(url: str, error: httpx.ConnectError) -> CliError:
-    if "CERTIFICATE_VERIFY_FAILED" in str(error):
-        return CliError(
-            f"the certificate of {url} is not by a known authority, or is of another host",
-            f"set {CA_VARIABLE} to the PEM file of the gateway's authority",
-        )
-    return CliError(f"nothing answers at {url}", _UP_HINT)
 
 
 def _check_url(url: str, *, unencrypted: bool) -> bool:

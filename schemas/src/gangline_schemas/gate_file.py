@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from enum import StrEnum
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from gangline_schemas.base import Identifier, Model, field_errors
 from gangline_schemas.data_use import DatasetName
@@ -15,6 +15,7 @@ from gangline_schemas.limits import Bytes, Few, Name, Ratio, Score, Seconds, Use
 from gangline_schemas.models import (
     MAX_ITEMS,
     MAX_SUITES,
+    MOST_VERSIONS,
     AliasName,
     Confidence,
     ModelName,
@@ -105,6 +106,14 @@ class DataRules(Model):
     drift: DriftLimits | None = Field(default_factory=DriftLimits)
 
 
+def _baseline(value: Any) -> Any:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    number = value if whole else int(value) if isinstance(value, str) and value.isdigit() else 0
+    if value != "current" and not 0 < number < MOST_VERSIONS:
+        raise ValueError("must be current, or the number of a version")
+    return value
+
+
 class Gate(Model):
     """The gate of one model: of all its protected aliases."""
 
@@ -112,7 +121,7 @@ class Gate(Model):
     team: Identifier
     model: ModelName
     aliases: tuple[AliasName, ...] = Field(min_length=1, max_length=8)
-    baseline: Literal["current"] | Version = Field(
+    baseline: Annotated[Literal["current"] | Version, BeforeValidator(_baseline)] = Field(
         description="`current`: the version that the alias points to; else a fixed version."
     )
     first: Literal["refuse", "accept"] = Field(
@@ -135,6 +144,14 @@ class Gate(Model):
     seed: Few = Field(default=0, description="Of bootstraps.")
     resamples: int = Field(default=10_000, ge=1000, le=100_000)
     training_data: DataRules | None = None
+
+    @field_validator("suites")
+    @classmethod
+    def _names_are_plain(cls, suites: dict[str, SuiteRule]) -> dict[str, SuiteRule]:
+        for name in suites:
+            if name.startswith("__"):
+                raise ValueError(f"{name[:64]}: a name must not begin with __")
+        return suites
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -164,7 +181,10 @@ class GateFileError(Exception):
 
 
 def read_gate(text: str, name: str = "gate.yaml") -> Gate:
-    """The gate in a YAML text. Raises GateFileError."""
+    """The gate in a YAML text. Raises GateFileError.
+
+    The line of a field that is missing is that of what it belongs to; 1 is the file itself.
+    """
     try:
         document = read_document(text)
     except JobFileError as error:
@@ -175,8 +195,7 @@ def read_gate(text: str, name: str = "gate.yaml") -> Gate:
     except ValidationError as error:
         lines = []
         for item in field_errors(error, model=Gate):
-            line = document.line(item.field)
-            place = f"{name}:{line}" if line is not None else name
+            place = f"{name}:{document.line(item.field) or 1}"
             field = "" if item.field == "(body)" else f"{item.field}: "
             lines.append(f"{place}: {field}{item.message}")
         raise GateFileError("\n".join(lines)) from None

@@ -44,8 +44,9 @@ AliasName = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,63}$"), AfterValidator(_free_alias)
 ]
 """As MLflow allows it: not `latest`, and not `v` with a number."""
-Version = Annotated[int, Field(ge=1, lt=2**31)]
-MaybeVersion = Annotated[int, Field(ge=0, lt=2**31)]
+MOST_VERSIONS = 2**31
+Version = Annotated[int, Field(ge=1, lt=MOST_VERSIONS)]
+MaybeVersion = Annotated[int, Field(ge=0, lt=MOST_VERSIONS)]
 """0: no version."""
 SuiteName = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]

@@ -15,7 +15,7 @@ from gangline_schemas.alerts import AlertRule
 from gangline_schemas.events.alerts import AlertRaised, AlertResolved, NotificationDue
 from gangline_schemas.events.checkpoints import CheckpointAbandoned, CheckpointCommitted
 from gangline_schemas.events.faults import NodeFailed
-from gangline_schemas.events.heartbeats import GpuStatus, WorkerHeartbeat
+from gangline_schemas.events.heartbeats import GpuStatus, GpuUse, NodeUse, WorkerHeartbeat
 from gangline_schemas.events.progress import RunProgress
 from gangline_schemas.events.scheduling import (
     CheckpointRef,
@@ -161,10 +161,21 @@ class AlertsRun(Run):
             step_s=1.0, data_wait_share=data_wait,
         ))  # fmt: skip
 
-    def beat(self, node_id: str, busy_percent: float, cpu_percent: float = 10.0) -> None:
-        """A heartbeat of a node with eight GPUs."""
+    def beat(
+        self,
+        node_id: str,
+        busy_percent: float,
+        cpu_percent: float = 10.0,
+        *,
+        sm_percent: float | None = None,
+    ) -> None:
+        """A heartbeat of a node with eight GPUs; with `sm_percent` it has a reading of its use."""
+        use = None
+        if sm_percent is not None:
+            gpus = tuple(GpuUse(index=i, sm_percent=sm_percent) for i in range(8))
+            use = NodeUse(read_at=self.now, gpus=gpus)
         self.signal(WorkerHeartbeat(
             node_id=node_id, incarnation="i1", sequence=1, sent_at=self.now,
             gpus=tuple(GpuStatus(index=i, utilization=busy_percent) for i in range(8)),
-            cpu_percent=cpu_percent,
+            cpu_percent=cpu_percent, use=use,
         ))  # fmt: skip

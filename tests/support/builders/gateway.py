@@ -27,13 +27,13 @@ from gangline_bus.memory import Broker, MemoryBus
 from gangline_bus.topics import TopicNames, create_topics
 from gangline_gateway.app import create_app
 from gangline_gateway.app_context import AppContext
-from gangline_gateway.audit import AuditLog
 from gangline_gateway.changes import Changes
 from gangline_gateway.dead_letters import DeadLetters
 from gangline_gateway.follow import Followers
 from gangline_gateway.history import RunFilter
 from gangline_gateway.history_access import HistoryAccess, Queries
 from gangline_gateway.mlflow_jobs import JobTokens
+from gangline_gateway.node_tokens import NodeTokens
 from gangline_gateway.past import Past
 from gangline_gateway.publish import Publisher
 from gangline_gateway.reports.facts import Facts, Period
@@ -48,7 +48,6 @@ from gangline_quota.core.decide import Quota
 from gangline_registry.core.decide import RegistryDecider
 from gangline_registry.service.executor import Executor, share_of
 from gangline_scheduler.core.decide import Scheduler
-from gangline_schemas.api.access import AuditPage
 from gangline_schemas.api.incidents import Totals
 from gangline_schemas.api.logs import LogPage
 from gangline_schemas.base import Event
@@ -151,13 +150,6 @@ class NoHistory:
         return []
 
 
-class NoAudit:
-    """An audit log without entries."""
-
-    def page(self, *_: object, **__: object) -> AuditPage:
-        return AuditPage(entries=[], cursor=None)
-
-
 class NoPoints:
     """A history without points."""
 
@@ -169,8 +161,7 @@ def no_history() -> Queries:
     """Queries without answers."""
     empty: Any = NoHistory()
     points: Any = NoPoints()
-    audit: Any = NoAudit()
-    return Queries(empty, empty, empty, empty, empty, points, empty, audit)
+    return Queries(empty, empty, empty, empty, empty, points, empty)
 
 
 class GatewayHarness:
@@ -207,6 +198,8 @@ class GatewayHarness:
             scheduler=SchedulerQuestions(self.tail, work_s=DEADLINE_S, wait_s=DEADLINE_S),
             answer_wait_s=DEADLINE_S if deciding else 0.05,
             dead_letters=DeadLetters(lambda: self.broker.connect("dead-letters"), self.names),
+            node_tokens=NodeTokens(LocalStore(folder / "store")),
+            nodes_file=folder / "nodes.toml",
         )
         self.catalogue = Catalogue()
         self.limits = RequestLimits(per_s=100_000, burst=100_000)
@@ -229,8 +222,6 @@ class GatewayHarness:
             self.limits,
             console=console,
             job_tokens=JobTokens(LocalStore(self.folder / "store"), self.tail.job),
-            audit=AuditLog(self.broker.connect("gateway").writer(), self.names),
-            access_tokens=self.tail.access_tokens,
         )
 
     def start(self) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
+from support.builders import unicode_names
 from support.harnesses.mlflow_replay import API, Asked
 
 GOOD: dict[str, Any] = {
@@ -32,6 +33,7 @@ def all_requests() -> Iterator[Asked]:
     yield from _metrics()
     yield from _batches()
     yield from _bodies()
+    yield from _unicode()
     yield from _reads()
     yield from _searches()
     yield from _registry()
@@ -128,6 +130,16 @@ def _batches() -> Iterator[Asked]:
     yield batch([point], params=[], tags=[])
     yield batch([{**point, "more": 1}])
     yield batch([{**point, "model_id": "m-none"}])
+
+
+def _unicode() -> Iterator[Asked]:
+    """Names and texts with a character of each category."""
+    for name in unicode_names.names().values():
+        yield _post("runs/log-metric", {**GOOD, "key": name})
+        yield _post("runs/log-parameter", {"run_id": "<run>", "key": name, "value": name})
+        yield _post("runs/set-tag", {"run_id": "<run>", "key": name, "value": name})
+        yield _post("experiments/create", {"name": name})
+        yield _post("runs/search", {"experiment_ids": ["1"], "filter": f"tags.`{name}` = '{name}'"})
 
 
 def _bodies() -> Iterator[Asked]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from http.server import BaseHTTPRequestHandler, HTTPServer
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
@@ -19,7 +20,7 @@ from chdb.session import Session
 
 def serve(folder: Path) -> None:
     """Until the process is killed."""
-    session = Session(str(folder / "data"))
+    session, one_at_a_time = Session(str(folder / "data")), threading.Lock()
 
     def answer(sql: str, body: bytes, given: dict[str, str]) -> bytes:
         if " ON CLUSTER " in sql:
@@ -44,12 +45,12 @@ def serve(folder: Path) -> None:
             sql = given.pop("query", None)
             if sql is None:
                 sql, body = body.decode(), b""
-            with (folder / "asked").open("a") as asked:
+            with one_at_a_time, (folder / "asked").open("a") as asked:
                 asked.write(json.dumps({"sql": sql, "settings": given}) + "\n")
-            try:
-                status, content = 200, answer(sql.strip(), body, given)
-            except RuntimeError as error:
-                status, content = 500, str(error).encode()
+                try:
+                    status, content = 200, answer(sql.strip(), body, given)
+                except RuntimeError as error:
+                    status, content = 500, str(error).encode()
             self.send_response(status)
             if status != 200:
                 code = content.decode().partition("Code: ")[2].partition(".")[0]
@@ -61,7 +62,7 @@ def serve(folder: Path) -> None:
         def log_message(self, *_: object) -> None:
             """Nothing."""
 
-    server = HTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     print(server.server_port, flush=True)
     server.serve_forever()
 

@@ -18,6 +18,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 TOKEN = "t0ken-of-the-tracker"
 TEAM = "/mlflow/teams/nlp/api/2.0"
+SERVER_INFO = "/mlflow/teams/nlp/api/3.0/mlflow/server-info"
 
 Point = tuple[str, int, int, object]
 """Name, step, Unix ms, value as JSON has it."""
@@ -85,6 +86,8 @@ class TrackingStub:
         """What MLflow would say."""
         if path == "/v1/whoami":
             return 200, {"name": "ada", "role": "member", "teams": [*self.teams]}
+        if path == SERVER_INFO:
+            return 200, {"store_type": "SqlStore", "workspaces_enabled": True}
         assert path.startswith(TEAM), path
         route = path.removeprefix(TEAM)
         if route.startswith("/mlflow-artifacts/artifacts/") and method == "PUT":

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -43,10 +43,21 @@ def wait_until(what: str, condition: Callable[[], Any]) -> Any:
 
 
 class TrackerProcess:
-    """One installation: topics under a prefix of its own, a database, tokens, a process."""
+    """One installation: topics under a prefix of its own, a database, tokens, a process.
 
-    def __init__(self, bootstrap: str, folder: Path, module: str = "gangline_tracker") -> None:
+    `own`: settings of its own, such as the URL of a ClickHouse server.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        folder: Path,
+        module: str = "gangline_tracker",
+        own: Mapping[str, str] | None = None,
+    ) -> None:
         self.folder = folder
+        own = own or {}
+        self._has_door = module == "gangline_tracker" and "GANGLINE_CLICKHOUSE" not in own
         self.module = module
         self.bootstrap = bootstrap
         self.names = TopicNames(f"t{uuid.uuid4().hex[:8]}-")
@@ -75,11 +86,12 @@ class TrackerProcess:
             "GANGLINE_TOPIC_PREFIX": self.names.prefix,
             "GANGLINE_TOKENS_FILE": str(folder / "tokens.json"),
             "GANGLINE_CLICKHOUSE": f"chdb://{folder / 'db'}",
-            "GANGLINE_QUERY_TIME_S": "2",
+            "GANGLINE_QUERY_TIME_S": "25",
             "GANGLINE_HTTP_PORT": str(pick_ports(1)[0]),
             "GANGLINE_HTTP_FILE": str(self.address),
             "GANGLINE_HEALTH_FILE": str(self.health),
             "GANGLINE_INSTANCE_ID": "tracker-0",
+            **own,
         }
 
     def start(self) -> None:
@@ -91,7 +103,7 @@ class TrackerProcess:
                 [sys.executable, "-m", self.module], env=self._environment, stderr=log
             )
         process = self._process
-        ready = self._serves if self.module == "gangline_tracker" else self._is_ready
+        ready = self._serves if self._has_door else self._is_ready
         wait_until("the start", lambda: ready() or process.poll() is not None)
         assert process.poll() is None, (self.folder / "tracker.log").read_text()[-4000:]
 
@@ -152,9 +164,11 @@ class TrackerProcess:
 
 
 @contextmanager
-def running_tracker(bootstrap: str, folder: Path) -> Iterator[TrackerProcess]:
+def running_tracker(
+    bootstrap: str, folder: Path, own: Mapping[str, str] | None = None
+) -> Iterator[TrackerProcess]:
     """A started tracker; it must end in order after the block."""
-    process = TrackerProcess(bootstrap, folder)
+    process = TrackerProcess(bootstrap, folder, own=own)
     try:
         process.start()
         yield process

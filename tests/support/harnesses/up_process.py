@@ -40,11 +40,14 @@ def runs(pid: int) -> bool:
 
 
 class UpProcess:
-    """One data directory, and the `gangline up` that serves it now: 2 nodes x 2 slots."""
+    """One data directory, and the `gangline up` that serves it now: 2 nodes x 2 slots.
 
-    def __init__(self, data_dir: Path) -> None:
+    `more`: further arguments of `gangline up`.
+    """
+
+    def __init__(self, data_dir: Path, *more: str) -> None:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.data_dir = data_dir
+        self.data_dir, self._more = data_dir, more
         self.teams = data_dir / "teams.yaml"
         self.teams.write_text(TEAMS, encoding="utf-8")
         self._output = data_dir.parent / f"{data_dir.name}-up.log"
@@ -55,7 +58,7 @@ class UpProcess:
         """What a user types."""
         program = "from gangline.main import main; main()"
         up = ["up", "--data-dir", str(self.data_dir), "--teams", str(self.teams)]
-        return [sys.executable, "-c", program, *up]
+        return [sys.executable, "-c", program, *up, *self._more]
 
     @property
     def client(self) -> Client:

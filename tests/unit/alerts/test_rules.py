@@ -40,6 +40,21 @@ def test_utilization_below_60_percent_for_an_hour(held: int, raised: int) -> Non
         assert len(run.resolved(AlertRule.CLUSTER_UTILIZATION)) == 1
 
 
+@pytest.mark.parametrize(("gpus", "raised"), [(9, 1), (10, 0)])
+def test_a_short_use_within_each_minute_is_a_break(gpus: int, raised: int) -> None:
+    run = AlertsRun()
+    run.settle()
+    run.node("n1", 16)
+    run.tick(60 - run.now.second)
+    for number in range(130):
+        run.tick(10)
+        run.start(f"j{number}", gpus)
+        run.tick(10)
+        run.release(f"j{number}")
+        run.tick(40)
+    assert len(run.raised(AlertRule.CLUSTER_UTILIZATION)) == raised
+
+
 def test_a_small_cluster_may_idle() -> None:
     run = AlertsRun()
     run.settle()
@@ -166,6 +181,20 @@ def test_gpus_are_80_percent_busy_and_the_cause_is_named(
     (found,) = run.raised(AlertRule.GPU_ACTIVITY)
     assert found.cause is cause
     assert "79% busy" in found.message
+
+
+@pytest.mark.parametrize(("sm", "raised"), [(79, 1), (81, 0)])
+def test_the_activity_of_multiprocessors_counts_where_it_is_measured(
+    sm: float, raised: int
+) -> None:
+    run = running()
+    for turn in range(40):
+        # A kernel that runs all the time may keep few multiprocessors busy, and the reverse.
+        run.beat("n1", 160 - sm, sm_percent=sm if turn % 3 == 0 else None)
+        run.progress("a", 0.1)
+        run.tick(10)
+    found = run.raised(AlertRule.GPU_ACTIVITY)
+    assert [one.value for one in found] == [sm / 100] * raised
 
 
 def test_a_measurement_that_stops_neither_raises_nor_resolves() -> None:

@@ -7,11 +7,22 @@ from pathlib import Path
 from gangline.plot import svg_of
 from gangline_schemas.api.runs import Comparison
 from support.fakes.stub_gateway import (
+    NOW,
     Reply,
     Stub,
     job,
 )
-from support.fixtures.commands import COMPARISON, CURVES, JOB, JOBS, ONE, RUN, all_routes, point
+from support.fixtures.commands import (
+    COMPARISON,
+    CURVES,
+    EVENT,
+    JOB,
+    JOBS,
+    ONE,
+    RUN,
+    all_routes,
+    point,
+)
 from support.harnesses.cli_run import Runner
 
 
@@ -46,6 +57,58 @@ def test_compare_draws_a_picture(gangline: Runner, stub: Stub, tmp_path: Path) -
         ["highest", "5.5", "-"],
     ]
     assert gangline("compare", "a-1", "b-2", "--png", "x.exe").code == 2
+
+
+AXES = {
+    "axes": [
+        {"kind": "param", "name": "lr", "texts": [], "low": 0.1, "high": 0.4},
+        {"kind": "param", "name": "optimizer", "texts": ["adam", "sgd"], "low": None, "high": None},
+    ],
+    "runs": [
+        {"run_id": "a-1", "name": "a", "state": "succeeded", "values": [0.1, "adam"]},
+        {"run_id": "b-2", "name": "b", "state": "failed", "values": [0.4, None]},
+    ],
+}
+
+
+def test_runs_stand_on_parallel_axes(gangline: Runner, stub: Stub) -> None:
+    stub.on("GET", "/v1/runs/parallel", AXES)
+    lines = gangline("compare", "a-1", "b-2", "--show", "parallel").out.splitlines()
+    assert [line.split() for line in lines] == [
+        ["A", "a-1"], ["B", "b-2"], [], ["A", "B"],
+        ["lr", "0.1", "0.4"], ["optimizer", "adam", "-"],
+    ]  # fmt: skip
+    assert stub.asked[-1].query["run"] == ["a-1", "b-2"]
+    shown = gangline("compare", "a-1", "b-2", "--show", "parallel", "--json")
+    assert shown.json["runs"][1]["values"] == [0.4, None]
+
+
+def test_resources_that_runs_used_over_time(gangline: Runner, stub: Stub) -> None:
+    used = [
+        {"time": NOW, "x": float(x), "cpu": 50.0 - x, "memory_mb": 900.0 + x, "gpu_hours": x / 10}
+        | {"cost": None}
+        for x in range(3)
+    ]
+    stub.on("GET", "/v1/runs/resources", {"curves": [{"run_id": "a-1", "points": used}]})
+    lines = gangline("compare", "a-1", "b-2", "--show", "resources").out.splitlines()
+    assert [line.split()[:-1] for line in lines[1:]] == [
+        ["a-1", "cpu", "%", "48", "50"], ["a-1", "memory", "MB", "902", "902"],
+        ["a-1", "gpu-hours", "0.2", "0.2"],
+    ]  # fmt: skip
+
+
+def test_uncommitted_changes_of_two_runs_are_compared(gangline: Runner, stub: Stub) -> None:
+    for run, text in (("a-1", "+x = 1\n"), ("b-2", "+x = 2\n\x1b[31m")):
+        event = {"type": "job.submitted", "data": {"spec": {"code_diff": text}}}
+        stub.on(
+            "GET", f"/v1/training-jobs/{run}/events", {"events": [EVENT | event], "cursor": None}
+        )
+    shown = gangline("compare", "a-1", "b-2", "--show", "code")
+    assert shown.out.splitlines() == [
+        "--- a-1", "+++ b-2", "@@ -1 +1,2 @@", "-+x = 1", "++x = 2",
+        "+\N{REPLACEMENT CHARACTER}[31m",
+    ]  # fmt: skip
+    assert gangline("compare", "a-1", "b-2", "c-3", "--show", "code").code == 2
 
 
 def test_many_runs_are_compared_in_tables_that_fit(gangline: Runner, stub: Stub) -> None:

@@ -183,6 +183,124 @@ def test_an_experiment_of_determined(tmp_path: Path) -> None:
     assert "check stopping" in notes
 
 
+def changed_katib(**fields: Any) -> dict[str, Any]:
+    return {**KATIB, "spec": {**KATIB["spec"], **fields}}  # type: ignore[dict-item]
+
+
+def container(**fields: Any) -> dict[str, Any]:
+    return {"name": "training-container", "command": ["python", "mnist.py"], **fields}
+
+
+def test_katib_with_a_fixed_parameter_early_stopping_and_a_container_without_gpus(
+    tmp_path: Path,
+) -> None:
+    main = container(
+        resources={"limits": {"cpu": "500m", "memory": "1Gi"}},
+        env=[
+            {"name": "RATE", "value": "${trialParameters.rate}"},
+            {"name": "TRIAL", "value": "${trialParameters.trial}"},
+        ],
+    )
+    content = changed_katib(
+        parameters=[
+            {"name": "lr", "parameterType": "double",
+             "feasibleSpace": {"min": "0.01", "max": "0.5", "distribution": "logNormal"}},
+            {"name": "epochs", "parameterType": "int", "feasibleSpace": {"min": "1", "max": "1"}},
+        ],
+        algorithm={"algorithmName": "pbt"},
+        earlyStopping={"algorithmName": "medianstop", "algorithmSettings": [
+            {"name": "min_trials_required", "value": "1"}, {"name": "start_step", "value": "2"},
+        ]},
+        resumePolicy="FromVolume",
+        trialTemplate={
+            "trialParameters": [{"name": "rate", "reference": "lr"},
+                                {"name": "trial", "reference": "${trialSpec.Name}"}],
+            "trialSpec": {"spec": {"template": {"spec": {"containers": [main]}}}},
+        },
+    )  # fmt: skip
+    spec, notes = imported(tmp_path, content)
+    assert spec.space["epochs"].model_dump()["values"] == (1,)
+    assert spec.stopping.model_dump() == {
+        "kind": "median", "startup_trials": 1, "warmup_steps": 2
+    }  # fmt: skip
+    assert spec.job["env"] == {"RATE": "${{ lr }}"}
+    assert spec.job["resources"] == {"gpus": 0, "cpus": 0.5, "memory_gb": 1.074}
+    for words in (
+        "parameters.lr: logNormal is searched evenly", "env TRIAL is left out",
+        "left out: spec.resumePolicy", "algorithm pbt: set stopping",
+    ):  # fmt: skip
+        assert words in notes
+
+
+@pytest.mark.parametrize(
+    ("trial", "gpus"),
+    [
+        ({"pytorchReplicaSpecs": {
+            name: {"replicas": count, "template": {"spec": {"containers": [
+                container(resources={"limits": {"nvidia.com/gpu": 2}})]}}}
+            for name, count in (("Master", 1), ("Worker", 3))}}, 8),
+        ({"trainer": {"numNodes": 2, "image": "img:1", "command": ["python", "mnist.py"]}}, 2),
+    ],
+)  # fmt: skip
+def test_katib_with_a_trial_of_several_replicas_is_one_gang(
+    tmp_path: Path, trial: dict[str, Any], gpus: int
+) -> None:
+    spec, notes = imported(tmp_path, changed_katib(trialTemplate={"trialSpec": {"spec": trial}}))
+    assert spec.job["command"] == ["python", "mnist.py"]
+    assert spec.job["resources"] == {"gpus": gpus}
+    assert "replicas: their ranks all run" in notes
+
+
+def test_a_sweep_of_wandb_with_groups_and_the_other_form_of_hyperband(tmp_path: Path) -> None:
+    content = {
+        **WANDB,
+        "parameters": {
+            "optimizer": {"parameters": {"lr": {"min": 1e-5, "max": 0.1}, "name": {"value": "x"}}}
+        },
+        "early_terminate": {"type": "hyperband", "s": 2, "eta": 3, "max_iter": 27},
+        "command": ["${env}", "${interpreter}", "${program}", "${args_json}"],
+        "project": "mine",
+    }
+    spec, notes = imported(tmp_path, content)
+    assert [*spec.space] == ["optimizer.lr"]
+    assert spec.stopping.model_dump() == {
+        "kind": "asha", "min_steps": 3, "max_steps": 27, "factor": 3, "mode": "stop"
+    }  # fmt: skip
+    assert spec.job["command"] == ["python", "train.py"]
+    assert spec.job["hyperparameters"] == {"optimizer.name": "x"}
+    for words in ("left out: project", "${args_json} is left out", "named optimizer.NAME"):
+        assert words in notes
+
+
+def test_an_experiment_of_determined_with_groups_a_grid_and_a_class(tmp_path: Path) -> None:
+    searcher = {"name": "grid", "metric": "loss", "max_length": {"epochs": 1}, "mode": "standard"}
+    content = {
+        **DETERMINED,
+        "name": None,
+        "description": "grid of two",
+        "hyperparameters": {
+            "optimizer": {"lr": {"type": "log", "minval": -3, "maxval": -1, "count": 3}},
+            "layers": {"type": "int", "minval": 1, "maxval": 4, "count": 2},
+            "batch": {"type": "const", "val": 64},
+        },
+        "searcher": searcher,
+        "entrypoint": "model_def:Trial",
+        "environment": {"image": {"cpu": "det:cpu", "gpu": "det:gpu"}},
+        "bind_mounts": [],
+    }
+    del content["name"]
+    spec, notes = imported(tmp_path, content)
+    assert spec.name == "grid-of-two"
+    assert spec.space["optimizer.lr"].model_dump()["values"] == pytest.approx((1e-3, 1e-2, 0.1))
+    assert spec.space["layers"].model_dump()["values"] == (1, 4)
+    assert (spec.job["run"], spec.job["image"]) == ("python train.py", "det:gpu")
+    for words in ("left out: bind_mounts", "left out: searcher.mode", "is a class of Determined"):
+        assert words in notes
+    short = {**content, "searcher": {**searcher, "name": "adaptive_asha"}}
+    spec, notes = imported(tmp_path, short)
+    assert (spec.stopping.kind, "adaptive_asha: set stopping" in notes) == ("none", True)
+
+
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
@@ -193,7 +311,8 @@ def test_an_experiment_of_determined(tmp_path: Path) -> None:
             "no min and max",
         ),
         ({**DETERMINED, "hyperparameters": {"lr": 0.1}}, "nothing to search"),
-        ({**KATIB, "spec": {**KATIB["spec"], "trialTemplate": {}}}, "no container"),  # type: ignore[dict-item]
+        (changed_katib(trialTemplate={}), "no container"),
+        ({"kind": "Experiment", "spec": {"nasConfig": {}}}, "a search of architectures"),
         ({"searcher": 3}, "not as its tool writes it"),
     ],
 )

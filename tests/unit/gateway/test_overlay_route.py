@@ -52,7 +52,7 @@ class Source:
         points = [
             Point(
                 first_step=5 * n, step=5 * n + 4, time=NOW, x=5.0 * n, value=2.0 - n, low=1.0 - n,
-                high=3.0, smoothed=1.5 if asked.smoothing else None,
+                high=10 / 3, smoothed=1.5 if asked.smoothing else None,
             )
             for n in range(2)
         ]  # fmt: skip
@@ -81,7 +81,7 @@ def ask(
     away: Any = None
     known: Any = source
     history = HistoryAccess(
-        lambda: Queries(known, known, away, away, away, points=away, resources=known, audit=away)
+        lambda: Queries(known, known, away, away, away, points=away, resources=known)
     )
     app = routes(AppContext(away, away, history, away, away, away, away, away, mlflow=mlflow))
     return asyncio.run(get(app, caller, path, params))
@@ -104,7 +104,7 @@ def test_an_overlay_has_the_curves_as_columns() -> None:
     first, second = Overlay.model_validate_json(answer.text).curves
     assert (first.run_id, second.run_id, first.name) == ("b", "a", "loss")
     assert (first.step, first.x, first.value) == ([4, 9], [0, 5], [2, 1])
-    assert (first.low, first.high) == ([1, 0], [3, 3])
+    assert (first.low, first.high) == ([1, 0], [3.3333, 3.3333])
     (query,) = source.read
     assert (query.axis, query.first, query.points, query.runs) == (
         "time", 1, 7, {"b": "nlp", "a": "nlp"},

@@ -29,7 +29,7 @@ from gangline_schemas.events.scheduling import (
     Rendezvous,
 )
 from gangline_schemas.events.workers import GpuInfo, NodeInfo
-from gangline_schemas.job import JobSpec, JobState
+from gangline_schemas.job import JobSpec, JobState, TrialRef
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 MS = 1_767_225_600_000
@@ -95,6 +95,18 @@ def test_an_admitted_job_is_a_run_that_is_scheduled() -> None:
     }  # fmt: skip
     assert {name: change.tags.get(name) for name in expected} == expected
     assert "gangline.image" not in change.tags
+
+
+def test_the_run_of_a_trial_names_its_study_and_lies_in_the_study_s_experiment() -> None:
+    trial = TrialRef(study_id="sweep-1", number=3, metrics=("loss",))
+    spec = SPEC.without_diff().model_copy(update={"trial": trial})
+    change = after(QUEUED.model_copy(update={"spec": spec}))
+    assert change.new is not None
+    assert change.new.experiment == "nlp/chat/sweep-1"
+    expected = {
+        "gangline.study": "sweep-1", "gangline.trial": "3", "gangline.trial.metrics": '["loss"]',
+    }  # fmt: skip
+    assert {name: change.tags.get(name) for name in expected} == expected
 
 
 @pytest.mark.parametrize(

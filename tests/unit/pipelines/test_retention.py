@@ -20,7 +20,7 @@ from gangline_schemas.events.pipeline_requests import RunRetryRequested
 from gangline_schemas.events.pipelines import PipelineRequestRefused, SweepBegun, SweepEnded
 from gangline_schemas.job import JobState
 from gangline_storage import LocalStore, digest_bytes
-from support.builders.pipelines import TEAM, PipelineRun, changed, pipeline
+from support.builders.pipelines import TEAM, PipelineRun, changed, job, pipeline
 
 DAY_S = 86_400.0
 
@@ -110,7 +110,7 @@ def test_the_newest_runs_keep_their_outputs() -> None:
 def test_no_step_begins_while_a_team_is_swept_and_a_busy_team_is_not_swept() -> None:
     world = applied({"days": 1})
     run = world.begin()
-    world.tick(3 * DAY_S)
+    world.tick(1.5 * DAY_S)
     assert not world.events(SweepBegun), "a job of the team runs"
     world.finish()
     world.tick(1)
@@ -127,6 +127,54 @@ def test_no_step_begins_while_a_team_is_swept_and_a_busy_team_is_not_swept() -> 
     world.done(key, Deleted(problem="the store is away"))
     assert world.states(later) == {"c": "running"}
     assert [event.problem for event in world.events(SweepEnded)] == ["the store is away"]  # type: ignore[attr-defined]
+
+
+def swept_while_busy() -> tuple[PipelineRun, str]:
+    """A job of a team that never pauses ends well while the team is swept."""
+    world = applied({"days": 1})
+    ran(world)
+    world.salt = "new"
+    steps = {
+        "a": {"job": job("other"), "out": ["x"]}, "b": {"in": {"x": "a.x"}, "out": ["y"]}
+    }  # fmt: skip
+    world.apply(pipeline(steps, retention={"days": 1}))
+    run = world.begin()
+    world.tick(1.9 * DAY_S)
+    assert not world.events(SweepBegun), "a job runs"
+    world.tick(0.2 * DAY_S)
+    world.tick(1)
+    ((key, one),) = sweeps(world).items()
+    assert one.keep == frozenset()
+    world.succeed()
+    world.take_over()
+    assert world.states(run) == {"a": "running", "b": "pending"}
+    world.done(key, Deleted(artifacts=2))
+    return world, run
+
+
+def test_outputs_that_a_job_left_while_its_team_was_swept_are_looked_for() -> None:
+    world, run = swept_while_busy()
+    assert world.states(run)["a"] == "checking"
+    world.check()
+    world.take_over()
+    assert world.states(run) == {"a": "succeeded", "b": "running"}
+    world.finish()
+    assert world.run(run).state == "succeeded"
+    again = world.begin()
+    world.check()
+    assert set(world.states(again).values()) == {"cached"}, "its outputs are in the cache"
+
+
+def test_a_step_whose_outputs_were_deleted_as_they_were_left_runs_again() -> None:
+    world, run = swept_while_busy()
+    requested = world.requested
+    world.check(missing=lambda _: True)
+    assert world.states(run) == {"a": "running", "b": "pending"}
+    assert world.requested == requested + 1
+    assert "are gone" in world.step(run, "a").why
+    world.take_over()
+    world.finish()
+    assert world.run(run).state == "succeeded"
 
 
 def test_a_run_whose_outputs_went_is_not_continued() -> None:

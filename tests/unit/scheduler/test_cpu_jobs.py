@@ -9,6 +9,7 @@ import pytest
 
 from gangline_scheduler.core import invariants
 from gangline_scheduler.core.cpu_jobs import in_order
+from gangline_scheduler.core.outlook import outlook
 from gangline_scheduler.core.policy.config import Policy
 from gangline_scheduler.core.questions import explain, what_if
 from gangline_scheduler.core.snapshot import codec, fingerprint
@@ -270,6 +271,36 @@ def test_explain_and_what_if_answer_for_them() -> None:
     cluster.exit("a")
     now = what_if(cluster.state, cpu_spec(4), cluster.now, Policy())
     assert [part.node_id for part in now.nodes] == ["n1"]
+
+
+def test_starts_are_expected_when_jobs_without_gpus_end_whatever_gangs_with_gpus_do() -> None:
+    cluster = Cluster(gpu_node("a"), cpu_node("n1", cpus=8))
+    cluster.run("gang", 4, expected_runtime_hours=0.1)
+    submit(cluster, "long", cpu_spec(8, expected_runtime_hours=5))
+    submit(cluster, "first", cpu_spec(12, expected_runtime_hours=2))
+    assert places(submit(cluster, "next", cpu_spec(12, expected_runtime_hours=1))) == {}
+    submit(cluster, "wide", cpu_spec(64))
+    began = cluster.now
+    starts = {one.job_id: one for one in outlook(cluster.state, began, Policy()).starts}
+    assert (starts["next"].position, starts["next"].gpus, starts["wide"].start) == (1, 0, None)
+    for job_id in ("next", "wide"):
+        found = explain(cluster.state, job_id, began, Policy())
+        assert found is not None
+        assert found.outlook.eta == starts[job_id].start
+    assert found.outlook.eta_reason == "no nodes that are there could hold it beside their GPUs"
+    assert starts["next"].start == began + timedelta(hours=2)
+    assert starts["next"].nodes == ("a",)
+    assert starts["next"].end == began + timedelta(hours=3)
+
+
+def test_the_limit_of_a_team_says_why_a_start_is_not_expected() -> None:
+    cluster = Cluster(cpu_node("n1"))
+    limited = team("nlp").model_copy(update={"cpu_limit": 2.0})
+    cluster.give(TeamConfigured(config=limited))
+    submit(cluster, "a", cpu_spec(4))
+    found = explain(cluster.state, "a", cluster.now, Policy())
+    assert found is not None
+    assert found.outlook.eta_reason == "its team may not have so many CPUs, whichever jobs end"
 
 
 def test_a_snapshot_of_a_state_without_them_is_read() -> None:

@@ -19,6 +19,7 @@ from gangline.tracking.values import (
     step_of,
     tags_of,
 )
+from support.builders import unicode_names
 
 
 def test_numbers_of_every_kind() -> None:
@@ -123,7 +124,7 @@ NAMES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *unicode_names.names().values()])
 def test_names_are_judged_as_mlflow_does(name: str) -> None:
     validation = pytest.importorskip("mlflow.utils.validation")
     exceptions = pytest.importorskip("mlflow.exceptions")

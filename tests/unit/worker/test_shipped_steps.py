@@ -20,6 +20,7 @@ from gangline_worker.steps import compare, evaluate, export, onnx_model, prepare
 from gangline_worker.steps.folders import StepError
 from gangline_worker.steps.weights import load_model
 from gangline_worker.training.config import TrainConfig
+from gangline_worker.training.history import MOST, History
 from gangline_worker.training.model import Transformer
 
 SMALL = {"dim": 16, "layers": 1, "heads": 2, "seq_len": 16}
@@ -87,13 +88,35 @@ def test_a_checkpoint_becomes_weights_that_are_measured_evaluated_and_compared(
     assert 0 <= float((step / "out" / "accuracy").read_text()) <= 1
 
     (step / "out" / "scores").rename(step / "in" / "scores")
+    for who, before in (("model", ""), ("baseline", "baseline_")):
+        (step / f"serving-{who}").rename(step / "in" / f"{before}serving")
+        (step / "in" / f"{before}history").mkdir()
+        outputs(step, "history") if not before else None
+        history = History(4)
+        for at in range(1, 2 * MOST + 1):
+            history.add(at, {"loss": 1 / at} if at % 100 else {"loss": 1 / at, "eval_loss": 2 / at})
+        history.leave()
+        (step / "out" / "history" / "history.json").rename(
+            step / "in" / f"{before}history" / "history.json"
+        )
     outputs(step, "report")
     assert compare.main([]) == 0
     report = json.loads((step / "out" / "report" / "report.json").read_text())
     one = report["suites"]["prints"]
     assert one["low"] <= one["difference"] <= one["high"]
     assert one["difference"] == pytest.approx(one["candidate"] - one["baseline"])
-    assert "<td>prints</td>" in (step / "out" / "report" / "report.html").read_text()
+    assert {*report["costs"]} == {*report["curves"]} == {"candidate", "baseline"}
+    cost = report["costs"]["candidate"]
+    assert cost["rank_hours"] > 0
+    assert cost["memory_bytes"] >= sum(tensor.nbytes for tensor in weights.values())
+    curves = report["curves"]["candidate"]
+    assert len(curves["loss"]) <= MOST
+    assert curves["loss"][-1] == [2 * MOST, 1 / (2 * MOST)]
+    assert [at for at, _ in curves["eval_loss"]] == [*range(100, 2 * MOST + 1, 100)]
+    shown = (step / "out" / "report" / "report.html").read_text()
+    assert "<td>prints</td>" in shown
+    assert shown.count("<polyline") == 4
+    assert "<td>Memory, MB</td>" in shown
     assert "prints: " in capsys.readouterr().out
 
 

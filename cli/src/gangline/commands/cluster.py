@@ -23,7 +23,8 @@ def nodes(session: Session) -> None:
     """The cluster's nodes and the jobs on them."""
     found = session.client.nodes()
     now = datetime.now(UTC)
-    session.out.listing(found, _nodes(now), "no node has joined yet")
+    columns = _nodes(now, images=any(node.runs_images for node in found))
+    session.out.listing(found, columns, "no node has joined yet")
     for node in found:
         if node.why and not session.out.json:
             session.out.note(f"{node.node_id} is {node.status}: {node.why}")
@@ -31,7 +32,7 @@ def nodes(session: Session) -> None:
             session.out.note(f"slow: {node.straggler}")
 
 
-def _nodes(now: datetime) -> tuple[Column[Node], ...]:
+def _nodes(now: datetime, *, images: bool) -> tuple[Column[Node], ...]:
     return (
         Column("NODE", lambda node: node.node_id, whole=True),
         Column("STATUS", lambda node: node.status),
@@ -39,11 +40,15 @@ def _nodes(now: datetime) -> tuple[Column[Node], ...]:
         Column("MODEL", _models, flexible=True),
         Column("RACK", lambda node: node.rack, flexible=True),
         Column("ISOLATION", lambda node: node.isolation),
+        *(_IMAGES if images else ()),
         Column("CPUS", lambda node: f"{node.cpus_used:g} of {node.cpus:g}"),
         Column("CPU", _cpu, right=True),
         Column("SEEN", lambda node: render.short_age(node.last_heartbeat, now), right=True),
         Column("JOBS", lambda node: ", ".join(node.jobs) or NONE, flexible=True),
     )
+
+
+_IMAGES = (Column[Node]("IMAGES", lambda node: "yes" if node.runs_images else NONE),)
 
 
 def _models(node: Node) -> str:

@@ -11,22 +11,29 @@ from typing import Annotated, Any
 import typer
 
 from gangline import render
+from gangline.commands.compare_views import (
+    RESOURCES,
+    Row,
+    View,
+    parallel_rows,
+    show_code,
+    show_resources,
+)
 from gangline.errors import CliError, ExitCode
 from gangline.render import NONE, Column
 from gangline.session import Session
-from gangline_schemas.api.runs import MAX_COMPARED, Axis, Comparison
+from gangline_schemas.api.runs import MAX_COMPARED, Axis, Comparison, Sampling
 
 _POINTS = 500
 _SIDE_BY_SIDE = 4
 """Runs of one table; more follow in further tables."""
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-Row = tuple[str, list[str]]
-"""A label, and the cell of each run."""
 
 
 def compare(
     session: Session,
     run_ids: Annotated[list[str], typer.Argument(metavar="RUN", help="Two or more runs.")],
+    *,
     png: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw the curves: .png, .svg or .pdf.")
     ] = None,
@@ -40,14 +47,33 @@ def compare(
     smoothing: Annotated[
         float, typer.Option(min=0, max=0.999, help="Weight of the past in a moving average.")
     ] = 0.0,
+    sampling: Annotated[
+        Sampling, typer.Option(help="How curves are thinned: buckets, or single points (LTTB).")
+    ] = "bucket",
+    show: Annotated[
+        View, typer.Option(help="Instead of the outcome: parallel axes, resources, code.")
+    ] = "outcome",
 ) -> None:
     """Runs side by side: what differs in their configuration, and how they ended."""
     wanted = [*dict.fromkeys(run_ids)]
     if not 2 <= len(wanted) <= MAX_COMPARED:
         raise CliError(f"give 2 to {MAX_COMPARED} different runs", code=ExitCode.USAGE)
+    if show == "code":
+        show_code(session, wanted)
+        return
+    if show == "resources":
+        show_resources(session, wanted)
+        return
+    if show == "parallel":
+        axes = session.client.parallel(wanted)
+        rows = parallel_rows(axes)
+        session.out.show(axes, _side_by_side([run.run_id for run in axes.runs], [("", rows)]))
+        return
     metrics = metric or ["loss"]
     points = _POINTS if png or html else 2
-    found = session.client.compare(wanted, metrics, points, axis=axis, smoothing=smoothing)
+    found = session.client.compare(
+        wanted, metrics, points, axis=axis, smoothing=smoothing, sampling=sampling
+    )
     session.out.show(found, comparison_text(found))
     if png is not None:
         from gangline.plot import draw_comparison
@@ -69,9 +95,15 @@ def letters(count: int) -> list[str]:
 
 def comparison_text(found: Comparison) -> str:
     """The comparison in 80 columns: runs by letter, then a row for each thing that differs."""
-    names = letters(len(found.runs))
-    lines = [f"{name:2} {run.run_id}" for name, run in zip(names, found.runs, strict=True)]
-    for title, rows in (("", outcomes(found)), ("differs", differing(found))):
+    tables = [("", outcomes(found)), ("differs", differing(found))]
+    return _side_by_side([run.run_id for run in found.runs], tables)
+
+
+def _side_by_side(run_ids: Sequence[str], tables: Sequence[tuple[str, list[Row]]]) -> str:
+    """Tables by their titles, with a column for each run."""
+    names = letters(len(run_ids))
+    lines = [f"{name:2} {run_id}" for name, run_id in zip(names, run_ids, strict=True)]
+    for title, rows in tables:
         if not rows:
             lines += ["", "their configurations are the same"]
         for first in range(0, len(names) if rows else 0, _SIDE_BY_SIDE):
@@ -105,19 +137,9 @@ def outcomes(found: Comparison) -> list[Row]:
     return [*rows, *_resource_rows(found), *_metric_rows(found)]
 
 
-_RESOURCES = (
-    ("gpu utilization %", "gpu_utilization"),
-    ("gpu SM activity %", "gpu_sm_activity"),
-    ("gpu memory %", "gpu_memory"),
-    ("gpu power W", "gpu_power_w"),
-    ("cpu %", "cpu"),
-    ("memory MB", "memory_mb"),
-)
-
-
 def _resource_rows(found: Comparison) -> Iterator[Row]:
     """Resources that the runs used, as far as any of them has it."""
-    for label, field in _RESOURCES:
+    for label, field in RESOURCES:
         used = [getattr(found.resources.get(run.run_id), field, None) for run in found.runs]
         if any(value is not None for value in used):
             yield label, [render.number(value) for value in used]

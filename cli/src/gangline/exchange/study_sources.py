@@ -1,137 +1,80 @@
-"""Reads the searches of Katib, W&B and Determined into the parts of a study. Pure."""
+"""Sweeps of W&B and experiments of Determined as parts of a study. Pure."""
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-_NOT_NAME = re.compile(r"[^a-z0-9-]+")
-_KATIB_PARAMETER = re.compile(r"\$\{trialParameters\.([^}]+)\}")
-_GPU = "nvidia.com/gpu"
+from gangline.exchange.study_draft import (
+    Draft,
+    ForeignError,
+    asha,
+    choice,
+    given,
+    name_of,
+    number_range,
+)
 
-
-class ForeignError(Exception):
-    """A part that a study needs is missing, or has no counterpart here."""
-
-
-@dataclass
-class Draft:
-    """The name and the other fields of a study file, and notes on what was left out."""
-
-    name: str
-    fields: dict[str, Any]
-    notes: list[str] = field(default_factory=list)
-
-
-def name_of(text: object) -> str:
-    """A name as ours have it: a-z, 0-9 and '-'."""
-    return _NOT_NAME.sub("-", str(text).lower()).strip("-")[:40].strip("-") or "study"
-
-
-# Katib
-
-
-def katib(content: Mapping[str, Any]) -> Draft:
-    """An Experiment of kubeflow.org."""
-    spec = content["spec"]
-    draft = Draft(name_of(content.get("metadata", {}).get("name", "study")), {})
-    goal = spec["objective"]
-    direction = "maximize" if goal.get("type") == "maximize" else "minimize"
-    draft.fields["objective"] = {
-        "metric": goal["objectiveMetricName"], "direction": direction
-    }  # fmt: skip
-    if "goal" in goal:
-        draft.notes.append("objective.goal: a study does not end at a value; set limits")
-    draft.fields["space"] = {each["name"]: _katib_parameter(each) for each in spec["parameters"]}
-    algorithm = spec.get("algorithm", {}).get("algorithmName", "random")
-    _sampler(draft, algorithm)
-    if algorithm == "hyperband":
-        draft.notes.append("algorithm hyperband: set stopping with min_steps and max_steps")
-    if "earlyStopping" in spec:
-        draft.notes.append("earlyStopping is left out: set stopping, for example median")
-    draft.fields["limits"] = _given(
-        trials=spec.get("maxTrialCount"),
-        parallel=spec.get("parallelTrialCount"),
-        failed=spec.get("maxFailedTrialCount"),
-    )
-    draft.fields["job"] = _katib_job(draft, spec.get("trialTemplate", {}))
-    return draft
-
-
-def _katib_parameter(found: Mapping[str, Any]) -> dict[str, Any]:
-    room, kind = found["feasibleSpace"], found["parameterType"]
-    if kind in {"categorical", "discrete"}:
-        values = room["list"]
-        return _choice([_number(each) for each in values] if kind == "discrete" else values)
-    log = str(room.get("distribution", "")).startswith("log")
-    return _range(
-        whole=kind == "int",
-        low=_number(room["min"]),
-        high=_number(room["max"]),
-        step=None if log or "step" not in room else _number(room["step"]),
-        log=log,
-    )
-
-
-def _katib_job(draft: Draft, template: Mapping[str, Any]) -> dict[str, Any]:
-    names = {each["name"]: each["reference"] for each in template.get("trialParameters", ())}
-    pod = template.get("trialSpec", {}).get("spec", {}).get("template", {}).get("spec", {})
-    containers = pod.get("containers") or ()
-    if not containers:
-        raise ForeignError("spec.trialTemplate has no container: write the job by hand")
-    wanted = template.get("primaryContainerName")
-    main = next((each for each in containers if each.get("name") == wanted), containers[0])
-    words = [str(word) for word in (*main.get("command", ()), *main.get("args", ()))]
-    command = [
-        _KATIB_PARAMETER.sub(lambda match: f"${{{{ {names.get(match[1], match[1])} }}}}", word)
-        for word in words
-    ]
-    limits = main.get("resources", {}).get("limits", {})
-    if len(containers) > 1:
-        draft.notes.append("containers beside the primary one are left out")
-    draft.notes.append("metrics: let the program call report({...}, step) or log to MLflow")
-    gpus = int(limits.get(_GPU, 1))
-    return _given(image=main.get("image"), command=command, resources={"gpus": gpus})
+_SWEEP = (
+    "program", "name", "method", "metric", "parameters", "early_terminate", "command", "run_cap",
+)  # fmt: skip
+_EXPERIMENT = (
+    "name", "description", "hyperparameters", "searcher", "entrypoint", "resources", "environment",
+)  # fmt: skip
+_SEARCHER = (
+    "name", "metric", "smaller_is_better", "max_trials", "max_concurrent_trials", "max_time",
+    "max_length", "time_metric", "divisor", "num_rungs", "max_rungs",
+)  # fmt: skip
+_HALVING = {"adaptive_asha", "async_halving"}
 
 
 # W&B
 
 
 def wandb(content: Mapping[str, Any]) -> Draft:
-    """A sweep's configuration."""
+    """A sweep's configuration. Raises ForeignError."""
     draft = Draft(name_of(content.get("name", "sweep")), {})
     goal = content.get("metric")
     if not isinstance(goal, Mapping):
         raise ForeignError("metric is missing: name the metric and its goal")
     draft.fields["objective"] = {"metric": goal["name"], "direction": goal.get("goal", "minimize")}
     space, fixed = {}, {}
-    for name, found in content["parameters"].items():
+    for name, found in _flat(draft, content["parameters"], "parameters"):
         if "value" in found:
             fixed[name] = found["value"]
-        elif "parameters" in found:
-            raise ForeignError(f"parameters.{name}: nested parameters; write them side by side")
         else:
             space[name] = _wandb_parameter(draft, name, found)
     draft.fields["space"] = space
-    _sampler(draft, {"bayes": "tpe"}.get(content["method"], content["method"]))
+    draft.sampler({"bayes": "tpe"}.get(content["method"], content["method"]))
     _wandb_stopping(draft, content.get("early_terminate"))
-    draft.fields["limits"] = _given(trials=content.get("run_cap"))
-    command = _wandb_command(content, [*fixed, *space], fixed)
-    draft.fields["job"] = _given(
+    draft.fields["limits"] = given(trials=content.get("run_cap"))
+    command = _wandb_command(draft, content, [*fixed, *space], fixed)
+    draft.fields["job"] = given(
         command=command, resources={"gpus": 1}, hyperparameters=fixed or None
     )
     draft.notes.append("resources: a sweep names none; the job has 1 GPU")
+    draft.left_out("", content, _SWEEP)
     return draft
+
+
+def _flat(
+    draft: Draft, content: Mapping[str, Any], place: str, before: str = ""
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The parameters, those of a group as GROUP.NAME."""
+    for name, found in content.items():
+        if "parameters" in found:
+            draft.notes.append(f"{place}.{name}: its parameters are named {before}{name}.NAME")
+            yield from _flat(draft, found["parameters"], f"{place}.{name}", f"{before}{name}.")
+        else:
+            yield before + name, found
 
 
 def _wandb_parameter(draft: Draft, name: str, found: Mapping[str, Any]) -> dict[str, Any]:
     if "values" in found:
         if "probabilities" in found:
             draft.notes.append(f"parameters.{name}: probabilities are left out")
-        return _choice(found["values"])
+        return choice(found["values"])
     kind = found.get("distribution", "uniform")
     low, high = found.get("min"), found.get("max")
     if low is None or high is None:
@@ -145,27 +88,30 @@ def _wandb_parameter(draft: Draft, name: str, found: Mapping[str, Any]) -> dict[
     )
     log = "log" in kind
     step = found.get("q") if kind.startswith("q_") and not log else None
-    return _range(whole=whole, low=low, high=high, step=step, log=log)
+    return number_range(whole=whole, low=low, high=high, step=step, log=log)
 
 
 def _wandb_stopping(draft: Draft, found: Mapping[str, Any] | None) -> None:
     if not found:
         return
-    if "min_iter" not in found:
-        draft.notes.append("early_terminate is left out: without min_iter it names no first step")
+    factor, last = int(found.get("eta", 3)), found.get("max_iter")
+    if "min_iter" in found:
+        first = found["min_iter"]
+    elif last is not None:
+        first = last / factor ** int(found.get("s", 1))
+    else:
+        draft.notes.append("early_terminate is left out: it has neither min_iter nor max_iter")
         return
-    factor = int(found.get("eta", 3))
-    stopping: dict[str, Any] = {
-        "kind": "asha", "min_steps": int(found["min_iter"]), "factor": factor
-    }  # fmt: skip
-    if "max_iter" in found:
-        stopping["max_steps"] = int(found["max_iter"])
+    stopping = asha(first, last, factor)
+    if stopping is None:
+        draft.notes.append("early_terminate is left out: it has no room between its iterations")
+        return
     draft.fields["stopping"] = stopping
     draft.notes.append("early_terminate counts calls of log, stopping counts steps: check both")
 
 
 def _wandb_command(
-    content: Mapping[str, Any], names: Sequence[str], fixed: Mapping[str, Any]
+    draft: Draft, content: Mapping[str, Any], names: Sequence[str], fixed: Mapping[str, Any]
 ) -> list[str]:
     program = str(content.get("program", "train.py"))
     texts = {name: fixed.get(name, f"${{{{ {name} }}}}") for name in names}
@@ -181,6 +127,8 @@ def _wandb_command(
             found += arguments
         elif word == "${args_no_hyphens}":
             found += [each.removeprefix("--") for each in arguments]
+        elif str(word).startswith("${args_"):
+            draft.notes.append(f"command: {word} is left out; read gangline_worker's parameters")
         elif word != "${env}":
             found.append(str(word))
     return found
@@ -190,107 +138,100 @@ def _wandb_command(
 
 
 def determined(content: Mapping[str, Any]) -> Draft:
-    """An experiment's configuration."""
-    draft = Draft(name_of(content.get("name", "experiment")), {})
+    """An experiment's configuration. Raises ForeignError."""
+    draft = Draft(name_of(content.get("name", content.get("description", "experiment"))), {})
     searcher = content["searcher"]
     smaller = searcher.get("smaller_is_better", True)
     direction = "minimize" if smaller else "maximize"
     draft.fields["objective"] = {"metric": searcher["metric"], "direction": direction}
+    kind = searcher.get("name", "random")
     space, fixed = {}, {}
-    for name, found in content["hyperparameters"].items():
+    for name, found in _values(draft, content["hyperparameters"]):
         if not isinstance(found, Mapping):
             fixed[name] = found
-        elif found.get("type") == "const":
+        elif found["type"] == "const":
             fixed[name] = found["val"]
-        elif "type" not in found:
-            raise ForeignError(f"hyperparameters.{name}: nested; write them side by side")
         else:
-            space[name] = _determined_parameter(found)
+            space[name] = _determined_parameter(found, grid=kind == "grid")
     if not space:
         raise ForeignError("hyperparameters are all constant: there is nothing to search")
     draft.fields["space"] = space
-    _determined_searcher(draft, searcher)
-    draft.fields["limits"] = _given(
+    draft.sampler("random" if kind in _HALVING or kind == "single" else kind)
+    if kind in _HALVING:
+        _halving(draft, searcher)
+    draft.fields["limits"] = given(
         trials=searcher.get("max_trials"), parallel=searcher.get("max_concurrent_trials") or None
     )
-    entry = content.get("entrypoint", "python train.py")
-    command = entry if isinstance(entry, list) else None
     slots = content.get("resources", {}).get("slots_per_trial", 1)
     image = content.get("environment", {}).get("image")
-    draft.fields["job"] = _given(
-        command=command,
-        run=None if command else str(entry),
-        image=image if isinstance(image, str) else None,
+    if isinstance(image, Mapping):
+        image = next((image[name] for name in ("cuda", "gpu", "cpu") if name in image), None)
+    draft.fields["job"] = given(
+        **_entry(draft, content.get("entrypoint")),
+        image=image,
         resources={"gpus": int(slots)},
         hyperparameters=fixed or None,
     )
     draft.notes.append("the program reads its parameters by gangline_worker.hyperparameters()")
+    draft.left_out("", content, _EXPERIMENT)
+    draft.left_out("searcher.", searcher, _SEARCHER)
     return draft
 
 
-def _determined_parameter(found: Mapping[str, Any]) -> dict[str, Any]:
+def _entry(draft: Draft, entry: Any) -> dict[str, Any]:
+    if isinstance(entry, list):
+        return {"command": entry}
+    text = str(entry or "python train.py")
+    if " " not in text and ":" in text:
+        draft.notes.append(f"entrypoint {text} is a class of Determined: write the command")
+        return {"run": "python train.py"}
+    if "determined" in text:
+        draft.notes.append("entrypoint starts Determined's launcher: write the command")
+    return {"run": text}
+
+
+def _values(
+    draft: Draft, content: Mapping[str, Any], before: str = ""
+) -> Iterator[tuple[str, Any]]:
+    """The hyperparameters, those of a group as GROUP.NAME."""
+    for name, found in content.items():
+        if isinstance(found, Mapping) and "type" not in found:
+            draft.notes.append(f"hyperparameters.{before}{name}: named {before}{name}.NAME here")
+            yield from _values(draft, found, f"{before}{name}.")
+        else:
+            yield before + name, found
+
+
+def _determined_parameter(found: Mapping[str, Any], *, grid: bool) -> dict[str, Any]:
     kind = found["type"]
     if kind == "categorical":
-        return _choice(found["vals"])
-    low, high = found["minval"], found["maxval"]
+        return choice(found["vals"])
+    low, high, base = found["minval"], found["maxval"], float(found.get("base", 10))
+    if grid and "count" in found:
+        return choice(_points(kind, low, high, int(found["count"]), base))
     if kind == "log":
-        base = float(found.get("base", 10))
-        return _range(whole=False, low=base**low, high=base**high, step=None, log=True)
-    return _range(whole=kind == "int", low=low, high=high, step=None, log=False)
+        return number_range(whole=False, low=base**low, high=base**high, log=True)
+    return number_range(whole=kind == "int", low=low, high=high)
 
 
-def _determined_searcher(draft: Draft, searcher: Mapping[str, Any]) -> None:
-    kind = searcher.get("name", "random")
-    _sampler(draft, "random" if kind in {"adaptive_asha", "async_halving", "single"} else kind)
-    if kind not in {"adaptive_asha", "async_halving"}:
-        return
+def _points(kind: str, low: float, high: float, count: int, base: float) -> list[float]:
+    """The points of a grid, evenly spaced from `low` to `high`; of a log, exponents."""
+    at = [low + (high - low) * place / max(1, count - 1) for place in range(count)]
+    if kind == "log":
+        return [base**each for each in at]
+    return [*dict.fromkeys(map(round, at))] if kind == "int" else at
+
+
+def _halving(draft: Draft, searcher: Mapping[str, Any]) -> None:
     length = searcher.get("max_time", searcher.get("max_length"))
     most = next(iter(length.values())) if isinstance(length, Mapping) else length
     factor = int(searcher.get("divisor", 4))
-    rungs = int(searcher.get("num_rungs", searcher.get("max_rungs", 3)))
-    if most is None:
-        draft.notes.append(f"{kind}: set stopping with min_steps and max_steps")
+    rungs = int(searcher.get("num_rungs", searcher.get("max_rungs", 5)))
+    stopping = (
+        None if most is None else asha(int(most) // factor ** max(1, rungs - 1), most, factor)
+    )
+    if stopping is None:
+        draft.notes.append(f"{searcher['name']}: set stopping with min_steps and max_steps")
         return
-    least = max(1, int(most) // factor ** max(1, rungs - 1))
-    draft.fields["stopping"] = {
-        "kind": "asha", "min_steps": least, "max_steps": int(most), "factor": factor
-    }  # fmt: skip
+    draft.fields["stopping"] = stopping
     draft.notes.append("lengths count batches or epochs there and steps here: check stopping")
-
-
-# All
-
-
-def _sampler(draft: Draft, name: str) -> None:
-    known = {
-        "random": "random", "grid": "grid", "tpe": "tpe", "bayesianoptimization": "tpe",
-        "multivariate-tpe": "tpe", "cmaes": "cmaes", "hyperband": "random",
-    }  # fmt: skip
-    draft.fields["sampler"] = known.get(name, "auto")
-    if name not in known:
-        draft.notes.append(f"algorithm {name} is not here: the sampler is auto")
-
-
-def _choice(values: Sequence[Any]) -> dict[str, Any]:
-    return {"type": "choice", "values": list(values)}
-
-
-def _range(
-    *, whole: bool, low: float, high: float, step: float | None, log: bool
-) -> dict[str, Any]:
-    kind = int if whole else float
-    found: dict[str, Any] = {"type": kind.__name__, "low": kind(low), "high": kind(high)}
-    if log:
-        found["log"] = True
-    elif step is not None:
-        found["step"] = kind(step)
-    return found
-
-
-def _number(text: Any) -> float:
-    value = float(text)
-    return int(value) if value.is_integer() and "." not in str(text) else value
-
-
-def _given(**fields: Any) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None}

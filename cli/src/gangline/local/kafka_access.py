@@ -12,7 +12,7 @@ from gangline.local.kafka import EmbeddedKafka
 from gangline.local.kafka_folders import admin_file
 from gangline.local.kafka_secure import SecureKafka
 from gangline_bus.kafka import KafkaBus
-from gangline_bus.ports import BusError
+from gangline_bus.ports import BusError, TopicSettings
 from gangline_bus.topics import TopicNames, create_topics
 
 KAFKA_FILE = "GANGLINE_KAFKA_FILE"
@@ -49,16 +49,23 @@ class KafkaAccess:
                 one.result()
 
     def _make_topics(self, prefix: str) -> None:
-        bus = KafkaBus(self.bootstrap, client="gangline.up", settings=self.admin)
-        try:
-            create_topics(bus, TopicNames(prefix))
-        except BusError as error:
-            raise CliError(
-                f"topics cannot be created on Kafka at {self.bootstrap}: {error}",
-                "is it up? --kafka-settings gives credentials (docs/guides/secure-kafka.md)",
-            ) from None
-        finally:
-            bus.close()
+        make_topics({"bootstrap.servers": self.bootstrap, **self.admin}, prefix)
+
+
+def make_topics(settings: Mapping[str, str], prefix: str) -> list[TopicSettings]:
+    """Create all topics that are missing, and return all. Raises CliError."""
+    where, names = settings["bootstrap.servers"], TopicNames(prefix)
+    bus = KafkaBus(where, client="gangline.up", settings=settings)
+    try:
+        create_topics(bus, names)
+    except BusError as error:
+        raise CliError(
+            f"topics cannot be created on Kafka at {where}: {error}",
+            "is it up? check the credentials of its administrator (docs/guides/secure-kafka.md)",
+        ) from None
+    finally:
+        bus.close()
+    return names.settings()
 
 
 def embedded(data_dir: Path, *, secure: bool) -> tuple[Callable[[], KafkaAccess], EmbeddedKafka]:

@@ -27,6 +27,7 @@ from gangline_schemas.api.cluster import (
 from gangline_schemas.api.data import Approval, ApprovalList, DataUseStatus
 from gangline_schemas.api.history import HistoryRange, PlatformAt
 from gangline_schemas.api.jobs import JobSummary
+from gangline_schemas.api.joining import JoinedNode, NodeToken
 from gangline_schemas.api.logs import BusEvent, EventPage
 from gangline_schemas.api.questions import QueueOutlook
 from gangline_schemas.api.reports import UtilizationReport, WeeklyReport
@@ -139,6 +140,15 @@ class Cluster(Calls):
         path = f"/v1/nodes/{path_id(node_id)}/drain"
         body = {"drain": drain} if move_jobs else {"drain": drain, "move_jobs": False}
         return self._read(Drained, "POST", path, body=body, repeatable=True)
+
+    def node_token(self, *, nodes: int = 1, expires_s: int = 3600) -> NodeToken:
+        """A token by which so many machines join as nodes. Only admins can make one."""
+        body = {"nodes": nodes, "expires_s": expires_s}
+        return self._read(NodeToken, "POST", "/v1/node-tokens", body=body)
+
+    def join_node(self, node_id: str) -> JoinedNode:
+        """The settings of a new node; the client's token is one of `node_token`."""
+        return self._read(JoinedNode, "POST", "/v1/nodes/join", body={"node_id": node_id})
 
     def queue(self) -> Queue:
         """Pending jobs in the order in which they start."""

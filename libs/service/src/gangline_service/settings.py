@@ -51,6 +51,10 @@ ENV_PREFIX = "GANGLINE_"
 CONFIG_VARIABLE = "GANGLINE_CONFIG"
 EXIT_USAGE = 2
 
+SHARED = frozenset(
+    {"alerts_file", "clickhouse_url", "gpu_prices", "snapshot_every", "store_url", "tokens_file"}
+)
+"""Keys that several services have: at the top of the file, the others pass over them."""
 _SECRET_KAFKA_KEYS = frozenset({"ssl.key.pem", "ssl_key", "sasl.oauthbearer.config"})
 
 
@@ -97,7 +101,7 @@ def _read_file(settings_cls: type[ServiceSettings], path: Path) -> dict[str, Any
     unknown = [
         key
         for key, value in content.items()
-        if key not in fields and not isinstance(value, dict)  # a table: another service's
+        if key not in {*fields, *SHARED} and not isinstance(value, dict)  # another's table
     ] + [f"{settings_cls.section}.{key}" for key in own if key not in fields]
     if unknown:
         raise SettingsFileError(

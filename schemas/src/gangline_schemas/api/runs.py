@@ -67,7 +67,10 @@ class Curves(Answer):
 
 
 class OverlayCurve(Answer):
-    """One metric of one run as columns; their entries of one place are a point of `Curve`."""
+    """One metric of one run as columns; their entries of one place are a point of `Curve`.
+
+    Values have five significant digits.
+    """
 
     run_id: str
     name: str

@@ -47,7 +47,7 @@ def compare(
 
 
 def overlay(curves: Sequence[Curve]) -> Overlay:
-    """The curves as columns."""
+    """The curves as columns, rounded for a picture: half the bytes of exact values."""
     return Overlay(
         curves=[
             OverlayCurve(
@@ -56,15 +56,20 @@ def overlay(curves: Sequence[Curve]) -> Overlay:
                 step=[point.step for point in curve.points],
                 x=[point.x for point in curve.points],
                 value=[
-                    point.value if point.smoothed is None else point.smoothed
+                    _rounded(point.value if point.smoothed is None else point.smoothed)
                     for point in curve.points
                 ],
-                low=[point.low for point in curve.points],
-                high=[point.high for point in curve.points],
+                low=[_rounded(point.low) for point in curve.points],
+                high=[_rounded(point.high) for point in curve.points],
             )
             for curve in curves
         ]
     )
+
+
+def _rounded(value: float) -> float:
+    """Five significant digits."""
+    return float(f"{value:.5g}")
 
 
 def flatten(value: Any, prefix: str = "") -> dict[str, str]:

@@ -34,10 +34,6 @@ class Settings(ServiceSettings):
     """Tokens of users and services; see gangline_service.tokens."""
     sessions_file: Path | None = None
     """Where sessions of browsers survive a restart, of this gateway alone; None: they end."""
-    oidc_file: Path | None = None
-    """The sign-in at an OpenID provider; see gangline_gateway.oidc.settings. None: tokens alone."""
-    sign_ins_file: Path | None = None
-    """Where these sign-ins survive a restart, of this gateway alone; None: they end."""
     allowed_hosts: tuple[str, ...] = ()
     """Names (name or name:port) under which clients reach the gateway, besides loopback's."""
     tls_cert: Path | None = None
@@ -69,6 +65,8 @@ class Settings(ServiceSettings):
 
     Without one, the rules' defaults are shown.
     """
+    nodes_file: Path | None = None
+    """Settings of nodes that join (node_settings.py); without one, no node joins by a token."""
     answer_wait_s: Annotated[float, Field(ge=0, le=60)] = 2.0
     """How long a request waits for the decision about it."""
     streams_at_once: Annotated[int, Field(ge=1)] = 500

@@ -4,7 +4,8 @@
 2. Origin: requests from pages of other origins are rejected (403).
 3. Token: `Authorization: Bearer ...` must be in the file of tokens (401). From here on the
    connection counts as the user's (gangline_service.connections). For MLflow, the token may also
-   be the password of HTTP basic, or that of a job (mlflow_jobs.py). A browser's session
+   be the password of HTTP basic, or that of a job (mlflow_jobs.py). A node joins with a token of
+   its own (node_tokens.py). A browser's session
    (sign_in.py) stands for a token; its changes must name an origin of the gateway. A browser that
    asks for a page without one is sent to the form. A stream ends soon after its token is revoked or
    changed, or its session has ended (sse.py).
@@ -13,11 +14,12 @@
 
 Then the request runs in its own span, is counted and logged in one line: method, route, status,
 time and token name. Of MLflow's requests only failed ones are logged. Queries, headers and bodies
-are never logged. Its changes are recorded in the audit log (audit.py).
+are never logged.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import time
 from collections.abc import Iterable, Mapping
@@ -34,16 +36,12 @@ from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gangline_bus.tracing import context_of
-from gangline_gateway import audit, problems
-from gangline_gateway.access_tokens import AccessTokens
-from gangline_gateway.audit import ACCESS, AuditLog
+from gangline_gateway import problems
 from gangline_gateway.console_proxy import HOME, asks_page, is_console
-from gangline_gateway.identities import Identities
-from gangline_gateway.mlflow_door import check_scope, is_mlflow, takes_files
+from gangline_gateway.mlflow_door import is_mlflow, takes_files
 from gangline_gateway.mlflow_jobs import JobTokens, is_report
-from gangline_gateway.oidc import flows
-from gangline_gateway.oidc.logins import Logins
-from gangline_gateway.problems import ProblemError, too_many
+from gangline_gateway.node_tokens import NOT_VALID, NodeTokens, is_join
+from gangline_gateway.problems import ProblemError, too_many, unavailable
 from gangline_gateway.sessions import Sessions
 from gangline_gateway.sign_in import SignIn, is_session, sign_in_at
 from gangline_gateway.sse import MEDIA_TYPE
@@ -52,12 +50,17 @@ from gangline_service.http_server import proven
 from gangline_service.job_tokens import is_job_token
 from gangline_service.request_body import BodyTooLarge, BodyTooSlow, bounded
 from gangline_service.tokens import Principal, Role, TokenBook
+from gangline_storage.errors import StoreError
 
 log = structlog.get_logger(__name__)
 
 JSON_LIMIT_BYTES = 1 << 20
 BUNDLE_LIMIT_BYTES = 64 << 20
 MLFLOW_LIMIT_BYTES = 32 << 20
+_MLFLOW_HINT = (
+    ": the value of a parameter has at most 6,000 characters, that of a tag 8,000; "
+    "keep larger texts as artifacts"
+)
 SCORES_LIMIT_BYTES = 16 << 20
 FILE_LIMIT_BYTES = 64 << 30
 FORM_LIMIT_BYTES = 16 << 10
@@ -128,15 +131,12 @@ class RequestChecks:
     console: bool = False
     """Whether this gateway serves the console."""
     sessions: Sessions = field(default_factory=Sessions)
-    audit: AuditLog | None = None
-    access_tokens: AccessTokens | None = None
-    logins: Logins | None = None
+    node_tokens: NodeTokens | None = None
     limits: Mapping[str, int] = field(default_factory=lambda: {BUNDLES_PATH: BUNDLE_LIMIT_BYTES})
 
     def __post_init__(self) -> None:
         home = HOME if self.console else "/mlflow/"
-        self._who = Identities(self.tokens, self.access_tokens, self.logins)
-        self._sign_in = SignIn(self._who, self.names.scheme, home, self.sessions)
+        self._sign_in = SignIn(self.tokens, self.names.scheme, home, self.sessions)
         self._duration = self.meter.create_histogram(
             "gangline.gateway.request.duration",
             unit="s",
@@ -151,13 +151,12 @@ class RequestChecks:
         headers = Headers(scope=scope)
         context = context_of(headers.get("traceparent"))
         began = time.perf_counter()
-        status, location, note = 0, "", audit.begin()
+        status = 0
 
         async def noted(message: Message) -> None:
-            nonlocal status, location
+            nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                location = Headers(raw=message.get("headers", [])).get("location", "")
                 message.setdefault("headers", []).extend(
                     [(b"x-content-type-options", b"nosniff"), (b"x-trace-id", trace.encode())]
                 )
@@ -170,14 +169,12 @@ class RequestChecks:
                 await self._admit(scope, headers, receive, noted)
             finally:
                 self._note(scope, status, time.perf_counter() - began, trace)
-                if self.audit is not None:
-                    self.audit.record(scope, note, status, location, trace)
 
     async def _admit(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
         rates = self._rates(scope["path"])
         try:
-            self._check_names(headers, scope)
-            if (place := await self._elsewhere(headers, scope)) is not None:
+            self._check_names(headers)
+            if (place := self._elsewhere(headers, scope)) is not None:
                 await RedirectResponse(place, 303)(scope, receive, send)
                 return
             if is_session(scope["path"]):
@@ -185,8 +182,6 @@ class RequestChecks:
                 return
             principal = await self._check(headers, scope)
             scope.setdefault("state", {})["principal"] = principal
-            if is_mlflow(scope["path"]):
-                check_scope(principal, scope["method"], scope["path"])
             if not proven(scope, principal.name):
                 raise too_many("no more connections", 1)
             limit = self._limit(scope["path"])
@@ -199,8 +194,7 @@ class RequestChecks:
         await self._share(scope, _limited(receive, limit), send, principal.name, rates)
 
     async def _session(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
-        terminal = scope["path"] in {flows.DEVICE, flows.DEVICE_TOKEN}
-        if scope["method"] == "POST" and "authorization" not in headers and not terminal:
+        if scope["method"] == "POST" and "authorization" not in headers:
             self._check_page(headers)
         _check_length(headers, FORM_LIMIT_BYTES)
         await self._sign_in(scope, _limited(receive, FORM_LIMIT_BYTES), send)
@@ -242,15 +236,14 @@ class RequestChecks:
         finally:
             done()
 
-    def _check_names(self, headers: Headers, scope: Scope) -> None:
+    def _check_names(self, headers: Headers) -> None:
         if not self.names.knows_host(headers):
             raise ProblemError(
                 421, "wrong-host",
                 "the Host header is not a name of this gateway; "
                 "an operator can add the name to GANGLINE_ALLOWED_HOSTS",
             )  # fmt: skip
-        from_provider = scope["method"] == "GET" and scope["path"] == flows.CALLBACK
-        if not from_provider and not self.names.knows_origin(headers):
+        if not self.names.knows_origin(headers):
             raise ProblemError(
                 403, "wrong-origin", "requests from pages of other origins are rejected"
             )
@@ -270,32 +263,30 @@ class RequestChecks:
             if token is not None and scope["method"] not in {"GET", "HEAD"}:
                 self._check_page(headers)
         principal = await self._principal(token, scope) if token else None
-        if token and principal is None:
-            audit.note().action = ACCESS
         if token is None or principal is None:
             raise ProblemError(
                 401, "no-token", "give a token of this installation: Authorization: Bearer TOKEN",
                 headers={"WWW-Authenticate": 'Bearer realm="gangline"'},
             )  # fmt: skip
-        if "authorization" not in headers:
-            audit.note().via = "session"
         state = scope.setdefault("state", {})
         state["still_allowed"] = partial(self._still_allowed, headers, token, principal)
         if is_console(scope["path"]):
             state["token"] = token
         return principal
 
-    async def _still_allowed(self, headers: Headers, token: str, principal: Principal) -> bool:
+    def _still_allowed(self, headers: Headers, token: str, principal: Principal) -> bool:
         """Whether the token of a running request still stands for the same rights."""
         if "authorization" not in headers and self._sign_in.token(headers) != token:
             return False
-        return await self._who.authenticate(token) == principal
+        return self.tokens.authenticate(token) == principal
 
     async def _principal(self, token: str, scope: Scope) -> Principal | None:
+        if is_join(scope["method"], scope["path"]):
+            return await self._node(token, scope)
         reports = is_report(scope["method"], scope["path"])
         known = reports or is_mlflow(scope["path"])
         if self.job_tokens is None or not known or not is_job_token(token):
-            return await self._who.authenticate(token)
+            return self.tokens.authenticate(token)
         attempt = await self.job_tokens.authenticate(token)
         if attempt is None:
             return None
@@ -304,7 +295,19 @@ class RequestChecks:
         scope.setdefault("state", {})["job"] = attempt
         return Principal(name=f"job {attempt.job_id}", role=Role.MEMBER, teams=frozenset())
 
-    async def _elsewhere(self, headers: Headers, scope: Scope) -> str | None:
+    async def _node(self, token: str, scope: Scope) -> Principal:
+        """A node that joins, which may do nothing else. Raises a 401 or 503 problem."""
+        tokens = self.node_tokens
+        try:
+            found = await asyncio.to_thread(tokens.find, token) if tokens is not None else None
+        except StoreError:
+            raise unavailable("store", "the object store does not answer") from None
+        if found is None:
+            raise ProblemError(401, "no-token", NOT_VALID)
+        scope.setdefault("state", {})["node_token"] = token
+        return Principal(name="a joining node", role=Role.MEMBER, teams=frozenset())
+
+    def _elsewhere(self, headers: Headers, scope: Scope) -> str | None:
         """Where a browser must go instead: from / to the console, without a session to the form."""
         path = scope["path"]
         if not asks_page(scope, headers):
@@ -315,7 +318,7 @@ class RequestChecks:
         if not is_page or "authorization" in headers:
             return None
         token = self._sign_in.token(headers)
-        if token and await self._who.authenticate(token):
+        if token and self.tokens.authenticate(token):
             return None
         return sign_in_at(path, scope["query_string"].decode("latin1"))
 
@@ -355,7 +358,9 @@ def _token(headers: Headers, *, basic: bool) -> str | None:
 
 
 def _too_large(limit: int) -> str:
-    return f"the body is above {limit:,} bytes"
+    # Only MLflow's limit has this value.
+    hint = _MLFLOW_HINT if limit == MLFLOW_LIMIT_BYTES else ""
+    return f"the body is above {limit:,} bytes{hint}"
 
 
 def _check_length(headers: Headers, limit: int) -> None:

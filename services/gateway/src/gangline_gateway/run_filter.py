@@ -61,8 +61,20 @@ TAGS = {
     "gangline.image": "image",
     "gangline.data_snapshot": "data_snapshot",
     "gangline.strategy": "strategy",
+    "gangline.job": "run_id",
+    "gangline.name": "name",
+    "gangline.team": "team",
+    "gangline.project": "project",
 }
-"""Tags that hold attributes of a job's run. All other tags are those that users set."""
+"""Tags that hold attributes of a job's run."""
+_SPEC_TAGS = {
+    "gangline.study": "JSONExtractString(r.spec, 'trial', 'study_id')",
+    "gangline.trial": "JSONExtractRaw(r.spec, 'trial', 'number')",
+    "gangline.code_bundle": "JSONExtractString(r.spec, 'code_bundle')",
+    "gangline.purpose": "JSONExtractString(r.spec, 'purpose')",
+    "gangline.resume_from": "JSONExtractString(r.spec, 'resume_from')",
+}
+"""Tags that hold a field of a job's spec. All other tags are those that users set."""
 _NEWEST_FIRST = ((Key("attribute", "submitted_at"), True), (Key("attribute", "run_id"), True))
 """The order of runs that are the same in all others."""
 
@@ -241,6 +253,8 @@ class RunQuery:
             name = self._parameter(key.name, "text")
             params = "r.hyperparameters"
             return f"if(mapContains({params}, {name}), toNullable({params}[{name}]), NULL)", "text"
+        if key.kind == "tag" and key.name in _SPEC_TAGS:
+            return f"nullIf({_SPEC_TAGS[key.name]}, '')", "text"
         if key.kind == "tag" and key.name not in TAGS:
             if key.name not in self._tags:
                 self._tags[key.name] = self._parameter(key.name, "text")

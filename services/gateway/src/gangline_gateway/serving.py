@@ -11,7 +11,6 @@ from gangline_bus.topics import TopicNames
 from gangline_gateway.alert_rules import AlertRules
 from gangline_gateway.app import create_app
 from gangline_gateway.app_context import AppContext
-from gangline_gateway.audit import AuditLog
 from gangline_gateway.changes import Changes
 from gangline_gateway.config import Settings
 from gangline_gateway.console_proxy import ConsoleProxy
@@ -22,9 +21,7 @@ from gangline_gateway.history_access import HistoryAccess, connector
 from gangline_gateway.mlflow_jobs import JobTokens
 from gangline_gateway.mlflow_proxy import MlflowProxy
 from gangline_gateway.mlflow_runs import MlflowRuns
-from gangline_gateway.oidc.logins import Logins
-from gangline_gateway.oidc.provider import Provider
-from gangline_gateway.oidc.settings import OidcFileError, read_settings
+from gangline_gateway.node_tokens import NodeTokens
 from gangline_gateway.past import Past
 from gangline_gateway.publish import Publisher
 from gangline_gateway.quota_state import state_of
@@ -50,7 +47,6 @@ def main(context: Context[Settings]) -> int:
     """The life of the process; returns its exit code."""
     settings, health = context.settings, context.health
     tokens = _tokens(settings)
-    logins = _logins(settings, tokens)
     health.expect("tail", "http")
     names = TopicNames(settings.topic_prefix)
     bus = connect(settings, "gateway")
@@ -61,6 +57,7 @@ def main(context: Context[Settings]) -> int:
     health.set("tail", ok=False, detail="reading a snapshot")
     tail.start(health.beat)
     writer, mlflow = bus.writer(), _mlflow(settings)
+    store = open_store(settings.store_url) if settings.store_url else None
     app_context = AppContext(
         tail=tail,
         publisher=Publisher(writer, names),
@@ -69,7 +66,7 @@ def main(context: Context[Settings]) -> int:
         streams=Streams(settings.streams_at_once, settings.streams_per_user),
         changes=Changes(tail),
         past=Past(bus, names.places(bus, Topic.SCHEDULING), snapshots),
-        store=open_store(settings.store_url) if settings.store_url else None,
+        store=store,
         mlflow=MlflowRuns(*mlflow) if mlflow is not None else None,
         scheduler=SchedulerQuestions(tail),
         answer_wait_s=settings.answer_wait_s,
@@ -77,6 +74,8 @@ def main(context: Context[Settings]) -> int:
         prices=GpuPrices.of(settings.gpu_prices),
         dead_letters=DeadLetters(lambda: connect(settings, "gateway.dead-letters"), names),
         alert_rules=AlertRules(settings.alerts_file),
+        node_tokens=NodeTokens(store) if store is not None else None,
+        nodes_file=settings.nodes_file,
     )
     server = _bind(settings)
     known = Names.of(server.port, settings.allowed_hosts, settings.scheme)
@@ -86,7 +85,7 @@ def main(context: Context[Settings]) -> int:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)  # else a third of a large answer's time
-    jobs = JobTokens(app_context.store, tail.job) if app_context.store is not None else None
+    jobs = JobTokens(store, tail.job) if store is not None else None
     has_team = partial(_has_team, tail, tokens)
     app = create_app(
         app_context,
@@ -100,9 +99,6 @@ def main(context: Context[Settings]) -> int:
         job_tokens=jobs,
         console=ConsoleProxy(settings.console_url) if settings.console_url else None,
         sessions=Sessions(file=settings.sessions_file),
-        audit=AuditLog(writer, names),
-        access_tokens=tail.access_tokens,
-        logins=logins,
     )
     _start(server, app, settings)
     address = _announce(settings, server.port)
@@ -178,17 +174,6 @@ def _tokens(settings: Settings) -> TokenBook:
     try:
         return TokenBook.load(settings.tokens_file)
     except TokenFileError as error:
-        raise SystemExit(str(error)) from None
-
-
-def _logins(settings: Settings, tokens: TokenBook) -> Logins | None:
-    """Sign-ins at the provider, where one is configured."""
-    if settings.oidc_file is None:
-        return None
-    try:
-        known = read_settings(settings.oidc_file)
-        return Logins(Provider(known, known.secret()), settings.sign_ins_file, tokens.knows)
-    except OidcFileError as error:
         raise SystemExit(str(error)) from None
 
 

@@ -14,8 +14,8 @@ from gangline_mlflow.plugin import PREFIX
 def environment(settings: Settings) -> Mapping[str, str]:
     """The variables that `mlflow server` sets for its own workers, and what stays off.
 
-    Off are programs that run on this host for any user, calls to addresses that users name, and
-    telemetry.
+    Off are programs that run on this host for any user, models whose files run programs when they
+    are read (pickle), calls to addresses that users name, and telemetry.
     """
     return {
         "_MLFLOW_SERVER_FILE_STORE": f"{PREFIX}{settings.mlflow_database}",
@@ -27,6 +27,7 @@ def environment(settings: Settings) -> Mapping[str, str]:
         "MLFLOW_WORKSPACE_STORE_URI": settings.mlflow_database,
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
         "MLFLOW_ENABLE_AI_GATEWAY": "false",
+        "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "DO_NOT_TRACK": "true",
     }

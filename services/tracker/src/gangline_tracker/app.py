@@ -53,6 +53,7 @@ COUNTERS: Mapping[str, str] = {
 def main(context: Context[Settings]) -> int:
     """The life of the process; returns its exit code."""
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    context.health.expect("clickhouse")
     names = TopicNames(context.settings.topic_prefix)
     begin_on_bus("tracker", connect(context.settings, "tracker"), names, context)
     _prepare_database(context)

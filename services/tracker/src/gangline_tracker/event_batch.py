@@ -45,7 +45,7 @@ _USAGE = {
     **dict.fromkeys(("team", "job_id"), pa.string()),
     **dict.fromkeys(("attempt", "gpus"), pa.uint32()),
     **dict.fromkeys(("allocated_at", "released_at"), MILLISECONDS),
-    "gpu_seconds": pa.float64(),
+    **dict.fromkeys(("gpu_seconds", "cpus", "cpu_seconds"), pa.float64()),
 }
 _CHECKPOINTS = {
     **dict.fromkeys(("job_id", "status", "reason"), pa.string()),

@@ -12,7 +12,12 @@ import pytest
 import urllib3
 
 from gangline_worker.agent.images import connections
-from gangline_worker.agent.images.connections import Bounds, ForbiddenAddress, open_pools
+from gangline_worker.agent.images.connections import (
+    Bounds,
+    ForbiddenAddress,
+    open_pools,
+    proxy_of,
+)
 from support.fakes.oci_registry import OciRegistry
 
 
@@ -84,3 +89,63 @@ def test_headers_that_come_byte_by_byte_are_broken_off(monkeypatch: pytest.Monke
         pools = open_pools(Bounds(url, frozenset()), urllib3.Timeout(30), urllib3.Retry(0))
         with pytest.raises(urllib3.exceptions.HTTPError):
             pools.request("GET", url)
+
+
+@pytest.fixture
+def proxied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hosts of example are asked through a proxy; others are not."""
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost,.inside.example")
+
+
+def through(url: str) -> urllib3.PoolManager:
+    return open_pools(Bounds(url, frozenset()), urllib3.Timeout(5), urllib3.Retry(0))
+
+
+@pytest.mark.usefixtures("proxied")
+def test_a_registry_is_asked_through_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    with OciRegistry() as hub:  # it answers requests with whole addresses too, as proxies do
+        monkeypatch.setenv("HTTP_PROXY", f"http://{hub.host}")
+        url = "http://registry.example:5000/v2/a"
+        answer = through(url).request("GET", f"{url}/manifests/latest")
+        assert (answer.status, len(hub.requests)) == (401, 1)
+
+
+@pytest.mark.usefixtures("proxied")
+def test_a_registry_with_tls_gets_a_tunnel(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bytes] = []
+
+    def refuse() -> None:
+        asking, _ = server.accept()
+        with asking:
+            asked.append(asking.recv(4096))
+            asking.sendall(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        proxy = threading.Thread(target=refuse)
+        proxy.start()
+        monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{server.getsockname()[1]}")
+        pools = through("https://registry.example/v2/a")
+        with pytest.raises(urllib3.exceptions.HTTPError):
+            pools.request("GET", "https://registry.example/v2/a/manifests/latest")
+        proxy.join()
+    assert asked[0].startswith(b"CONNECT registry.example:443 ")
+
+
+@pytest.mark.usefixtures("proxied")
+@pytest.mark.parametrize(
+    "url", ["http://registry.example/token", "https://169.254.169.254/x", "https://[::1]/x"]
+)
+def test_the_proxy_is_not_led_to_forbidden_addresses(
+    monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
+    pools = through("https://registry.example/v2/a")
+    with pytest.raises(ForbiddenAddress):
+        pools.request("GET", url)
+
+
+@pytest.mark.usefixtures("proxied")
+def test_hosts_of_no_proxy_are_asked_directly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
+    assert proxy_of("https://hub.inside.example/v2/a") is None
+    assert proxy_of("https://registry.example/v2/a") == "http://127.0.0.1:1"

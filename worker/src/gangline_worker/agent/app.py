@@ -39,6 +39,7 @@ from .executor import Executor, Parts
 from .handover import FORMAT, Handover, leave
 from .health.notices import Notice, NoticeWatch, open_notices
 from .host_resources import adopt_host_resources, take_host_resources
+from .images import prefetch
 from .inbox import Inbox
 from .rendezvous.store_host import StoreHost, admit_unasked
 from .renewal import Renewal
@@ -97,6 +98,7 @@ class Agent:
         self._folders, self._isolator = self._host.folders, self._host.isolator
         data = self._folders.data
         self._peers = bootstrap.peer_tier(settings, data)
+        self._prefetch: prefetch.Prefetch | None = None
         self._node = (
             handover.core.standing.node.model_copy(update={"release": RELEASE})
             if handover
@@ -184,6 +186,8 @@ class Agent:
             self._usage.stop()
         if self._checks is not None:
             self._checks.stop()
+        if self._prefetch is not None:
+            self._prefetch.stop()
         if self._peers is not None:
             self._peers.stop()
         if self._warm is not None:
@@ -245,6 +249,9 @@ class Agent:
         store = open_store(self._settings.store_url)
         checkpoints = bootstrap.checkpoints(self._settings, self._folders.data, store)
         images = bootstrap.images(self._settings, self._folders, store, self._isolator)
+        if self._isolator.no_images is None:
+            self._prefetch = prefetch.Prefetch(self._node.node_id, images)
+            self._prefetch.start()
         peers = None
         if self._peers is not None:
             for gang in self._handover.core.gangs if self._handover is not None else ():
@@ -356,7 +363,10 @@ class Agent:
     def _take(self, received: Received) -> None:
         if self._peers is not None:
             self._peers.note(received.envelope.data)
-        self._inbox.put(received)
+        if self._prefetch is not None:
+            self._prefetch.note(received.envelope.data)
+        if not isinstance(received.envelope.data, prefetch.READS):
+            self._inbox.put(received)
 
 
 def _grace_s(left_s: float) -> float:

@@ -20,6 +20,8 @@ from gangline_schemas.events.scheduling import (
     ResumePointChanged,
 )
 
+from .images import prefetch
+
 log = structlog.get_logger(__name__)
 
 BUS_RETRY_S = 0.5
@@ -33,6 +35,7 @@ _READ = (
     CheckpointRequested,
     NodeFailed,
     NodeLeft,
+    *prefetch.READS,
 )
 
 

@@ -1,6 +1,7 @@
 """`python -m gangline_worker.steps.compare`: a candidate against a baseline, as page and JSON.
 
-- in: `scores`, as `evaluate` leaves it with a baseline.
+- in: `scores`, as `evaluate` leaves it with a baseline. If they are given: `history` and
+  `baseline_history` of the trainer, `serving` and `baseline_serving` of `export`.
 - out: `report` (folder): `report.json` and `report.html`; `difference` (score): the mean over all
   suites of candidate less baseline.
 
@@ -10,7 +11,6 @@ the items that both have (percentiles of 2,000 resamples, Efron and Tibshirani, 
 
 from __future__ import annotations
 
-import html
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from gangline_worker.data.step_inputs import find
+from gangline_worker.steps.comparison_page import page, word
 from gangline_worker.steps.folders import (
     StepError,
     given,
@@ -31,6 +33,7 @@ RESAMPLES = 2000
 CONFIDENCE = 0.95
 _SEED = 17
 _LEAST_ITEMS = 20
+_SERVING = ("size_bytes", "memory_bytes", "load_s")
 
 
 def compared(candidate: dict[str, float], baseline: dict[str, float]) -> dict[str, Any]:
@@ -57,30 +60,6 @@ def compared(candidate: dict[str, float], baseline: dict[str, float]) -> dict[st
     }
 
 
-def page(suites: dict[str, dict[str, Any]]) -> str:
-    """The report as a page."""
-    rows = "".join(
-        f"<tr><td>{html.escape(name)}</td><td>{one['items']:,}</td>"
-        f"<td>{one['candidate']:.4f}</td><td>{one['baseline']:.4f}</td>"
-        f"<td>{one['difference']:+.4f}</td><td>{one['low']:+.4f} to {one['high']:+.4f}</td>"
-        f"<td>{one['wins']:,} / {one['losses']:,}</td><td>{_word(one)}</td></tr>"
-        for name, one in suites.items()
-    )
-    return (
-        "<!doctype html><meta charset=utf-8><title>Candidate and baseline</title>"
-        "<style>body{font:16px system-ui;margin:2rem}td,th{padding:.3rem .8rem;text-align:right}"
-        "td:first-child,th:first-child{text-align:left}</style><h1>Candidate and baseline</h1>"
-        "<table><tr><th>Suite<th>Items<th>Candidate<th>Baseline<th>Difference<th>95 % interval"
-        f"<th>Better / worse<th>Finding</tr>{rows}</table>\n"
-    )
-
-
-def _word(one: dict[str, Any]) -> str:
-    if one["low"] > 0:
-        return "better"
-    return "worse" if one["high"] < 0 else "no difference found"
-
-
 def main(_arguments: Sequence[str] | None = None) -> int:
     """Run it; gives the exit code."""
     try:
@@ -94,17 +73,42 @@ def main(_arguments: Sequence[str] | None = None) -> int:
         if not suites:
             raise StepError("scores has no suite")
         difference = sum(one["difference"] for one in suites.values()) / len(suites)
+        found = {"suites": suites, "difference": difference, **courses()}
         folder = output("report")
         if folder is not None:
-            write_json(folder / "report.json", {"suites": suites, "difference": difference})
-            (folder / "report.html").write_text(page(suites))
+            write_json(folder / "report.json", found)
+            (folder / "report.html").write_text(page(found))
         leave_score("difference", difference)
     except StepError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
     for name, one in suites.items():
-        sys.stdout.write(f"{name}: {one['difference']:+.4f} ({_word(one)})\n")
+        sys.stdout.write(f"{name}: {one['difference']:+.4f} ({word(one)})\n")
     return 0
+
+
+def courses() -> dict[str, Any]:
+    """The curves, and the costs of training and serving, of both models; without those not given.
+
+    Raises StepError.
+    """
+    curves: dict[str, Any] = {}
+    costs: dict[str, Any] = {}
+    for who, before in (("candidate", ""), ("baseline", "baseline_")):
+        history, serving = find(f"{before}history"), find(f"{before}serving")
+        cost: dict[str, float] = {}
+        if history is not None:
+            held = read_json(history / "history.json")
+            curves[who] = held["curves"]
+            cost |= {"rank_hours": held["cost"]["rank_hours"]}
+        if serving is not None:
+            held = read_json(serving / "serving.json")
+            cost |= {name: held[name] for name in _SERVING if name in held}
+            for latency in held.get("latencies", ()):
+                cost[f"p99_ms_batch_{latency['batch']}"] = latency["p99_ms"]
+        if cost:
+            costs[who] = cost
+    return {"curves": curves, "costs": costs}
 
 
 def _items(file: Path) -> dict[str, float]:

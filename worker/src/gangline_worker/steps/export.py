@@ -94,26 +94,41 @@ def _measured(
     form: str, folder: Path, checkpoint: Checkpoint, config: TrainConfig, device: torch.device
 ) -> dict[str, Any]:
     """The figures of the exported model, as it is loaded. Raises if it cannot be loaded or run."""
-    before = psutil.Process().memory_info().rss
-    began = time.perf_counter()
+    before, began = _memory_before(device), time.perf_counter()
     model: Any = load_model(folder, device)
+    weights = sum(tensor.nbytes for tensor in model.state_dict().values())
     if form != "safetensors":
         place = folder / _FILES[form]
         _write_graph(model, form, place, config)
-        began = time.perf_counter()
-        model = OnnxModel(place) if form == "onnx" else torch.export.load(place).module()
         device = torch.device("cpu")
+        before, began = _memory_before(device), time.perf_counter()
+        model = OnnxModel(place) if form == "onnx" else torch.export.load(place).module()
     load_s = time.perf_counter() - began
-    memory = max(0, psutil.Process().memory_info().rss - before)
+    latencies = [_latency(model, batch, config, device) for batch in _BATCHES]
     return {
         "format": form,
         "loads": True,
         "size_bytes": sum(path.stat().st_size for path in folder.iterdir()),
         "load_s": load_s,
-        "memory_bytes": memory,
+        "memory_bytes": max(weights, _most_memory(device) - before),
         "difference": _difference(model, checkpoint, config, device),
-        "latencies": [_latency(model, batch, config, device) for batch in _BATCHES],
+        "latencies": latencies,
     }
+
+
+def _memory_before(device: torch.device) -> int:
+    """Bytes in use now: of the GPU's tensors, or of this process."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return torch.cuda.memory_allocated(device)
+    return int(psutil.Process().memory_info().rss)
+
+
+def _most_memory(device: torch.device) -> int:
+    """The most bytes in use since: of the GPU's tensors; of this process, those now."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return int(psutil.Process().memory_info().rss)
 
 
 def _write_graph(model: Transformer, form: str, place: Path, config: TrainConfig) -> None:

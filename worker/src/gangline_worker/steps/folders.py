@@ -23,12 +23,19 @@ def given(name: str) -> Path:
 
 
 def output(name: str) -> Path | None:
-    """The place of an output, if the step declares it: folders are made by the agent."""
-    top = os.environ.get("GANGLINE_OUT")
-    if top is None:
+    """The place of an output, if the step declares it: folders are made by the agent.
+
+    Raises StepError outside of a step with outputs.
+    """
+    if os.environ.get("GANGLINE_OUT") is None:
         raise StepError("GANGLINE_OUT is not set; run this as a step with outputs")
-    path = Path(top, name)
-    return path if path.is_dir() else None
+    return declared(name)
+
+
+def declared(name: str) -> Path | None:
+    """The same for a program that may also run outside of a step."""
+    path = Path(os.environ.get("GANGLINE_OUT", ""), name)
+    return path if "GANGLINE_OUT" in os.environ and path.is_dir() else None
 
 
 def leave_score(name: str, value: float) -> None:

@@ -39,6 +39,7 @@ from gangline_worker.training.evaluation import (
 from gangline_worker.training.feed import Feed
 from gangline_worker.training.flops import Peak, flops_per_token, peak_of
 from gangline_worker.training.gradients import clip_gradients
+from gangline_worker.training.history import History
 from gangline_worker.training.layout import lay_out
 from gangline_worker.training.parallel import spread
 from gangline_worker.training.resume import resume
@@ -128,6 +129,7 @@ class Trainer:
         self._spikes = SpikeWatch(policy) if policy.then == "restart" else None
         self._flops_per_token = flops_per_token(config)
         self._peak: Peak | None = None  # of rank 0, which reports for all
+        self._history = History(world.size)
         if world.rank == 0:
             self._peak = peak_of(world.device, compute_dtype(config, world.device))
             if self._peak.measured:
@@ -324,6 +326,7 @@ class Trainer:
                     f"lr {result.lr:.2e} grad_norm {result.grad_norm:.3f} "
                     f"{tokens_per_s:,.0f} tokens/s mfu {metrics['mfu']:.1%}"
                 )
+            self._history.add(self.step, metrics)
         report(metrics, self.step)
 
     def _save(self, result: StepResult, summary: StepSummary) -> None:
@@ -383,6 +386,8 @@ class Trainer:
             report(metrics, self.step)
         if not all_agree(self.world.control, ok=not self.checkpointer.failed(self.step)):
             raise SaveFailedError(f"the checkpoint of step {self.step}, the last, is not whole")
+        if self.world.rank == 0:
+            self._history.leave()
 
 
 def _check(summary: StepSummary) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from gangline_alerts.core.model import NodeReading, RunReading, Watch
@@ -10,7 +11,7 @@ from gangline_bus.codec import Received
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.alerts import SavesCounted
 from gangline_schemas.events.checkpoints import CheckpointAbandoned, CheckpointCommitted
-from gangline_schemas.events.heartbeats import WorkerHeartbeat
+from gangline_schemas.events.heartbeats import NodeUse, WorkerHeartbeat
 from gangline_schemas.events.progress import RunProgress
 
 _LOGS = (
@@ -92,6 +93,14 @@ def _note_node(state: AlertState, soft: Watch, event: WorkerHeartbeat, now: date
         return
     soft.nodes[event.node_id] = NodeReading(
         at=now,
-        activity={g.index: g.utilization / 100 for g in event.gpus if g.utilization is not None},
+        busy={g.index: g.utilization / 100 for g in event.gpus if g.utilization is not None},
+        sm=_sm_activity(event.use, soft.nodes.get(event.node_id)),
         cpu_percent=event.cpu_percent,
     )
+
+
+def _sm_activity(use: NodeUse | None, before: NodeReading | None) -> Mapping[int, float]:
+    """Not every heartbeat has a reading: the last one counts until the next."""
+    if use is None:
+        return {} if before is None else before.sm
+    return {g.index: g.sm_percent / 100 for g in use.gpus if g.sm_percent is not None}

@@ -33,10 +33,19 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """GPUs that gangs had and nodes offered at the end of a minute with a change."""
+    """GPUs that gangs had and nodes offered at the end of a minute with a change.
+
+    `busiest`: the largest share that gangs had at any time of the minute.
+    """
 
     held: int
     offered: int
+    busiest: float
+
+    @property
+    def share(self) -> float:
+        """The share that gangs had at the end; of a node that failed, gangs still have GPUs."""
+        return min(1.0, self.held / self.offered) if self.offered else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,11 +231,21 @@ class RunReading:
 
 @dataclass(frozen=True, slots=True)
 class NodeReading:
-    """The newest heartbeat of a node: the activity of its GPUs (0 to 1) by index."""
+    """The newest heartbeat of a node.
+
+    Of its GPUs by index, from 0 to 1:
+    - `busy`: the share of time in which a program ran on it.
+    - `sm`: the mean share of its multiprocessors that were busy, where it can be measured.
+    """
 
     at: datetime
-    activity: dict[int, float]
+    busy: Mapping[int, float]
+    sm: Mapping[int, float]
     cpu_percent: float | None
+
+    def activity(self, index: int) -> float | None:
+        """The activity of a GPU; None: it is not known."""
+        return self.sm.get(index, self.busy.get(index))
 
 
 @dataclass(slots=True)

@@ -185,10 +185,17 @@ def _(state: AlertState, event: WatchNoted, at: datetime) -> None:
 
 
 def _use(state: AlertState, what: str, change: int, at: datetime) -> None:
-    state.totals[what] = state.totals.get(what, 0) + change
     minute = int(at.timestamp()) // 60
-    state.usage[minute] = Usage(state.totals.get("held", 0), state.totals.get("offered", 0))
+    earlier = state.usage.get(minute) or _usage(state)
+    state.totals[what] = state.totals.get(what, 0) + change
+    now = _usage(state)
+    state.usage[minute] = replace(now, busiest=max(earlier.busiest, now.busiest))
     _keep_latest(state.usage, MINUTES_KEPT)
+
+
+def _usage(state: AlertState) -> Usage:
+    now = Usage(state.totals.get("held", 0), state.totals.get("offered", 0), 0.0)
+    return replace(now, busiest=now.share)
 
 
 def _count(state: AlertState, at: datetime, **more: int) -> None:

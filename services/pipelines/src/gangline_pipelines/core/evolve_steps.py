@@ -37,8 +37,10 @@ MOST_LAST = 100_000
 
 @fold.on(StepKeyed)
 def _(state: PipelineState, event: StepKeyed, at: datetime) -> None:
+    _job_over(state, event.run_id, event.step)
     run = state.runs[event.run_id]
-    hit = event.hit is not None
+    hit, own = event.hit is not None, event.hit == event.run_id
+    before = state.steps[step_key(event.run_id, event.step)]
     _step(
         state,
         event.run_id,
@@ -51,7 +53,7 @@ def _(state: PipelineState, event: StepKeyed, at: datetime) -> None:
         job_id=event.hit_job or "",
         check=event.check,
         outputs=dict(event.outputs),
-        started_at=at,
+        started_at=before.started_at if own else at,
     )
     asked = max(run.asked, event.check)
     ready = run.ready if hit else (*run.ready, event.step)
@@ -65,7 +67,8 @@ def _(state: PipelineState, event: OutputsChecked, at: datetime) -> None:
     for name, step in [*steps_of(state, run)]:
         if step.state is not StepState.CHECKING:
             continue
-        again = StepRun(tries=step.tries, spared=step.spared, gpu_seconds=step.gpu_seconds)
+        own = step.hit == run.run_id
+        again = StepRun(tries=step.tries, spared=step.spared + own, gpu_seconds=step.gpu_seconds)
         decided = step.check == event.check
         if decided and any(one.digest in missing for one in step.outputs.values()):
             state.kept.pop(f"{run.team}/{step.key}", None)
@@ -76,9 +79,13 @@ def _(state: PipelineState, event: OutputsChecked, at: datetime) -> None:
             continue
         else:
             left -= 1
-            changed = replace(step, state=StepState.CACHED, ended_at=at)
+            ended = StepState.SUCCEEDED if own else StepState.CACHED
+            changed = replace(step, state=ended, hit="" if own else step.hit, ended_at=at)
             _note_last(state, run, name, step)
-            _note_use(state, run, step, at)
+            if own:
+                _note_kept(state, run, name, step, at)
+            else:
+                _note_use(state, run, step, at)
         state.steps[step_key(run.run_id, name)] = changed
     state.runs[event.run_id] = replace(
         run, left=left, checked=event.check, check_tries=0, check_at=None
@@ -176,14 +183,7 @@ def _(state: PipelineState, event: StepEnded, at: datetime) -> None:
     state.runs[event.run_id] = replace(run, left=run.left - 1, ready=ready)
     if event.result != "succeeded":
         return
-    instance = graph_of_run(state, run).instances[event.step]
-    if instance.spec.cache and event.outputs:
-        key = f"{run.team}/{step.key}"
-        state.kept.pop(key, None)
-        state.kept[key] = Kept(
-            dict(event.outputs), run.run_id, step.job_id, at, run.pipeline, run.run_id, at
-        )
-        keep_newest(state.kept, MOST_KEPT)
+    _note_kept(state, run, event.step, step, at)
     _note_last(state, run, event.step, step)
 
 
@@ -244,6 +244,17 @@ def _job_over(state: PipelineState, run_id: str, name: str) -> None:
         state.jobs.pop(step.job_id, None)
         run = state.runs[run_id]
         state.runs[run_id] = replace(run, live=run.live - 1)
+
+
+def _note_kept(state: PipelineState, run: Run, name: str, step: StepRun, at: datetime) -> None:
+    """Put the outputs of a step that succeeded into the cache."""
+    if graph_of_run(state, run).instances[name].spec.cache and step.outputs:
+        key = f"{run.team}/{step.key}"
+        state.kept.pop(key, None)
+        state.kept[key] = Kept(
+            dict(step.outputs), run.run_id, step.job_id, at, run.pipeline, run.run_id, at
+        )
+        keep_newest(state.kept, MOST_KEPT)
 
 
 def _note_use(state: PipelineState, run: Run, step: StepRun, at: datetime) -> None:

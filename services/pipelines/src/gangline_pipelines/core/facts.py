@@ -15,6 +15,7 @@ from gangline_schemas.events.pipelines import (
     StepFailureNoted,
     StepJobEnded,
     StepJobRequested,
+    StepKeyed,
     StepOutputNoted,
     StepSaveNoted,
     StepStudyEnded,
@@ -80,7 +81,7 @@ def tick(plan: PipelinePlan) -> None:
             waited = plan.now - step.job_ended_at
             wait = OUTPUTS_WAIT if step.job_ended else CAUSE_WAIT
             if waited >= wait or (step.saved_step is not None and waited >= SAVE_WAIT):
-                _conclude(plan, run_id, name, waited=True)
+                conclude(plan, run_id, name, waited=True)
 
 
 def _ended(plan: PipelinePlan, job_id: str, *, succeeded: bool, reason: str) -> None:
@@ -94,7 +95,7 @@ def _ended(plan: PipelinePlan, job_id: str, *, succeeded: bool, reason: str) -> 
         run_id=run_id, step=name, job_id=job_id, succeeded=succeeded, reason=reason
     )
     plan.add(run_id, ended)
-    _conclude(plan, run_id, name)
+    conclude(plan, run_id, name)
 
 
 def _written(plan: PipelinePlan, event: StepOutputWritten) -> None:
@@ -111,7 +112,7 @@ def _written(plan: PipelinePlan, event: StepOutputWritten) -> None:
     )
     plan.add(run_id, noted)
     if step.job_ended:
-        _conclude(plan, run_id, name)
+        conclude(plan, run_id, name)
 
 
 def _study_ended(plan: PipelinePlan, event: StudyEnded) -> None:
@@ -159,7 +160,7 @@ def _failed(plan: PipelinePlan, event: GangFailed) -> None:
     noted = StepFailureNoted(run_id=run_id, step=name, job_id=event.job_id, cause=event.cause)
     plan.add(run_id, noted)
     if step.job_ended is False:
-        _conclude(plan, run_id, name)
+        conclude(plan, run_id, name)
 
 
 def _charged(plan: PipelinePlan, event: GangReleased) -> None:
@@ -184,7 +185,7 @@ def _charged(plan: PipelinePlan, event: GangReleased) -> None:
         stop(plan, run_id, "failed", f"the run used {used:.2f} GPU-hours of its {most:g}")
 
 
-def _conclude(plan: PipelinePlan, run_id: str, name: str, *, waited: bool = False) -> None:
+def conclude(plan: PipelinePlan, run_id: str, name: str, *, waited: bool = False) -> None:
     """End a step, or try it again, if all that decides it is known, or was waited for."""
     run = plan.state.runs[run_id]
     step = plan.state.steps[step_key(run_id, name)]
@@ -197,7 +198,7 @@ def _conclude(plan: PipelinePlan, run_id: str, name: str, *, waited: bool = Fals
         if not lacking and saves and step.saved_step is None and waited:
             end_step(plan, run_id, name, "failed", "its job left no committed checkpoint")
         elif not lacking and (not saves or waited):
-            end_step(plan, run_id, name, "succeeded")
+            _succeed(plan, run_id, name)
         elif lacking and waited and _gave_up(plan, step):
             why = f"its job succeeded, and its output {lacking[0]} was not reported"
             end_step(plan, run_id, name, "failed", why)
@@ -223,6 +224,30 @@ def _conclude(plan: PipelinePlan, run_id: str, name: str, *, waited: bool = Fals
         advance(plan, run_id, ())  # what is ready gets the room
         return
     end_step(plan, run_id, name, "failed", _why(step))
+
+
+def _succeed(plan: PipelinePlan, run_id: str, name: str) -> None:
+    """End a step well. If outputs of the team were deleted while its job ran, look for them first.
+
+    While the deletion lasts, the step waits.
+    """
+    run, step = plan.state.runs[run_id], plan.state.steps[step_key(run_id, name)]
+    sweep = plan.state.sweeps.get(run.team)
+    began = step.started_at or plan.now
+    if sweep is None or not step.outputs or run.state is not RunState.RUNNING:
+        end_step(plan, run_id, name, "succeeded")
+    elif sweep.ended_at is None:
+        return
+    elif sweep.ended_at <= began:
+        end_step(plan, run_id, name, "succeeded")
+    else:
+        keyed = StepKeyed(
+            run_id=run_id, step=name, key=step.key, parts=step.parts, hit=run_id,
+            hit_job=step.job_id, outputs=step.outputs, check=run.asked + 1,
+            reason="outputs of the team were deleted while its job ran; its own are looked for",
+        )  # fmt: skip
+        plan.add(run_id, keyed)
+        advance(plan, run_id, graph_of_run(plan.state, run).feeds.get(name, ()))
 
 
 def _gave_up(plan: PipelinePlan, step: StepRun) -> bool:

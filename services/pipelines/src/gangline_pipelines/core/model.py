@@ -141,7 +141,8 @@ class StepRun:
     - `tries`: jobs so far; `spared`: those before the run was retried.
     - `job_id`: its last job; of a hit, the one that made its outputs. `saved_step`: of its newest
       committed checkpoint, if another step starts from it.
-    - `hit`: the run that made its outputs, "" if its own job did. `check`: the check they wait for.
+    - `hit`: the run that made its outputs, "" if its own job did. `check`: the check they wait for;
+      with its own run as `hit`, its own job made them while outputs of the team were deleted.
     - `job_id`: of a study, its id until it has ended, then the job of its `best` trial.
     - `job_ended`: whether its job ended well; None while it has not.
     """
@@ -185,11 +186,16 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """The last sweep of a team; while it is `open`, none of its steps begins."""
+    """The last sweep of a team; until it has ended, none of its steps begins."""
 
     number: int
     begun_at: datetime
-    open: bool = True
+    ended_at: datetime | None = None
+
+    @property
+    def open(self) -> bool:
+        """Whether it has not ended."""
+        return self.ended_at is None
 
 
 @dataclass(frozen=True, slots=True)

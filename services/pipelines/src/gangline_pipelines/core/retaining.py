@@ -1,17 +1,18 @@
 """Retention of outputs: which entries of the cache and runs let theirs go, and the sweeps.
 
 A team is swept once a day, if one of its pipelines has `retention`. Then all artifacts go that
-neither the cache nor a run needs. No step of the team runs meanwhile: a job may store the very
-bytes that are about to go.
+neither the cache nor a run needs. No step of the team begins meanwhile, and a sweep waits until
+none runs: a job may store the very bytes that are about to go. If steps never pause for two days,
+the team is swept all the same, and the outputs of those that ran are looked for when they end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 from gangline_bus.decision import EffectDone
+from gangline_pipelines.core import facts
 from gangline_pipelines.core.evolve_steps import fold
 from gangline_pipelines.core.model import Deleted, DeleteOutputs, Run, Sweep
 from gangline_pipelines.core.naming import pipeline_key
@@ -22,17 +23,20 @@ from gangline_schemas.pipeline_file import OutputRetention
 
 __all__ = ["fold"]
 EVERY = timedelta(days=1)
+LONGEST = timedelta(days=2)
+"""So long a sweep waits for steps that run, since the last one began."""
 PREFIX = "sweep:"
 """Keys of effects begin with it; no id of a run has a colon."""
 
 
 def on_tick(plan: PipelinePlan) -> None:
-    """Begin the sweeps that are due, of teams whose steps do not run."""
-    for team in _teams(plan.state):
+    """Begin the sweeps that are due, of teams whose steps do not run or never pause."""
+    for team, since in _teams(plan.state).items():
         last = plan.state.sweeps.get(team)
         if last is not None and (last.open or plan.now - last.begun_at < EVERY):
             continue
-        if _busy(plan.state, team):
+        waited = plan.now - (since if last is None else last.begun_at)
+        if waited < LONGEST and _busy(plan.state, team):
             continue
         rules = _Rules(plan.state, team, plan.now)
         keys = [
@@ -84,6 +88,9 @@ def done(plan: PipelinePlan, item: EffectDone) -> None:
         size_bytes=found.size_bytes, problem=found.problem,
     )  # fmt: skip
     plan.add(team, ended)
+    for run_id, name in [*plan.state.waiting.values()]:
+        if plan.state.runs[run_id].team == team:
+            facts.conclude(plan, run_id, name)
     for run_id in [*plan.state.live]:
         if plan.state.runs[run_id].team == team:
             advance(plan, run_id, ())
@@ -122,13 +129,13 @@ def _retention(state: PipelineState, team: str, pipeline: str) -> OutputRetentio
     return state.specs[spec_key(team, pipeline, held.revision)].retention
 
 
-def _teams(state: PipelineState) -> Iterator[str]:
-    """The teams of which a pipeline has `retention`."""
-    seen: set[str] = set()
+def _teams(state: PipelineState) -> dict[str, datetime]:
+    """The teams of which a pipeline has `retention`, and since when the first one has its file."""
+    found: dict[str, datetime] = {}
     for held in state.pipelines.values():
-        if held.team not in seen and _retention(state, held.team, held.name) is not None:
-            seen.add(held.team)
-            yield held.team
+        if _retention(state, held.team, held.name) is not None:
+            found[held.team] = min(held.configured_at, found.get(held.team, held.configured_at))
+    return found
 
 
 def _busy(state: PipelineState, team: str) -> bool:
@@ -146,5 +153,5 @@ def _(state: PipelineState, event: SweepBegun, at: datetime) -> None:
 
 
 @fold.on(SweepEnded)
-def _(state: PipelineState, event: SweepEnded, _at: datetime) -> None:
-    state.sweeps[event.team] = replace(state.sweeps[event.team], open=False)
+def _(state: PipelineState, event: SweepEnded, at: datetime) -> None:
+    state.sweeps[event.team] = replace(state.sweeps[event.team], ended_at=at)

@@ -53,7 +53,7 @@ def must_wait(state: State, spec: JobSpec) -> str | None:
         budget = state.budgets.get(config.team)
         if budget is not None and budget.exhausted and config.gpu_hours_per_month is not None:
             return (
-                f"must wait: team {config.team} has spent {_amount(budget.spent_gpu_hours)} of its "
+                f"must wait: team {config.team} has spent {_amount(budget.spent_hours)} of its "
                 f"{_amount(config.gpu_hours_per_month)} GPU-hours of {budget.month}; jobs start "
                 "again with the next month (UTC), or when gpu_hours_per_month is raised"
             )

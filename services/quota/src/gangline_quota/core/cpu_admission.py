@@ -42,7 +42,7 @@ def waits_for_cpus(state: State, spec: JobSpec) -> str | None:
         budget = state.cpu_budgets.get(config.team)
         if budget is not None and budget.exhausted and config.cpu_hours_per_month is not None:
             return (
-                f"must wait: team {config.team} has spent {budget.spent_gpu_hours:.12g} of its "
+                f"must wait: team {config.team} has spent {budget.spent_hours:.12g} of its "
                 f"{config.cpu_hours_per_month:.12g} CPU-hours of {budget.month}; jobs without GPUs "
                 "start again with the next month (UTC), or when cpu_hours_per_month is raised"
             )

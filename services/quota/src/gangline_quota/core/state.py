@@ -82,11 +82,11 @@ class Meter:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The last `team.budget.changed` of a team, or `team.cpu_budget.changed` with CPU-hours."""
+    """The last `team.budget.changed` of a team; of `team.cpu_budget.changed`, in CPU-hours."""
 
     month: str
     exhausted: bool
-    spent_gpu_hours: float
+    spent_hours: float
 
 
 @dataclass(slots=True)

@@ -50,7 +50,7 @@ def follow(plan: Plan, policy: Policy, before: int) -> None:
     _yield(plan, [decision.event for decision in plan.decisions[before:]])
     decided = [decision.event for decision in plan.decisions[before:]]
     if plan.state.cpu_pending and any(_may_start(plan.state, event) for event in decided):
-        nodes = _start(plan, policy)
+        nodes = start(plan, policy)
         if policy.give_reasons:
             _explain(plan, nodes, _without_reason(plan.state, decided))
 
@@ -60,7 +60,7 @@ def tick(plan: Plan, policy: Policy, before: int) -> None:
     _yield(plan, [decision.event for decision in plan.decisions[before:]])
     if not plan.state.cpu_pending:
         return
-    nodes = _start(plan, policy)
+    nodes = start(plan, policy)
     if policy.give_reasons:
         _explain(plan, nodes, [*plan.state.cpu_pending][:REASONED])
 
@@ -87,7 +87,7 @@ def _may_start(state: State, event: Event) -> bool:
     )
 
 
-def _start(plan: Plan, policy: Policy) -> CpuNodes:
+def start(plan: Plan, policy: Policy) -> CpuNodes:
     """Start those that fit, in order; a kind of which one does not fit is left out."""
     nodes, left_out = CpuNodes(plan.state), set[Hashable]()
     queues = _by_team(plan.state, left_out)

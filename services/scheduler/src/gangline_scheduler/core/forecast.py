@@ -11,16 +11,19 @@ Ends that are close to each other, for how far off they are (`PRECISION`), count
 of them. So a start in ten hours is given to half an hour, far within the error of estimates.
 Cost: one pass for each such end until the start, at most `MOST_ENDS`, over at most `MOST_AHEAD`
 jobs; beyond either the answer is a lower bound. Figures are in docs/concepts/questions.md.
+
+For jobs without GPUs it is the pass of cpu_jobs.py, and jobs without GPUs end. Gangs with GPUs stay
+as they are: another one usually follows, and what they leave is the same then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from heapq import heappop, heappush
 
-from gangline_scheduler.core import jobs
+from gangline_scheduler.core import cpu_jobs, jobs
 from gangline_scheduler.core.cycle import run_pass
 from gangline_scheduler.core.plan import Plan
 from gangline_scheduler.core.policy.config import Policy
@@ -56,39 +59,76 @@ def forecast(
 ) -> Forecast:
     """When and where a pending job starts; `ahead` are the jobs before it, in order."""
     shown = ahead[:MOST_AHEAD]
-    future = _Future(_cut(state, {*shown, job_id}), now, policy)
-    found = future.start_of(job_id, most_ends)
+    job_ids = [*shown, job_id]
+    make = cpu_forecasts if job_id in state.cpu_pending else forecasts
+    found = make(state, job_ids, now, policy, of=[job_id], most_ends=most_ends)[job_id]
     if found.start is not None and len(ahead) > MOST_AHEAD:
         return Forecast(found.start, exact=False)
     return found
 
 
 def forecasts(
-    state: State, first: Sequence[str], now: datetime, policy: Policy, *, most_ends: int = MOST_ENDS
+    state: State,
+    first: Sequence[str],
+    now: datetime,
+    policy: Policy,
+    *,
+    of: Sequence[str] | None = None,
+    most_ends: int = MOST_ENDS,
 ) -> dict[str, Forecast]:
-    """When and where each of the first jobs of the queue starts, as if no others waited."""
-    return _Future(_cut(state, {*first}), now, policy).starts_of(first, most_ends)
+    """When and where the first jobs of the queue start, as if no others waited; `of`: only these.
+
+    Jobs with GPUs.
+    """
+    future = _Future(_cut(state, {*first}), now, policy, run_pass, state.live)
+    return future.starts_of(first if of is None else of, most_ends)
+
+
+def cpu_forecasts(
+    state: State,
+    first: Sequence[str],
+    now: datetime,
+    policy: Policy,
+    *,
+    of: Sequence[str] | None = None,
+    most_ends: int = MOST_ENDS,
+) -> dict[str, Forecast]:
+    """The same for the first jobs of the queue of jobs without GPUs."""
+    copy, kept = fork(state), {*first}
+    copy.cpu_pending = {job_id: None for job_id in state.cpu_pending if job_id in kept}
+    copy.cpu_queue = PendingIndex(state.cpu_queue.slot_of)
+    for job_id in copy.cpu_pending:
+        copy.cpu_queue.add(copy.jobs[job_id])
+    future = _Future(copy, now, policy, cpu_jobs.start, state.cpu_live)
+    return future.starts_of(first if of is None else of, most_ends)
 
 
 class _Future:
-    """A state that moves on by itself; `decided` counts the decisions that were looked at."""
+    """A state that moves on by itself.
 
-    def __init__(self, state: State, now: datetime, policy: Policy) -> None:
-        self._plan, self._policy = Plan(state, now), policy
+    `run`: the pass; `live`: the gangs that end. `decided` counts the decisions that were looked at.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        now: datetime,
+        policy: Policy,
+        run: Callable[[Plan, Policy], object],
+        live: Iterable[str],
+    ) -> None:
+        self._plan, self._policy, self._run = Plan(state, now), policy, run
         self._asked_at, self._decided = now, 0
         self._ends: list[tuple[datetime, str]] = []
         self._default_s = policy.default_runtime.total_seconds()
-        self._expect(state.live)
-
-    def start_of(self, job_id: str, most_ends: int) -> Forecast:
-        return self.starts_of([job_id], most_ends)[job_id]
+        self._expect(live)
 
     def starts_of(self, job_ids: Sequence[str], most_ends: int) -> dict[str, Forecast]:
         """Of each job. The passes end with the last of their starts."""
         plan, found = self._plan, dict[str, Forecast]()
         left = dict.fromkeys(job_ids)
         for _ in range(most_ends):
-            run_pass(plan, self._policy)
+            self._run(plan, self._policy)
             started = self._started()
             for job_id in started.keys() & left.keys():
                 event = started[job_id]

@@ -2,8 +2,8 @@
 
 The starts come from one run of the production pass ahead of time (forecast.py), in which the first
 `JOBS` wait and no others. So `explain`, which looks at the jobs before one job alone, may say
-another time. Reserved GPUs are those of the pass's own reservations (policy/reservation.py), and
-those that gangs free for a job.
+another time. Jobs without GPUs come behind, with places of their own queue. Reserved GPUs are those
+of the pass's own reservations (policy/reservation.py), and those that gangs free for a job.
 
 Cost: a pass for each of at most `ENDS` ends, over at most `JOBS` jobs.
 """
@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from datetime import datetime
 from itertools import islice
 
+from gangline_scheduler.core import cpu_jobs
 from gangline_scheduler.core.cycle import reservations
-from gangline_scheduler.core.forecast import Forecast, forecasts
+from gangline_scheduler.core.forecast import Forecast, cpu_forecasts, forecasts
 from gangline_scheduler.core.listing import starting_order
 from gangline_scheduler.core.model import Job
 from gangline_scheduler.core.policy.config import Policy
@@ -33,7 +34,10 @@ ENDS = 100
 def outlook(state: State, now: datetime, policy: Policy, shard: int = 0) -> ShardOutlook:
     """The outlook of one shard's queue now."""
     first = list(islice(starting_order(state, now, policy), JOBS))
+    without = cpu_jobs.in_order(state)[:JOBS]
     found = forecasts(state, [job.job_id for job in first], now, policy, most_ends=ENDS)
+    names = [job.job_id for job in without]
+    found |= cpu_forecasts(state, names, now, policy, most_ends=ENDS)
     return ShardOutlook(
         shard=shard,
         order=policy.order.name,
@@ -41,7 +45,8 @@ def outlook(state: State, now: datetime, policy: Policy, shard: int = 0) -> Shar
         gpus_total=state.empty.total(),
         starts=tuple(
             _start(place, job, found[job.job_id], state, policy)
-            for place, job in enumerate(first, 1)
+            for queue in (first, without)
+            for place, job in enumerate(queue, 1)
         ),
         reserved=(*_freed(state, now), *_kept(state, now, policy)),
         wait_error=wait_miss(state),

@@ -74,7 +74,7 @@ def moment(state: State, *runs: str | None) -> State:
 def explain(state: State, job_id: str, now: datetime, policy: Policy) -> JobExplained | None:
     """Why a pending job waits, and until when; None when no such job waits."""
     if job_id in state.cpu_pending:
-        return cpu_questions.explain(state, state.jobs[job_id])
+        return cpu_questions.explain(state, state.jobs[job_id], now, policy)
     if job_id not in state.pending:
         return None
     job = state.jobs[job_id]

@@ -57,6 +57,11 @@ ALTER TABLE gangline.metric_points
         GROUP BY run_id, name, intDiv(step, 1000), is_nan, team
     );
 
+-- Of attempts of jobs without GPUs; NULL for others.
+ALTER TABLE gangline.usage
+    ADD COLUMN IF NOT EXISTS cpus Nullable(Float64),
+    ADD COLUMN IF NOT EXISTS cpu_seconds Nullable(Float64);
+
 CREATE TABLE IF NOT EXISTS gangline.run_tags
 (
     team LowCardinality(String),

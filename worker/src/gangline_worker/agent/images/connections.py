@@ -2,7 +2,8 @@
 
 A user chooses the registry, and it chooses the addresses. So the agent refuses, before it sends
 anything, the addresses of metadata services, other services of this machine, and plain HTTP where
-the registry has TLS.
+the registry has TLS. Through a proxy (HTTPS_PROXY, NO_PROXY) it sees no addresses: then it refuses
+what the names say, and the proxy must refuse the rest.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
@@ -49,7 +52,17 @@ class Bounds:
 
     def check(self, host: str, connected: socket.socket) -> None:
         """Raise ForbiddenAddress for a connection to where the agent does not go."""
-        found = ipaddress.ip_address(connected.getpeername()[0].partition("%")[0])
+        self._check(host, connected.getpeername()[0].partition("%")[0])
+
+    def check_named(self, host: str, port: int, *, tls: bool) -> None:
+        """The same for a host that a proxy will connect to."""
+        if not tls:
+            self.check_plain(host, port)
+        with contextlib.suppress(ValueError):  # a name: where it leads is the proxy's to check
+            self._check(host, host.strip("[]"))
+
+    def _check(self, host: str, peer: str) -> None:
+        found = ipaddress.ip_address(peer)
         address = getattr(found, "ipv4_mapped", None) or found
         own = urlsplit(self.url).hostname
         if address in _METADATA or address.is_link_local:
@@ -58,16 +71,29 @@ class Bounds:
             raise ForbiddenAddress("it leads to another service of this machine")
 
 
+def proxy_of(url: str) -> str | None:
+    """The proxy for this registry, as the environment says; None: it is asked directly."""
+    parts = urlsplit(url)
+    if proxy_bypass(parts.hostname or ""):
+        return None
+    return getproxies().get(parts.scheme)
+
+
 def open_pools(
     bounds: Bounds, timeout: urllib3.Timeout, retries: urllib3.Retry
 ) -> urllib3.PoolManager:
-    """Connections within these bounds; they raise ForbiddenAddress."""
+    """Connections within these bounds; they raise ForbiddenAddress.
+
+    All of a registry's go through its proxy, if it has one: also those to where it leads.
+    """
 
     class Plain(HTTPConnection):
         def connect(self) -> None:
-            bounds.check_plain(self.host, self.port)
+            if self.proxy is None:
+                bounds.check_plain(self.host, self.port)
             super().connect()
-            bounds.check(self.host, self.sock)
+            if self.proxy is None:
+                bounds.check(self.host, self.sock)
 
         def getresponse(self) -> HTTPResponse:  # type: ignore[override]  # as in urllib3
             with _broken_off(self.sock):
@@ -76,7 +102,8 @@ def open_pools(
     class Secured(HTTPSConnection):
         def connect(self) -> None:
             super().connect()
-            bounds.check(self.host, self.sock)
+            if self.proxy is None:
+                bounds.check(self.host, self.sock)
 
         def getresponse(self) -> HTTPResponse:  # type: ignore[override]  # as in urllib3
             with _broken_off(self.sock):
@@ -88,7 +115,19 @@ def open_pools(
     class SecuredPool(urllib3.HTTPSConnectionPool):
         ConnectionCls = Secured
 
-    pools = urllib3.PoolManager(timeout=timeout, retries=retries)
+    class Proxied(urllib3.ProxyManager):
+        def urlopen(self, method: str, url: str, *given: Any, **named: Any) -> Any:
+            parts = urlsplit(url)
+            tls = parts.scheme == "https"
+            bounds.check_named(parts.hostname or "", parts.port or (443 if tls else 80), tls=tls)
+            return super().urlopen(method, url, *given, **named)
+
+    proxy = proxy_of(bounds.url)
+    pools = (
+        urllib3.PoolManager(timeout=timeout, retries=retries)
+        if proxy is None
+        else Proxied(proxy, timeout=timeout, retries=retries)
+    )
     pools.pool_classes_by_scheme = {"http": PlainPool, "https": SecuredPool}
     return pools
 

@@ -127,6 +127,7 @@ class Isolator:
 
     def __init__(self, data: Path, sockets: Path, hide: Sequence[Path], bounds: Bounds) -> None:
         self.level = Isolation.NONE
+        self.lacks: dict[Isolation, str] = {}
         self._data = data
         self._passed = (data, sockets)
         self._hide = tuple(Path(os.path.realpath(path)) for path in (data, sockets, *hide))
@@ -259,6 +260,14 @@ class Isolator:
 
         Raises IsolationMissing when the wanted one does not.
         """
+        self.find(wanted)
+        self._block_metadata()
+
+    def find(self, wanted: Isolation | None) -> None:
+        """The same, and nothing outside the agent's folders is changed.
+
+        `lacks` then says of each level that was tried and does not work what it lacks.
+        """
         for level in sorted(Isolation, key=lambda item: -item.strength):
             if wanted is not None and level is not wanted:
                 continue
@@ -266,9 +275,9 @@ class Isolator:
             lacking = self._try()
             if lacking is None:
                 log.info("agent.isolation", level=level.value)
-                self._block_metadata()
                 self._try_image()
                 return
+            self.lacks[level] = lacking
             log.info("agent.isolation_lacks", level=level.value, reason=lacking)
         self.level = Isolation.NONE
         if wanted is not None:

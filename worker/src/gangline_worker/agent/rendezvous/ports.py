@@ -13,7 +13,7 @@ import zlib
 from typing import Self
 
 PORTS = 64
-FIRST_PORT, _LAST = 20_000, 32_000  # below the kernel's usual range for outgoing connections
+FIRST_PORT, LAST_PORT = 20_000, 32_000  # below the kernel's usual range for outgoing connections
 
 
 class PortBlock:
@@ -26,7 +26,7 @@ class PortBlock:
     @classmethod
     def take(cls, node_id: str, address: str) -> Self:
         """A free block, for this agent alone. Raises OSError when there is none."""
-        blocks = (_LAST - FIRST_PORT) // PORTS
+        blocks = (LAST_PORT - FIRST_PORT) // PORTS
         start = zlib.crc32(f"{node_id}/{os.getpid()}".encode()) % blocks
         for step in range(blocks):
             first = FIRST_PORT + (start + step) % blocks * PORTS
@@ -37,7 +37,7 @@ class PortBlock:
             if len(ports) > PORTS // 2:
                 return cls(claim, ports)
             claim.close()
-        raise OSError(f"no {PORTS} free ports between {FIRST_PORT} and {_LAST} on {address}")
+        raise OSError(f"no {PORTS} free ports between {FIRST_PORT} and {LAST_PORT} on {address}")
 
     def fileno(self) -> int:
         """The descriptor that holds the claim."""

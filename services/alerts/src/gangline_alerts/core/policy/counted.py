@@ -39,11 +39,11 @@ def _utilization(state: AlertState, rules: Rules, now: datetime) -> Iterator[Fin
     before = [minute for minute in state.usage if minute <= first]
     if not before:
         return
-    used = [state.usage[max(before)], *(use for at, use in state.usage.items() if at > first)]
-    if any(use.offered < max(1, rule.gpus_at_least) for use in used):
+    at_begin, now_used = state.usage[max(before)], state.usage[max(state.usage)]
+    used = [use for at, use in state.usage.items() if at > first]
+    if any(use.offered < max(1, rule.gpus_at_least) for use in (at_begin, *used)):
         return
-    share = max(use.held / use.offered for use in used)
-    now_used = used[-1] if len(used) == 1 else state.usage[max(state.usage)]
+    share = max(at_begin.share, *(use.busiest for use in used), 0.0)
     yield Finding(
         AlertRule.CLUSTER_UTILIZATION,
         CLUSTER,

@@ -80,7 +80,8 @@ def _activity(
         node = soft.nodes.get(place.node_id)
         if node is None or (now - node.at).total_seconds() > timing.stale_s:
             return
-        values += [node.activity[index] for index in place.gpus if index in node.activity]
+        known = (node.activity(index) for index in place.gpus)
+        values += [value for value in known if value is not None]
         if node.cpu_percent is not None:
             cpus.append(node.cpu_percent)
     if len(values) < job.held:

@@ -80,7 +80,8 @@ def timeline(shard: ShardOutlook, names: Mapping[str, str], now: datetime) -> Ti
     rows += [
         _Row("expected", item.job_id, item.gpus, item.start, item.end)
         for item in shard.starts
-        if item.start is not None and item.start_is == "estimate" and item.job_id not in reserved
+        if item.start is not None and item.start_is == "estimate"
+        if item.gpus and item.job_id not in reserved
     ]
     rows.sort(key=lambda row: (row.kind != "freed", row.start))
     shown = rows[:MOST_BARS]

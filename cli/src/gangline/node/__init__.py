@@ -1,0 +1,1 @@
+"""This machine as a node: its folder, its checks, its agent."""

@@ -1,0 +1,90 @@
+"""Tokens by which nodes join: their hashes are in the object store, with their uses.
+
+All gateways share the store. A use is an object that is put if it is absent, so a token for N
+nodes lets N nodes in, however many ask at once and whichever gateway they ask.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from gangline_schemas.api.joining import NODE_TOKEN_PREFIX
+from gangline_schemas.base import Model
+from gangline_storage.errors import AlreadyExists, NotFound
+from gangline_storage.port import ObjectStore
+
+JOIN_PATH = "/v1/nodes/join"
+NOT_VALID = "the token is unknown, expired or used up; an admin makes one: gangline node token"
+FOLDER = "platform/node-tokens/"
+_TOKEN = "token.json"  # noqa: S105 -- an object's name
+
+
+def is_join(method: str, path: str) -> bool:
+    """Whether a request needs a node's token instead of a user's."""
+    return method == "POST" and path == JOIN_PATH
+
+
+class KeptToken(Model):
+    """A token as the store has it, under its hash."""
+
+    nodes: int
+    expires_at: datetime
+    made_by: str
+
+
+class NodeTokens:
+    """Tokens for nodes. All methods wait for the store and may raise StoreError."""
+
+    def __init__(self, store: ObjectStore, clock: Callable[[], float] = time.time) -> None:
+        self._store = store
+        self._clock = clock
+
+    def make(self, nodes: int, expires_s: int, made_by: str) -> tuple[str, KeptToken]:
+        """A new token for so many nodes. Those that have expired are deleted."""
+        self._delete_expired()
+        token = NODE_TOKEN_PREFIX + secrets.token_urlsafe(32)
+        until = datetime.fromtimestamp(int(self._clock()) + expires_s, UTC)
+        kept = KeptToken(nodes=nodes, expires_at=until, made_by=made_by)
+        self._store.put(_folder(token) + _TOKEN, kept.encode(), if_absent=True)
+        return token, kept
+
+    def find(self, token: str) -> KeptToken | None:
+        """The token, used up or not; None: unknown or expired."""
+        if not token.startswith(NODE_TOKEN_PREFIX):
+            return None
+        return self._valid(_folder(token) + _TOKEN)
+
+    def use(self, token: str, node_id: str) -> bool:
+        """Let one node join. False: the token has expired or was used for all its nodes."""
+        kept = self.find(token)
+        if kept is None:
+            return False
+        folder = _folder(token) + "uses/"
+        for number in range(sum(1 for _ in self._store.list(folder)), kept.nodes):
+            try:
+                self._store.put(f"{folder}{number}", node_id.encode(), if_absent=True)
+            except AlreadyExists:  # another node was faster
+                continue
+            return True
+        return False
+
+    def _valid(self, key: str) -> KeptToken | None:
+        try:
+            kept = KeptToken.decode(self._store.get(key))
+        except NotFound:
+            return None
+        return kept if kept.expires_at.timestamp() > self._clock() else None
+
+    def _delete_expired(self) -> None:
+        for found in list(self._store.list(FOLDER)):
+            if found.key.endswith(_TOKEN) and self._valid(found.key) is None:
+                self._store.delete_prefix(found.key.removesuffix(_TOKEN))
+
+
+def _folder(token: str) -> str:
+    digest = hashlib.sha256(token.encode(errors="surrogatepass")).hexdigest()
+    return f"{FOLDER}{digest}/"

@@ -1,0 +1,109 @@
+"""The image of a waiting job is fetched where GPUs are reserved for it, and not elsewhere."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pytest
+
+from gangline_schemas.events.scheduling import (
+    GangAllocated,
+    GpusReserved,
+    JobQueued,
+    NodeAssignment,
+    NodeShare,
+    Rendezvous,
+)
+from gangline_worker.agent.decide.keys import GangKey
+from gangline_worker.agent.images.prefetch import Prefetch
+from gangline_worker.agent.images.problems import ImageNotFound
+from support.builders.deciding import spec
+
+NOW = datetime(2026, 11, 26, tzinfo=UTC)
+
+
+class Fetched:
+    """Images that were asked for; `missing` is in no registry."""
+
+    def __init__(self) -> None:
+        self.got: list[tuple[str, int, str, str]] = []
+        self.released: list[str] = []
+        self.came = threading.Semaphore(0)
+
+    def get(self, key: GangKey, team: str, wanted: str) -> None:
+        self.got.append((key.job_id, key.attempt, team, wanted))
+        if wanted == "missing":
+            self.came.release()
+            raise ImageNotFound(wanted, "404")
+
+    def release(self, key: GangKey) -> None:
+        self.released.append(key.job_id)
+        self.came.release()
+
+
+@pytest.fixture
+def images() -> Fetched:
+    return Fetched()
+
+
+@pytest.fixture
+def prefetch(images: Fetched) -> Iterator[Prefetch]:
+    made = Prefetch("n1", images)
+    made.start()
+    yield made
+    made.stop()
+
+
+def queued(job_id: str, image: str | None = "hub.example/a:1") -> JobQueued:
+    wanted = spec("nlp", 2).model_copy(update={"image": image})
+    return JobQueued(job_id=job_id, spec=wanted, user="u", submitted_at=NOW)
+
+
+def reserved(job_id: str, *nodes: str) -> GpusReserved:
+    shares = tuple(NodeShare(node_id=node, gpus=1) for node in nodes)
+    return GpusReserved(job_id=job_id, nodes=shares, reason="preempt", until=NOW)
+
+
+def allocated(job_id: str) -> GangAllocated:
+    part = NodeAssignment(
+        node_id="n1", incarnation="i", address="127.0.0.1", gpus=(0, 1), first_rank=0
+    )
+    return GangAllocated(
+        job_id=job_id, attempt=1, team="nlp", world_size=2, nodes=(part,),
+        rendezvous=Rendezvous(address="127.0.0.1", port=20000), spec=spec("nlp", 2),
+    )  # fmt: skip
+
+
+def test_it_is_fetched_once_and_not_held(prefetch: Prefetch, images: Fetched) -> None:
+    prefetch.note(queued("a"))
+    prefetch.note(reserved("a", "n0", "n1"))
+    prefetch.note(reserved("a", "n1"))
+    prefetch.note(queued("last"))
+    prefetch.note(reserved("last", "n1"))
+    for _ in range(2):
+        assert images.came.acquire(timeout=10)
+    assert images.got == [
+        ("a", 0, "nlp", "hub.example/a:1"),
+        ("last", 0, "nlp", "hub.example/a:1"),
+    ]
+    assert images.released == ["a", "last"]
+
+
+def test_others_are_not_fetched_and_a_missing_image_stops_nothing(
+    prefetch: Prefetch, images: Fetched
+) -> None:
+    prefetch.note(queued("elsewhere"))
+    prefetch.note(reserved("elsewhere", "n0"))
+    prefetch.note(queued("plain", None))
+    prefetch.note(reserved("plain", "n1"))
+    prefetch.note(queued("started"))
+    prefetch.note(allocated("started"))
+    prefetch.note(reserved("started", "n1"))
+    prefetch.note(reserved("unknown", "n1"))
+    for job_id, image in (("no", "missing"), ("last", "b")):
+        prefetch.note(queued(job_id, image))
+        prefetch.note(reserved(job_id, "n1"))
+        assert images.came.acquire(timeout=10)
+    assert [job_id for job_id, *_ in images.got] == ["no", "last"]

@@ -1,0 +1,115 @@
+"""The checks of a machine that may become a node: what each finds, and the way out it names."""
+
+from __future__ import annotations
+
+import resource
+import threading
+from collections.abc import Iterator
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from gangline_worker.agent import doctor
+from gangline_worker.agent.doctor import Machine
+
+
+class _Answers(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response_only(401)
+        self.send_header("Date", formatdate(5000.0, usegmt=True))
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    """A gateway at 5000 seconds of Unix."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Answers) as serving:
+        thread = threading.Thread(target=serving.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{serving.server_port}"
+        serving.shutdown()
+        thread.join()
+
+
+def test_this_machine_is_examined_without_a_failure(tmp_path: Path, server: str) -> None:
+    found = {check.name: check for check in doctor.examine(Machine(tmp_path, slots=1))}
+    assert list(found) == [
+        "Python", "namespaces", "cgroups", "disk", "/dev/shm", "memlock", "open files", "GPUs",
+        "address", "ports",
+    ]  # fmt: skip
+    assert [name for name, check in found.items() if check.state == "failed"] == []
+    assert all(check.fix for check in found.values() if check.state != "ok")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("now", "state", "said"),
+    [(5000.6, "ok", "agrees"), (5010.0, "failed", "ahead of"), (4990.0, "failed", "behind")],
+)
+def test_the_clock_is_compared_with_the_servers(
+    tmp_path: Path, server: str, now: float, state: str, said: str
+) -> None:
+    found = doctor._server(Machine(tmp_path, server=server), lambda: now)
+    assert (found.name, found.state) == ("clock", state)
+    assert said in found.detail
+    assert bool(found.fix) == (state == "failed")
+
+
+def test_a_server_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    found = doctor._server(Machine(tmp_path, server="http://127.0.0.1:1"), lambda: 0.0)
+    assert (found.name, found.state) == ("server", "failed")
+    assert "http://127.0.0.1:1" in found.detail
+
+
+@pytest.mark.parametrize(
+    ("address", "server", "state"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:8443", "ok"),
+        ("127.0.0.1", "https://192.0.2.7:8443", "failed"),
+        ("127.0.0.1", None, "warning"),
+        ("203.0.113.9", None, "failed"),
+    ],
+)
+def test_an_address_must_be_this_machines_and_reachable(
+    tmp_path: Path, address: str, server: str | None, state: str
+) -> None:
+    assert doctor._address(Machine(tmp_path, address=address, server=server)).state == state
+
+
+def test_without_an_address_it_is_that_of_the_route_to_the_server(
+    tmp_path: Path, server: str
+) -> None:
+    assert doctor.address_of(Machine(tmp_path, server=server)) == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("most", "state"), [(1024, "failed"), (20_000, "warning"), (1 << 20, "ok")]
+)
+def test_open_files(most: int, state: str) -> None:
+    assert doctor._files(most).state == state
+
+
+def test_little_shared_memory_is_a_warning() -> None:
+    assert (doctor._shm(64 << 20).state, doctor._shm(8 << 30).state) == ("warning", "ok")
+
+
+def test_a_gpu_without_a_driver_is_found(tmp_path: Path) -> None:
+    device = tmp_path / "0000:01:00.0"
+    device.mkdir()
+    (device / "vendor").write_text("0x10de\n")
+    (device / "class").write_text("0x030200\n")
+    assert doctor._has_nvidia_pci(tmp_path)
+    (device / "class").write_text("0x020000\n")  # a network card of NVIDIA
+    assert not doctor._has_nvidia_pci(tmp_path)
+
+
+def test_memory_that_can_be_locked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1 << 20, 1 << 20))
+    found = doctor._memlock()
+    assert (found.state, "LimitMEMLOCK" in found.fix) == ("warning", True)

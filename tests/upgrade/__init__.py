@@ -1,0 +1,1 @@
+"""Two releases together on one platform, part by part, while jobs train."""

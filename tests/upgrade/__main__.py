@@ -1,0 +1,63 @@
+"""`PYTHONPATH=tests python -m upgrade`: this release with the one before, under running jobs.
+
+The wheels of both are built and installed in environments of their own. Exit codes: 0 nothing was
+lost, 1 something was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+from gangline.local.platform import PlatformSettings
+from gangline.local.stop_signals import stop_signals_interrupt
+from support.fixtures.platform import TEAMS
+from support.harnesses.log_watch import LogWatch
+from upgrade.mixed import MixedPlatform
+from upgrade.releases import ROOT, checkout, git, install
+from upgrade.story import BEFORE, ORDER, THIS, Story
+
+say = partial(print, flush=True)
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m upgrade", description=__doc__)
+    parser.add_argument("--before", default="HEAD~100", help="the revision of the release before")
+    parser.add_argument("--part", action="append", choices=ORDER, help="only these processes")
+    parser.add_argument("--alone", action="store_true", help="also each part alone")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """The exit code."""
+    options = parse()
+    with stop_signals_interrupt(), tempfile.TemporaryDirectory(prefix="gangline-up-") as name:
+        folder = Path(name)
+        say(f"before: {git('log', '-1', '--format=%h %ad', '--date=iso', options.before)}")
+        with checkout(options.before) as tree:
+            before = install(tree, folder / BEFORE)
+        this = install(ROOT, folder / THIS)
+        teams = folder / "teams.yaml"
+        teams.write_text(TEAMS)
+        settings = PlatformSettings(
+            data_dir=folder / "platform", nodes=2, slots=4, teams_file=teams,
+            heartbeat_interval_s=0.5,
+        )  # fmt: skip
+        platform = MixedPlatform(settings, {BEFORE: before, THIS: this}, BEFORE)
+        with platform:
+            client = platform.start()
+            with LogWatch(client.bootstrap_servers) as watch:
+                story = Story(platform, watch, folder / "until", say)
+                verdict = story.run(parts=options.part or ORDER, alone=options.alone)
+    say(json.dumps(asdict(verdict), indent=2))
+    return 0 if verdict.good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
