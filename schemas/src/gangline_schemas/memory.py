@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from itertools import islice, takewhile
 from typing import TypeVar
 
 KeyT = TypeVar("KeyT")
@@ -23,8 +24,8 @@ IDS_REMEMBERED = REMEMBERED + timedelta(days=1)
 
 def keep_newest(entries: dict[KeyT, ValueT], most: int) -> None:
     """Remove the oldest entries, which come first, until there are `most`."""
-    while len(entries) > most:
-        del entries[next(iter(entries))]
+    for key in [*islice(entries, max(0, len(entries) - most))]:
+        del entries[key]
 
 
 def forget_old(
@@ -35,12 +36,11 @@ def forget_old(
 ) -> list[tuple[KeyT, ValueT]]:
     """Remove and return the entries that ended longer than `remembered` ago.
 
-    `entries` are in the order of their ends. Cost: the entries that are removed.
+    `entries` are in the order of their ends. Cost: the entries that are removed, also where many
+    ended long ago: `next(iter(entries))` would pass over all removed ones each time.
     """
-    forgotten: list[tuple[KeyT, ValueT]] = []
-    while entries:
-        oldest = next(iter(entries))
-        if now - ended_at(entries[oldest]) <= remembered:
-            break
-        forgotten.append((oldest, entries.pop(oldest)))
+    old = takewhile(lambda entry: now - ended_at(entry[1]) > remembered, entries.items())
+    forgotten = [*old]
+    for key, _ in forgotten:
+        del entries[key]
     return forgotten

@@ -96,10 +96,10 @@ def _forget_gone(state: State, at: datetime) -> None:
     for node_id in [node_id for node_id, _ in old if not state.nodes[node_id].jobs]:
         del state.failed[node_id]
         del state.nodes[node_id]
-    while state.left:
-        first = next(iter(state.left))
-        since = state.nodes[first].down_at
-        if since is None or at - since <= REMEMBERED or state.nodes[first].jobs:
-            break
-        del state.left[first]
-        del state.nodes[first]
+    for node_id in [*takewhile(lambda name: _left_long_ago(state.nodes[name], at), state.left)]:
+        del state.left[node_id]
+        del state.nodes[node_id]
+
+
+def _left_long_ago(node: Node, at: datetime) -> bool:
+    return node.down_at is not None and at - node.down_at > REMEMBERED and not node.jobs
