@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Literal, Self
 
@@ -24,6 +24,8 @@ from gangline_schemas.limits import INT53_MAX, METRIC_MAX
 MAX_PARAMETERS = 100
 MAX_CHOICES = 1000
 TEXT_CHARS = 1024
+MAX_POINTS = 10**15
+"""Steps of a float from `low` to `high`: so many are exact in a float."""
 _NAME = re.compile(r"^(?!__)[A-Za-z_][A-Za-z0-9_.-]{0,127}$")
 Text = Annotated[StrictStr, StringConstraints(max_length=TEXT_CHARS)]
 Whole = Annotated[StrictInt, Field(ge=-INT53_MAX, le=INT53_MAX)]
@@ -77,6 +79,12 @@ class FloatParameter(_Range):
     type: Literal["float"]
     step: Annotated[float, Field(gt=0, le=1e15)] | None = None
 
+    @model_validator(mode="after")
+    def _steps_can_be_counted(self) -> Self:
+        if self.step is not None and (self.high - self.low) / self.step > MAX_POINTS:
+            raise ValueError(f"step ({self.step:g}) is too small for a range up to {self.high:g}")
+        return self
+
     @property
     def points(self) -> float:
         """How many values it can have."""
@@ -84,10 +92,9 @@ class FloatParameter(_Range):
             return math.inf
         return math.floor((self.high - self.low) / self.step + 1e-9) + 1
 
-    def grid(self) -> Iterator[Value]:
-        """Its values in order; only with a step."""
-        for place in range(int(self.points)):
-            yield self.low + place * (self.step or 0.0)
+    def at(self, place: int) -> Value:
+        """Its value at a place of the grid, from 0; only with a step."""
+        return self.low + place * (self.step or 0.0)
 
     def holds(self, value: Value) -> bool:
         """Whether the value lies in the range."""
@@ -112,9 +119,9 @@ class IntParameter(_Range):
         """How many values it can have."""
         return (self.high - self.low) // (self.step or 1) + 1
 
-    def grid(self) -> Iterator[Value]:
-        """Its values in order."""
-        yield from range(self.low, self.high + 1, self.step or 1)
+    def at(self, place: int) -> Value:
+        """Its value at a place of the grid, from 0."""
+        return self.low + place * (self.step or 1)
 
     def holds(self, value: Value) -> bool:
         """Whether the value lies in the range and on a step."""
@@ -144,9 +151,9 @@ class ChoiceParameter(_Parameter):
         """How many values it can have."""
         return len(self.values)
 
-    def grid(self) -> Iterator[Value]:
-        """Its values in order."""
-        yield from self.values
+    def at(self, place: int) -> Value:
+        """Its value at a place of the grid, from 0."""
+        return self.values[place]
 
     @cached_property
     def _places(self) -> dict[tuple[object, Value], int]:
@@ -209,5 +216,8 @@ def space_problem(space: Space) -> str | None:
 
 
 def grid_points(space: Space) -> float:
-    """The points of the whole grid, with conditions left out of account; may be infinite."""
-    return math.prod(parameter.points for parameter in space.values())
+    """The points of the whole grid, with conditions left out of account; may be infinite.
+
+    As floats: the product of whole numbers may be beyond every float.
+    """
+    return math.prod(float(parameter.points) for parameter in space.values())

@@ -59,12 +59,20 @@ class Studies:
         self.now += timedelta(minutes=1)
         fold(self.state, event, self.now)
 
-    def create(self, study_id: str = "lr-sweep-1", **fields: Any) -> StudySpec:
+    def create(
+        self, study_id: str = "lr-sweep-1", *, size_bytes: int = 0, **fields: Any
+    ) -> StudySpec:
         """A study; `fields` replace those of SPEC."""
         spec = StudySpec.model_validate({**SPEC, **fields})
-        self.add(
-            StudyCreated(study_id=study_id, spec=spec, user="ada", seed=7, created_at=self.now)
+        created = StudyCreated(
+            study_id=study_id,
+            spec=spec,
+            user="ada",
+            seed=7,
+            created_at=self.now,
+            size_bytes=size_bytes,
         )
+        self.add(created)
         return spec
 
     def run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from gangline_schemas.base import field_errors
 from gangline_schemas.job_file import read_document
 from gangline_schemas.study_file import StudySpec
 from gangline_schemas.study_job import TemplateError, job_of
-from gangline_schemas.study_space import in_order
+from gangline_schemas.study_space import grid_points, in_order
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "study-file.md"
 LR = {"type": "float", "low": 1e-5, "high": 0.1, "log": True}
@@ -43,6 +44,7 @@ def spec(**changes: Any) -> StudySpec:
         ({"space": {"x": {**LR, "low": 0}}}, "must be above 0 where log is true"),
         ({"space": {"x": {**LR, "step": 1}}}, "give either log or step"),
         ({"space": {"x": {**LR, "low": 1}}}, "high (0.1) must be above low (1)"),
+        ({"space": {"x": {**LR, "log": False, "step": 5e-324}}}, "step (5e-324) is too small"),
         ({"space": {"x": {"type": "choice", "values": [*range(10_000)]}}}, "at most 1000 items"),
         ({"space": {"x": {"type": "choice", "values": [1, 1]}}}, "holds a value twice"),
         ({"space": {"__proto__": LR}}, "begins with a letter"),
@@ -87,6 +89,12 @@ def test_what_is_wrong_is_named(changes: dict[str, Any], said: str) -> None:
         spec(**changes)
     errors = field_errors(caught.value, model=StudySpec)
     assert any(said in f"{each.field}: {each.message}" for each in errors), errors
+
+
+def test_a_grid_beyond_every_number_is_counted() -> None:
+    whole = {"type": "int", "low": -(10**15), "high": 10**15}
+    space = {f"n{number}": whole for number in range(30)} | {"lr": LR}
+    assert math.isinf(grid_points(spec(space=space).space))
 
 
 def test_a_placeholder_of_a_conditional_parameter_is_refused() -> None:

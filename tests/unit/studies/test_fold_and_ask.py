@@ -21,7 +21,7 @@ from gangline_schemas.study_space import ChoiceParameter, IntParameter, Paramete
 from gangline_studies.core.asking import Ask
 from gangline_studies.core.state import Phase, Trial
 from gangline_studies.service.optuna_fold import STARTUP, Folded, inner, outer
-from gangline_studies.service.sampler import seed_of
+from gangline_studies.service.sampler import grid_point, seed_of
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 PREFIXES = int(os.environ.get("GANGLINE_ASK_PREFIXES", "30"))
@@ -177,6 +177,13 @@ def test_the_same_question_has_the_same_answer() -> None:
     assert Folded(held).suggest(ask, "random", 5) == Folded(held).suggest(ask, "random", 5)
     other = replace(ask, number=5)
     assert Folded(held).suggest(ask, "tpe", 5) != Folded(held).suggest(other, "tpe", 6)
+
+
+def test_a_point_of_a_grid_costs_no_list_of_its_points() -> None:
+    whole = {"type": "int", "low": -(10**15), "high": 10**15}
+    real = {"type": "float", "low": 0.0, "high": 1.0, "step": 1e-12}
+    found = grid_point(spec({"n": whole, "x": real}, {"metric": "loss"}, sampler="grid"), 7)
+    assert found == {"n": -(10**15), "x": 7e-12}
 
 
 def test_true_is_another_choice_than_1() -> None:

@@ -30,6 +30,7 @@ from gangline_schemas.events.studies import (
 )
 from gangline_schemas.events.trials import TrialLogged, TrialLogsEnded
 from gangline_schemas.job import JobState
+from gangline_studies.core import requests
 from gangline_studies.core.asking import NoSuggestion, Suggestion
 from gangline_studies.core.decide import StudyDecider
 from gangline_studies.core.snapshot import fingerprint
@@ -57,6 +58,24 @@ def test_a_study_is_created_once_and_its_id_is_taken() -> None:
     assert run.feed(StudySubmitted(study_id="s", spec=spec(), user="ada")) == []
     run.feed(StudySubmitted(study_id="s", spec=spec(seed=5), user="bob"))
     assert "is taken by another study" in only(run, StudyRefused).reason
+
+
+def test_active_studies_of_a_team_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "ACTIVE_OF_TEAM", 2)
+    run: Run = DeciderRun(StudyDecider(), fingerprint)
+    for study_id in ("a", "b", "c"):
+        run.feed(StudySubmitted(study_id=study_id, spec=spec(), user="ada"))
+    assert only(run, StudyRefused).reason.startswith("2 studies of team nlp are active")
+    theirs = spec().model_copy(update={"team": "vision"})
+    run.feed(StudySubmitted(study_id="theirs", spec=theirs, user="eve"))
+    assert [*run.state.active] == ["a", "b", "theirs"]
+
+
+def test_a_file_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "MOST_BYTES", len(spec().encode()) - 1)
+    run: Run = DeciderRun(StudyDecider(), fingerprint)
+    run.feed(StudySubmitted(study_id="s", spec=spec(), user="ada"))
+    assert "bytes with all defaults; at most" in only(run, StudyRefused).reason
 
 
 def test_the_job_of_a_trial_has_its_parameters_and_names_it() -> None:

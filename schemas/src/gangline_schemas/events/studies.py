@@ -15,6 +15,7 @@ from gangline_schemas.limits import (
     INT64_MAX,
     Amount,
     Attempt,
+    Bytes,
     Few,
     GangSize,
     Message,
@@ -78,6 +79,7 @@ class StudyCreated(Event):
     user: User
     seed: int = Field(ge=0, le=INT64_MAX, description="Of all suggestions.")
     created_at: Timestamp
+    size_bytes: Bytes = Field(default=0, description="Of the spec as JSON.")
     request_id: RequestCeId = ""
     request_source: RequestCeSource = ""
 

@@ -7,7 +7,7 @@ the ones before it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pydantic import ValidationError
@@ -18,7 +18,7 @@ from gangline_schemas.study_job import TemplateError, job_of
 from gangline_schemas.study_space import Parameters
 from gangline_studies.core.advance import may_propose, request_job, room, source_of
 from gangline_studies.core.policy.rungs import bracket_of
-from gangline_studies.core.state import StudyPlan, StudyState, Trial, find_trial, open_trials
+from gangline_studies.core.state import StudyPlan, StudyState, Trial, find_trial, open_of_each
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,22 +64,20 @@ class NoSuggestion:
 
 
 def wanted(state: StudyState) -> Mapping[str, Ask]:
-    """The open question of each study, by key. Cost: the studies, and their trials that run."""
-    found = {}
+    """The open question of each study, by key. Cost: the studies, and all open trials."""
+    found, opened = {}, None
     for study_id in state.active:
         if room(state, study_id) and may_propose(state, study_id):
+            if opened is None:
+                opened = open_of_each(state)
             number = state.studies[study_id].next_number
-            found[f"{study_id}/{number}"] = question(state, study_id)
+            found[f"{study_id}/{number}"] = _question(state, study_id, opened.get(study_id, []))
     return found
 
 
-def question(state: StudyState, study_id: str) -> Ask:
-    """The question for the study's next trial."""
+def _question(state: StudyState, study_id: str, held: Sequence[Trial]) -> Ask:
+    """The question for the study's next trial. `held`: its trials that are not over."""
     study = state.studies[study_id]
-    if study.open == len(study.live):
-        held = [state.trials[study_id, number] for number in study.live]
-    else:
-        held = open_trials(state, study_id)
     starts = study.spec.start
     return Ask(
         study_id,

@@ -35,11 +35,11 @@ from gangline_schemas.events.studies import (
     TrialWithdrawn,
 )
 from gangline_schemas.job import JobState
-from gangline_schemas.memory import forget_old, keep_newest
+from gangline_schemas.memory import keep_newest
+from gangline_studies.core.forgetting import forget_rungs, forget_studies
 from gangline_studies.core.state import (
     CURVE_POINTS,
     CURVE_POINTS_ENDED,
-    MOST_ENDED_TRIALS,
     REQUESTS_KEPT,
     Curve,
     JobOf,
@@ -62,7 +62,8 @@ fold: Fold[StudyState] = Fold(Topic.STUDIES)
 
 @fold.on(StudyCreated)
 def _(state: StudyState, event: StudyCreated, _at: datetime) -> None:
-    state.studies[event.study_id] = Study(event.spec, event.user, event.seed, event.created_at)
+    made = Study(event.spec, event.user, event.seed, event.created_at)
+    state.studies[event.study_id] = made._replace(size_bytes=event.size_bytes)
     state.active[event.study_id] = None
     state.over[event.study_id] = ()
     _answered(state, event.request_source, event.request_id)
@@ -90,24 +91,7 @@ def _(state: StudyState, event: StudyEnded, at: datetime) -> None:
         trial._replace(curve=_thinned(trial.curve, CURVE_POINTS_ENDED))
         for trial in state.over[event.study_id]
     )
-    _forget(state, at)
-
-
-def _forget(state: StudyState, at: datetime) -> None:
-    """Forget studies that ended long ago, and the oldest if those that ended have many trials."""
-    for study_id, _ended in forget_old(state.ended, lambda ended: ended, at):
-        _forget_study(state, study_id)
-    trials = sum(len(state.over[study_id]) for study_id in state.ended)
-    while trials > MOST_ENDED_TRIALS and len(state.ended) > 1:
-        oldest = next(iter(state.ended))
-        trials -= len(state.over[oldest])
-        del state.ended[oldest]
-        _forget_study(state, oldest)
-
-
-def _forget_study(state: StudyState, study_id: str) -> None:
-    del state.studies[study_id]
-    del state.over[study_id]
+    forget_studies(state, at)
 
 
 def _answered(state: StudyState, source: str, request_id: str) -> None:
@@ -211,6 +195,7 @@ def _(state: StudyState, event: TrialMeasured, _at: datetime) -> None:
         for at in event.rungs:
             key = (event.study_id, trial.bracket, at)
             state.rungs[key] = _inserted(state.rungs.get(key, ()), ranked)
+        forget_rungs(state, event)
 
 
 def _thinned(curve: Curve, most: int) -> Curve:

@@ -9,8 +9,10 @@ from gangline_schemas.events.automation import StudyRequest, StudyStopRequest
 from gangline_schemas.events.studies import EndReason, StudyCreated, StudyEnding, StudyRefused
 from gangline_studies.core.state import StudyPlan
 
-MOST_ACTIVE = 1000
-"""So many studies can be active at the same time."""
+MOST_ACTIVE, ACTIVE_OF_TEAM = 1000, 100
+"""So many studies can be active at the same time, and of one team."""
+MOST_BYTES = 512 << 10
+"""Of a study's file as JSON, with all defaults."""
 
 
 def take(plan: StudyPlan, envelope: Envelope) -> str | None:
@@ -30,9 +32,16 @@ def _create(plan: StudyPlan, event: StudyRequest, ref: dict[str, str]) -> str | 
     known = plan.state.studies.get(event.study_id)
     if known is not None and known.spec == event.spec:
         return None
-    reason = None
-    if known is not None:
+    size, reason = len(event.spec.encode()), None
+    if size > MOST_BYTES:
+        reason = f"the file has {size:,} bytes with all defaults; at most {MOST_BYTES:,}"
+    elif known is not None:
         reason = f"study id '{event.study_id}' is taken by another study; choose another id"
+    elif _active_of(plan, event.spec.team) >= ACTIVE_OF_TEAM:
+        reason = (
+            f"{ACTIVE_OF_TEAM} studies of team {event.spec.team} are active: "
+            "submit it again when some have ended"
+        )
     elif len(plan.state.active) >= MOST_ACTIVE:
         reason = f"{MOST_ACTIVE:,} studies are active: submit it again when some have ended"
     if reason is not None:
@@ -41,10 +50,20 @@ def _create(plan: StudyPlan, event: StudyRequest, ref: dict[str, str]) -> str | 
     spec = event.spec
     seed = spec.seed if spec.seed is not None else seed_of(event.study_id)
     created = StudyCreated(
-        study_id=event.study_id, spec=spec, user=event.user, seed=seed, created_at=plan.now, **ref
+        study_id=event.study_id,
+        spec=spec,
+        user=event.user,
+        seed=seed,
+        created_at=plan.now,
+        size_bytes=size,
+        **ref,
     )
     plan.add(event.study_id, created)
     return event.study_id
+
+
+def _active_of(plan: StudyPlan, team: str) -> int:
+    return sum(plan.state.studies[study_id].spec.team == team for study_id in plan.state.active)
 
 
 def _stop(plan: StudyPlan, event: StudyStopRequest, ref: dict[str, str]) -> str | None:

@@ -2,7 +2,7 @@
 
 Everything here is a dict of values that never change. A trial is in `trials` until it has its
 result and its job has ended; then it is in `over`, in the order of the ends. An ended study is
-forgotten by the rule of gangline_schemas.memory, or earlier (MOST_ENDED_TRIALS).
+forgotten by the rule of gangline_schemas.memory, or earlier (forgetting.py).
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from gangline_schemas.study_space import Parameters
 REQUESTS_KEPT = 10_000
 CURVE_POINTS, CURVE_POINTS_ENDED = 256, 64
 """So many measurements of a trial are kept, and after its study's end; every other one goes."""
-MOST_ENDED_TRIALS = 100_000
-"""If ended studies have more trials than this together, the oldest ones are forgotten early."""
 
 
 class Phase(StrEnum):
@@ -117,6 +115,8 @@ class Study(NamedTuple):
       over. `awaiting`: trials whose job has ended, and whose result is not known yet.
     - `best`: the best completed trial that breaks no constraint, by the first objective.
     - `clones`: the trials that new members of a population will continue from.
+    - `rungs_from`: the first rung of a population that is remembered.
+    - `size_bytes`: of the spec as JSON.
     """
 
     spec: StudySpec
@@ -139,6 +139,8 @@ class Study(NamedTuple):
     best: int | None = None
     best_value: float | None = None
     clones: tuple[int, ...] = ()
+    rungs_from: int = 0
+    size_bytes: int = 0
     ending: EndReason | None = None
     message: str = ""
     ended_at: datetime | None = None
@@ -191,6 +193,14 @@ def job_id(study_id: str, number: int, part: int) -> str:
 def open_trials(state: StudyState, study_id: str) -> list[Trial]:
     """The trials of a study that are not over. Cost: those of all studies."""
     return [trial for (held, _), trial in state.trials.items() if held == study_id]
+
+
+def open_of_each(state: StudyState) -> dict[str, list[Trial]]:
+    """The trials that are not over, by study. Cost: those of all studies, once."""
+    found: dict[str, list[Trial]] = {}
+    for (study_id, _), trial in state.trials.items():
+        found.setdefault(study_id, []).append(trial)
+    return found
 
 
 def all_trials(state: StudyState, study_id: str) -> list[Trial]:

@@ -92,10 +92,13 @@ def seed_of(seed: int, number: int) -> int:
 
 
 def grid_point(spec: StudySpec, place: int) -> Parameters:
-    """The point at a place of the grid; the last parameter changes fastest."""
+    """The point at a place of the grid; the last parameter changes fastest.
+
+    Cost: its parameters, however many points they have.
+    """
     found: Parameters = {}
     for name in reversed(in_order(spec.space) or ()):
-        values = [*spec.space[name].grid()]
-        place, at = divmod(place, len(values))
-        found[name] = values[at]
+        parameter = spec.space[name]
+        place, at = divmod(place, int(parameter.points))
+        found[name] = parameter.at(at)
     return dict(reversed(found.items()))
