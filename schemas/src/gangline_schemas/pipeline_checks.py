@@ -10,8 +10,9 @@ from difflib import get_close_matches
 from graphlib import CycleError, TopologicalSorter
 from zoneinfo import ZoneInfo
 
+from gangline_schemas.artifacts import MOST_ARTIFACTS
 from gangline_schemas.base import FieldError
-from gangline_schemas.pipeline_file import MAX_INSTANCES, PipelineSpec, Step
+from gangline_schemas.pipeline_file import MAX_INSTANCES, MAX_OUTPUTS, PipelineSpec, Step
 from gangline_schemas.pipeline_when import clauses
 from gangline_schemas.placeholders import BEST, named_in
 
@@ -26,7 +27,7 @@ def pipeline_problems(spec: PipelineSpec) -> list[FieldError]:
     found = [*_references(spec)]
     if not found:
         found += _cycle(spec)
-    found += [*_names(spec), *_placeholders(spec), *_triggers(spec)]
+    found += [*_names(spec), *_artifacts(spec), *_placeholders(spec), *_triggers(spec)]
     return [FieldError(field=field, message=message) for field, message in found]
 
 
@@ -92,7 +93,7 @@ def _cycle(spec: PipelineSpec) -> Iterator[tuple[str, str]]:
 
 
 def _names(spec: PipelineSpec) -> Iterator[tuple[str, str]]:
-    instances = sum(len(step.each) or 1 for step in spec.steps.values())
+    instances = sum(map(_items, spec.steps.values()))
     if instances > MAX_INSTANCES:
         yield "steps", f"are {instances:,} with all items; at most {MAX_INSTANCES:,}"
     for name, step in spec.steps.items():
@@ -101,6 +102,23 @@ def _names(spec: PipelineSpec) -> Iterator[tuple[str, str]]:
                 yield f"steps.{name}-{number}", f"is also item {number} of {name}; rename it"
         if name == "params":
             yield f"steps.{name}", "is a word of conditions; rename it"
+
+
+def _artifacts(spec: PipelineSpec) -> Iterator[tuple[str, str]]:
+    """Too many inputs of a step, or outputs of a run, with all items of fan-outs."""
+    for name, step in spec.steps.items():
+        owners = (reference.partition(".")[0] for reference in step.inputs.values())
+        inputs = sum(_items(spec.steps[owner]) for owner in owners if owner in spec.steps)
+        if inputs > MOST_ARTIFACTS:
+            most = f"at most {MOST_ARTIFACTS:,}"
+            yield f"steps.{name}.in", f"are {inputs:,} with all items; {most}"
+    outputs = sum(len(step.outputs) * _items(step) for step in spec.steps.values())
+    if outputs > MAX_OUTPUTS:
+        yield "steps", f"have {outputs:,} outputs with all items; at most {MAX_OUTPUTS:,}"
+
+
+def _items(step: Step) -> int:
+    return len(step.each) or 1
 
 
 def _placeholders(spec: PipelineSpec) -> Iterator[tuple[str, str]]:

@@ -32,6 +32,10 @@ MAX_STEPS = 1000
 MAX_ITEMS = 500
 MAX_INSTANCES = 2000
 """Steps of one run, with each item of a fan-out."""
+MAX_STUDIES = 100
+"""Steps that are studies: each is checked with up to 64 sets of parameters."""
+MAX_OUTPUTS = 50_000
+"""Of all steps and items: one event may hold the digests of all of them."""
 MAX_TRIGGERS = 20
 MAX_RETRIES = 10
 MAX_PARAMS = 100
@@ -223,6 +227,10 @@ class PipelineSpec(Model):
         """A step's job needs neither: its name is the step's, its team the pipeline's."""
         if not isinstance(data, dict) or not isinstance(data.get("steps"), dict):
             return data
+        given = (step for step in data["steps"].values() if isinstance(step, dict))
+        studies = sum(step.get("study") is not None for step in given)
+        if studies > MAX_STUDIES:
+            raise ValueError(f"steps: {studies:,} are studies; at most {MAX_STUDIES}")
         steps = {name: _with_names(step, name, data) for name, step in data["steps"].items()}
         return {**data, "steps": steps}
 

@@ -15,6 +15,7 @@ from gangline_schemas.base import field_errors
 from gangline_schemas.pipeline_file import PipelineSpec
 from support.builders.pipelines import job
 
+NAMES = [f"o{number}" for number in range(64)]
 GOOD = {"a": {"job": job("a"), "out": {"x": "folder", "s": "score"}}}
 
 
@@ -72,6 +73,24 @@ def test_a_good_pipeline_has_no_problem() -> None:
             {"steps": {f"s{number}": {"job": job(), "each": [1] * 500} for number in range(5)}},
             "are 2,500 with all items; at most 2,000",
         ),
+        (
+            {
+                "steps": {
+                    "a": {"job": job(), "each": [1] * 401, "out": NAMES[:5]},
+                    "b": {"job": job(), "in": {name: f"a.{name}" for name in NAMES[:5]}},
+                }
+            },
+            "steps.b.in: are 2,005 with all items; at most 2,000",
+        ),
+        (
+            {
+                "steps": {
+                    name: {"job": job(), "each": [1] * 500, "out": NAMES} for name in ("a", "b")
+                }
+            },
+            "steps: have 64,000 outputs with all items; at most 50,000",
+        ),
+        ({"steps": {f"s{number}": {"study": {}} for number in range(101)}}, "101 are studies"),
         (
             {"steps": {"a": {"job": job(), "each": [1]}, "a-0": {"job": job()}}},
             "is also item 0 of a",

@@ -24,7 +24,7 @@ from gangline_schemas.limits import (
     Step,
     User,
 )
-from gangline_schemas.pipeline_file import MAX_INSTANCES, MAX_RETRIES, Params, PipelineSpec
+from gangline_schemas.pipeline_file import MAX_OUTPUTS, MAX_RETRIES, Params, PipelineSpec
 
 MOST_SWEPT = 10_000
 """Entries of the cache, and runs, of one sweep at most."""
@@ -54,6 +54,7 @@ class PipelineConfigured(_Answer):
     type: ClassVar[str] = "pipeline.configured"
     revision: Few = Field(ge=1)
     spec: PipelineSpec
+    size_bytes: Bytes = Field(default=0, description="Of the spec as JSON.")
 
 
 class PipelineRemoved(_Answer):
@@ -187,7 +188,7 @@ class OutputsChecked(Event):
     type: ClassVar[str] = "pipeline.outputs.checked"
     run_id: Identifier
     check: Few
-    missing: tuple[DigestHex, ...] = Field(default=(), max_length=64 * MAX_INSTANCES)
+    missing: tuple[DigestHex, ...] = Field(default=(), max_length=MAX_OUTPUTS)
     tries: Few = Field(default=0, description="Of the check, while the store was away.")
 
 

@@ -119,8 +119,7 @@ def runs(
     for queued_id, queued in reversed(state.queued.items()):
         if sees(queued.team) and name in {None, queued.pipeline}:
             yield _queued(queued_id, queued)
-    newest = sorted(state.runs.values(), key=lambda one: (one.started_at, one.number), reverse=True)
-    for run in newest:
+    for run in reversed(state.runs.values()):  # in the order in which they began
         if sees(run.team) and name in {None, run.pipeline}:
             yield run_row(state, run)
 

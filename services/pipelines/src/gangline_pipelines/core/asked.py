@@ -6,11 +6,11 @@ Each request is answered once, by an event that names it: what was asked, or why
 from __future__ import annotations
 
 from gangline_pipelines.core.checks import problems
-from gangline_pipelines.core.model import RunState
+from gangline_pipelines.core.model import Run, RunState
 from gangline_pipelines.core.naming import pipeline_key, run_id
 from gangline_pipelines.core.state import PipelinePlan, spec_key
 from gangline_pipelines.core.stepping import advance, stop
-from gangline_pipelines.core.triggers import enqueue, skip_queued, start
+from gangline_pipelines.core.triggers import enqueue, no_room, skip_queued, start
 from gangline_schemas.envelope import Envelope, request_key
 from gangline_schemas.events.pipeline_requests import (
     PipelineConfigureRequested,
@@ -29,8 +29,12 @@ from gangline_schemas.events.pipelines import (
     RunCause,
     RunRetried,
 )
+from gangline_schemas.pipeline_file import PipelineSpec
 
 PIPELINES_OF_TEAM = 1000
+TRIGGERS_OF_TEAM = 2000
+MOST_BYTES, BYTES_OF_TEAM = 2 << 20, 16 << 20
+"""Of a pipeline's file as JSON, with all defaults, and of the files of a team's pipelines."""
 MANUAL = "manual"
 
 PipelineRequest = (
@@ -73,9 +77,10 @@ def _configure(
     if found:
         return "; ".join(f"{one.field}: {one.message}" for one in found[:5])
     held = plan.state.pipelines.get(pipeline_key(spec.team, spec.name))
-    of_team = sum(one.team == spec.team for one in plan.state.pipelines.values())
-    if held is None and of_team >= PIPELINES_OF_TEAM:
-        return f"team {spec.team} has {of_team} pipelines; remove some first"
+    size = len(spec.encode())
+    too_much = _too_much(plan, spec, size)
+    if too_much is not None:
+        return too_much
     used = [
         run.revision
         for run in plan.state.runs.values()
@@ -85,7 +90,36 @@ def _configure(
     if held is not None:
         same = plan.state.specs[spec_key(spec.team, spec.name, held.revision)] == spec
         revision = held.revision if same else revision
-    plan.add(spec.name, PipelineConfigured(revision=revision, spec=spec, user=event.user, **ref))
+    configured = PipelineConfigured(
+        revision=revision, spec=spec, size_bytes=size, user=event.user, **ref
+    )
+    plan.add(spec.name, configured)
+    return None
+
+
+def _too_much(plan: PipelinePlan, spec: PipelineSpec, size: int) -> str | None:
+    """Why a file is more than its team may have; None if it is not."""
+    state = plan.state
+    others = [
+        spec_key(one.team, one.name, one.revision)
+        for one in state.pipelines.values()
+        if one.team == spec.team and one.name != spec.name
+    ]
+    if len(others) >= PIPELINES_OF_TEAM:
+        return f"team {spec.team} has {len(others)} other pipelines; remove some first"
+    triggers = sum(len(state.specs[key].triggers) for key in others)
+    if triggers + len(spec.triggers) > TRIGGERS_OF_TEAM:
+        return (
+            f"triggers: the other pipelines of team {spec.team} have {triggers:,}; "
+            f"at most {TRIGGERS_OF_TEAM:,} together"
+        )
+    if size > MOST_BYTES:
+        return f"the file has {size:,} bytes with all defaults; at most {MOST_BYTES:,}"
+    total = size + sum(state.sizes[key] for key in others)
+    if total > BYTES_OF_TEAM:
+        return (
+            f"the files of team {spec.team} would have {total:,} bytes; at most {BYTES_OF_TEAM:,}"
+        )
     return None
 
 
@@ -117,11 +151,14 @@ def _run(plan: PipelinePlan, event: RunRequested, ref: dict[str, str]) -> str | 
             known = ", ".join(spec.params) or "none"
             return f"params.{name}: there is no such parameter; there are: {known}"
     subject = request_key(ref["request_source"], ref["request_id"])
-    cause = RunCause(kind="manual", trigger=MANUAL, subject=subject[-256:], params=event.params)
+    shown = "".join(char if char.isprintable() else "?" for char in subject[-256:])
+    cause = RunCause(kind="manual", trigger=MANUAL, subject=shown, params=event.params)
     name = run_id(held.team, held.name, MANUAL, subject)
     if not held.active:
-        start(plan, held, name, cause, event.user, ref)
-        return None
+        full = no_room(plan, held)
+        if full is None:
+            start(plan, held, name, cause, event.user, ref)
+        return full
     if spec.overlap == "skip":
         return f"{held.active} runs, and overlap is skip; cancel it first"
     if spec.overlap == "queue" and len(held.queued) >= spec.limits.queued:
@@ -130,7 +167,7 @@ def _run(plan: PipelinePlan, event: RunRequested, ref: dict[str, str]) -> str | 
     return None
 
 
-def _of_run(  # noqa: PLR0911 - one for each reason
+def _of_run(
     plan: PipelinePlan, event: RunCancelRequested | RunRetryRequested, ref: dict[str, str]
 ) -> str | None:
     queued = plan.state.queued.get(event.run_id)
@@ -147,6 +184,12 @@ def _of_run(  # noqa: PLR0911 - one for each reason
             return f"run {event.run_id} has ended: {run.state}"
         stop(plan, event.run_id, "cancelled", f"cancelled by {event.user}", event.user, ref)
         return None
+    return _retry(plan, event, run, ref)
+
+
+def _retry(
+    plan: PipelinePlan, event: RunRetryRequested, run: Run, ref: dict[str, str]
+) -> str | None:
     if run.state not in {RunState.FAILED, RunState.CANCELLED}:
         return f"run {event.run_id} is {run.state}; only one that failed or was cancelled continues"
     if run.swept:
@@ -156,6 +199,8 @@ def _of_run(  # noqa: PLR0911 - one for each reason
         return f"pipeline {run.pipeline} was removed; apply its file again first"
     if held.active:
         return f"{held.active} runs; wait for its end, or cancel it"
+    if (full := no_room(plan, held)) is not None:
+        return full
     plan.add(event.run_id, RunRetried(run_id=event.run_id, user=event.user, **ref))
     advance(plan, event.run_id)
     return None

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any, TypeVar
 
 from gangline_bus.decision import Fold
@@ -50,6 +50,8 @@ MOST_STEPS = 100_000
 """Steps of runs that ended: with more, the oldest runs are forgotten before their time."""
 DAY = timedelta(days=1)
 STARTS_KEPT = 10_000
+EARLIER_BYTES = 64 << 20
+"""Of earlier files that runs began with: with more, the oldest runs are forgotten too."""
 ValueT = TypeVar("ValueT")
 
 fold: Fold[PipelineState] = Fold(Topic.PIPELINES)
@@ -77,8 +79,9 @@ def _(state: PipelineState, event: PipelineConfigured, at: datetime) -> None:
         )
     state.pipelines[key] = made
     state.specs[spec_key(spec.team, spec.name, event.revision)] = spec
-    if before is not None:
-        _drop_spec(state, before.team, before.name, before.revision)
+    state.sizes[spec_key(spec.team, spec.name, event.revision)] = event.size_bytes
+    if before is not None and before.revision != event.revision:
+        _replace_spec(state, before)
     for name, trigger in spec.triggers.items():
         place = f"{key}/{name}"
         if trigger.kind == "schedule" and place not in state.times:
@@ -98,7 +101,7 @@ def _(state: PipelineState, event: PipelineRemoved, _at: datetime) -> None:
         del state.queued[name]
     for place in [one for one in state.times if one.startswith(f"{key}/")]:
         del state.times[place]
-    _drop_spec(state, held.team, held.name, held.revision)
+    _replace_spec(state, held)
 
 
 @fold.on(PipelinePaused)
@@ -157,6 +160,9 @@ def _(state: PipelineState, event: RunStarted, at: datetime) -> None:
     for name in graph.instances:
         state.steps[step_key(event.run_id, name)] = StepRun()
     count = len(graph.instances)
+    used = spec_key(event.team, event.pipeline, event.revision)
+    state.uses[used] = state.uses.get(used, 0) + 1
+    _count_live(state, event.team, count)
     state.runs[event.run_id] = Run(
         event.run_id,
         event.team,
@@ -200,6 +206,7 @@ def _(state: PipelineState, event: RunRetried, at: datetime) -> None:
             state.steps[step_key(run.run_id, name)] = StepRun(
                 tries=step.tries, spared=step.tries, gpu_seconds=step.gpu_seconds
             )
+    del state.runs[event.run_id]  # it begins again, after the others
     state.runs[event.run_id] = replace(
         run,
         state=RunState.RUNNING,
@@ -212,6 +219,7 @@ def _(state: PipelineState, event: RunRetried, at: datetime) -> None:
     )
     del state.ended[event.run_id]
     state.live[event.run_id] = at
+    _count_live(state, run.team, run.steps)
     key = pipeline_key(run.team, run.pipeline)
     state.pipelines[key] = replace(state.pipelines[key], active=event.run_id)
 
@@ -223,6 +231,7 @@ def _(state: PipelineState, event: RunEnded, at: datetime) -> None:
         run, state=RunState(event.result), reason=event.reason, ended_at=at
     )
     del state.live[event.run_id]
+    _count_live(state, run.team, -run.steps)
     state.ended[event.run_id] = at
     key = pipeline_key(run.team, run.pipeline)
     held = state.pipelines.get(key)
@@ -260,17 +269,32 @@ def _unqueue(state: PipelineState, team: str, pipeline: str, run_id: str) -> Non
         state.pipelines[key] = replace(held, queued=left)
 
 
+def _count_live(state: PipelineState, team: str, steps: int) -> None:
+    state.live_steps[team] = state.live_steps.get(team, 0) + steps
+    if not state.live_steps[team]:
+        del state.live_steps[team]
+
+
 def _forget(state: PipelineState, now: datetime) -> None:
-    """Forget runs that ended long ago, and the oldest if those that ended have too many steps."""
+    """Forget runs that ended long ago, and the oldest if those that ended hold too much.
+
+    Cost: the steps that are forgotten, and the live runs.
+    """
     for run_id, _ in forget_old(state.ended, lambda at: at, now):
         _forget_run(state, run_id)
     live = sum(state.runs[run_id].steps for run_id in state.live)
-    while len(state.steps) - live > MOST_STEPS:
-        oldest = next(iter(state.ended))
-        if state.ended[oldest] == now:
-            return  # the ends of this decision are still followed up
-        del state.ended[oldest]
-        _forget_run(state, oldest)
+    while _holds_too_much(state, live):
+        for run_id, ended_at in [*islice(state.ended.items(), 256)]:
+            if ended_at == now or not _holds_too_much(state, live):
+                return  # the ends of this decision are still followed up
+            del state.ended[run_id]
+            _forget_run(state, run_id)
+
+
+def _holds_too_much(state: PipelineState, live_steps: int) -> bool:
+    """Whether runs that ended hold too much, and there are some."""
+    much = len(state.steps) - live_steps > MOST_STEPS or state.earlier_bytes > EARLIER_BYTES
+    return much and bool(state.ended)
 
 
 def _forget_run(state: PipelineState, run_id: str) -> None:
@@ -278,15 +302,26 @@ def _forget_run(state: PipelineState, run_id: str) -> None:
     for name in graph_of(spec_of(state, run)).instances:
         del state.steps[step_key(run_id, name)]
     del state.runs[run_id]
-    _drop_spec(state, run.team, run.pipeline, run.revision)
-
-
-def _drop_spec(state: PipelineState, team: str, pipeline: str, revision: int) -> None:
-    """Forget a revision that neither the pipeline nor a run uses."""
-    held: Mapping[str, Pipeline] = state.pipelines
-    current = held.get(pipeline_key(team, pipeline))
-    if current is not None and current.revision == revision:
+    key = spec_key(run.team, run.pipeline, run.revision)
+    state.uses[key] -= 1
+    if state.uses[key]:
         return
-    used = (team, pipeline, revision)
-    if not any((run.team, run.pipeline, run.revision) == used for run in state.runs.values()):
-        state.specs.pop(spec_key(team, pipeline, revision), None)
+    del state.uses[key]
+    current = state.pipelines.get(pipeline_key(run.team, run.pipeline))
+    if current is None or current.revision != run.revision:
+        state.earlier_bytes -= state.sizes[key]
+        _drop_spec(state, key)
+
+
+def _replace_spec(state: PipelineState, before: Pipeline) -> None:
+    """A revision is its pipeline's no longer; it stays while runs use it."""
+    key = spec_key(before.team, before.name, before.revision)
+    if key in state.uses:
+        state.earlier_bytes += state.sizes[key]
+    else:
+        _drop_spec(state, key)
+
+
+def _drop_spec(state: PipelineState, key: str) -> None:
+    del state.specs[key]
+    del state.sizes[key]

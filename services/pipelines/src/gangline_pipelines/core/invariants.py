@@ -17,6 +17,12 @@ def violations(state: PipelineState) -> list[str]:
         step = state.steps.get(step_key(run_id, name))
         if step is None or step.job_id != job_id or step.state is not StepState.RUNNING:
             found.append(f"job {job_id}: is no running job of step {name} of {run_id}")
+    live: dict[str, int] = {}
+    for run_id in state.live:
+        run = state.runs[run_id]
+        live[run.team] = live.get(run.team, 0) + run.steps
+    if live != {**state.live_steps}:
+        found.append(f"steps of live runs: {dict(state.live_steps)} are noted, {live} are there")
     for key, held in state.pipelines.items():
         if held.active and held.active not in state.live:
             found.append(f"pipeline {key}: its run {held.active} has ended")

@@ -30,7 +30,10 @@ PREFIX = "sweep:"
 
 
 def on_tick(plan: PipelinePlan) -> None:
-    """Begin the sweeps that are due, of teams whose steps do not run or never pause."""
+    """Begin a sweep that is due, of a team whose steps do not run or never pause.
+
+    Another one begins at the next Tick.
+    """
     for team, since in _teams(plan.state).items():
         last = plan.state.sweeps.get(team)
         if last is not None and (last.open or plan.now - last.begun_at < EVERY):
@@ -52,6 +55,7 @@ def on_tick(plan: PipelinePlan) -> None:
             runs=tuple(runs[:MOST_SWEPT]),
         )
         plan.add(team, begun)
+        return
 
 
 def effect(state: PipelineState, team: str) -> DeleteOutputs:

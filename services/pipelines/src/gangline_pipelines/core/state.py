@@ -27,7 +27,8 @@ class PipelineState:
     """Values are frozen, so that a plan branches the dicts alone.
 
     - `pipelines`: by `TEAM/NAME`. `specs`: by `TEAM/NAME@REVISION`, while anything uses them.
-    - `runs`: by id, until they are forgotten. `live`: those that have not ended. `ended`: others.
+    - `runs`: by id in the order in which they began, until they are forgotten. `live`: those that
+      have not ended. `ended`: others.
     - `steps`: of those runs, by `RUN/STEP`. `jobs`: the step of each job that has not ended.
     - `queued`: runs that wait. `causes`: when the news came (a snapshot, drift) that
       started a run or skipped it; `times` and `requests` say it of the other causes.
@@ -35,6 +36,8 @@ class PipelineState:
     - `kept`: the cache, by `TEAM/KEY`, the oldest first. `last`: by `TEAM/NAME/STEP`.
     - `waiting`: steps whose next try, or whose job's cause or outputs, are waited for.
     - `sweeps`: the last one of each team.
+    - `sizes`: of `specs`, in bytes of JSON. `earlier_bytes`: of those that only runs use.
+    - `uses`: how many runs began with each key of `specs`. `live_steps`: of each team's live runs.
     - `requests`: answered ones, each with the reason why it was refused, or "".
     """
 
@@ -52,6 +55,10 @@ class PipelineState:
     last: dict[str, Last] = field(default_factory=dict)
     waiting: dict[str, tuple[str, str]] = field(default_factory=dict)
     sweeps: dict[str, Sweep] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+    earlier_bytes: int = 0
+    uses: dict[str, int] = field(default_factory=dict)
+    live_steps: dict[str, int] = field(default_factory=dict)
     requests: dict[str, str] = field(default_factory=dict)
 
 

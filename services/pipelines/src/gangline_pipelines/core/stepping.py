@@ -65,10 +65,18 @@ def advance(plan: PipelinePlan, run_id: str, names: Iterable[str] | None = None)
     if run.state is RunState.RUNNING:
         check = run.asked + 1
         work = deque(graph.instances if names is None else names)
+        waiting, decided = set[int](), len(plan.decisions)
         while work:
-            name = work.popleft()
-            if _decide(plan, run, graph, graph.instances[name], check):
-                work.extend(graph.feeds.get(name, ()))
+            instance = graph.instances[work.popleft()]
+            if len(plan.decisions) != decided:
+                waiting.clear()
+                decided = len(plan.decisions)
+            if id(instance.needs) in waiting:
+                continue  # items of one step share their needs
+            if _waits(plan, run_id, instance):
+                waiting.add(id(instance.needs))
+            elif _decide(plan, run, graph, instance, check):
+                work.extend(graph.feeds.get(instance.name, ()))
         _start_ready(plan, run_id)
     _end_if_over(plan, run_id)
 
@@ -165,18 +173,20 @@ def _request_job(plan: PipelinePlan, run_id: str, name: str) -> None:
     plan.add(requested.job_id, requested)
 
 
-def _decide(  # noqa: PLR0911 - one for each state of its needs
-    plan: PipelinePlan, run: Run, graph: Graph, instance: Instance, check: int
-) -> bool:
-    """Decide about one step; whether those that it feeds may continue."""
+def _waits(plan: PipelinePlan, run_id: str, instance: Instance) -> bool:
+    """Whether a step needs one that has neither ended nor outputs that are being checked."""
+    steps = plan.state.steps
+    states = (steps[step_key(run_id, need)].state for need in instance.needs)
+    return any(not (state.ended or state is StepState.CHECKING) for state in states)
+
+
+def _decide(plan: PipelinePlan, run: Run, graph: Graph, instance: Instance, check: int) -> bool:
+    """Decide about one step that waits for none; whether those that it feeds may continue."""
     state, name = plan.state, instance.name
     step = state.steps[step_key(run.run_id, name)]
     if step.state is not StepState.PENDING:
         return False
-    needs = [state.steps[step_key(run.run_id, need)] for need in instance.needs]
-    if any(not (need.state.ended or need.state is StepState.CHECKING) for need in needs):
-        return False
-    states = {need.state for need in needs}
+    states = {state.steps[step_key(run.run_id, need)].state for need in instance.needs}
     if states & _BAD:
         return _end(plan, run, name, "blocked", "a step that it needs did not succeed")
     if StepState.SKIPPED in states:

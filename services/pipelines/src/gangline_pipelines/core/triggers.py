@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from itertools import islice
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim
 
-from gangline_pipelines.core.model import Pipeline
+from gangline_pipelines.core.model import Pipeline, RunState
 from gangline_pipelines.core.naming import pipeline_key, run_id
 from gangline_pipelines.core.state import PipelinePlan, spec_key
 from gangline_pipelines.core.stepping import advance, stop
@@ -38,6 +39,12 @@ MOST_MISSED = 1000
 LATE = timedelta(minutes=5)
 """With `none`, a time that passed longer ago counts as missed."""
 DAY = timedelta(days=1)
+MOST_AT_ONCE = 500
+"""Times of schedules that one Tick decides; the others wait for the next ones."""
+LIVE_STEPS_OF_TEAM = 10_000
+"""Steps of a team's runs that have not ended: with more, no further run begins."""
+MOST_DECISIONS = 2000
+"""With so many decisions of one input, the steps of a further run wait for the next Tick."""
 
 
 def on_snapshot(plan: PipelinePlan, event: SnapshotAnnounced | SnapshotProfiled) -> None:
@@ -61,12 +68,25 @@ def on_drift(plan: PipelinePlan, event: DriftFound) -> None:
 
 
 def on_tick(plan: PipelinePlan) -> None:
-    """Start the runs whose time has come. A time that passed while paused starts nothing."""
+    """Start the runs whose time has come, those that wait longest first.
+
+    A time that passed while paused starts nothing.
+    """
+    _begin_late(plan)
+    waiting = []
     for held, name, trigger in _triggers(plan, "schedule"):
         done = plan.state.times.get(f"{pipeline_key(held.team, held.name)}/{name}")
         if done is None or held.paused:
             continue
-        for due in _due(plan, held, name, trigger, done):
+        due_at = _next_time(trigger.schedule or "", trigger.zone, done)
+        if due_at is not None and due_at <= plan.now:
+            waiting.append((due_at, held, name, trigger, done))
+    left = MOST_AT_ONCE
+    for _, held, name, trigger, done in sorted(waiting, key=lambda one: one[0]):
+        if not left:
+            return
+        for due in _due(plan, held, name, trigger, done)[:left]:
+            left -= 1
             cause = RunCause(
                 kind="schedule",
                 trigger=name,
@@ -76,6 +96,15 @@ def on_tick(plan: PipelinePlan) -> None:
             )
             current = plan.state.pipelines[pipeline_key(held.team, held.name)]
             fire(plan, current, cause)
+
+
+def _begin_late(plan: PipelinePlan) -> None:
+    """Decide about the steps of runs that began in an input with many decisions."""
+    for name in [*plan.state.live]:
+        run = plan.state.runs[name]
+        begun = run.left < run.steps or run.ready or run.asked or run.jobs
+        if not begun and run.state is RunState.RUNNING and len(plan.decisions) < MOST_DECISIONS:
+            advance(plan, name)
 
 
 def fire(plan: PipelinePlan, held: Pipeline, cause: RunCause, user: str = "") -> None:
@@ -133,7 +162,16 @@ def start(
         **(ref or {}),
     )
     plan.add(name, started)
-    advance(plan, name)
+    if len(plan.decisions) < MOST_DECISIONS:
+        advance(plan, name)
+
+
+def no_room(plan: PipelinePlan, held: Pipeline) -> str | None:
+    """Why no further run of a team may begin; None if it may."""
+    live = plan.state.live_steps.get(held.team, 0)
+    if live < LIVE_STEPS_OF_TEAM:
+        return None
+    return f"runs of team {held.team} have {live:,} steps, of {LIVE_STEPS_OF_TEAM:,} at a time"
 
 
 def after_ends(plan: PipelinePlan) -> None:
@@ -163,8 +201,11 @@ def _after_end(plan: PipelinePlan, event: RunEnded) -> None:
             return
         name = held.queued[0]
         queued = plan.state.queued[name]
+        full = no_room(plan, held)
         if held.paused and queued.cause.kind != "manual":
             skip_queued(plan, name, f"the pipeline is paused: {held.paused}")
+        elif full is not None:
+            skip_queued(plan, name, full)
         else:
             start(plan, held, name, queued.cause, queued.user)
 
@@ -205,7 +246,7 @@ def _refused(plan: PipelinePlan, held: Pipeline, spec: PipelineSpec) -> str | No
         return f"{held.active} runs, and overlap is skip"
     if held.active and spec.overlap == "queue" and len(held.queued) >= spec.limits.queued:
         return f"{len(held.queued)} runs wait, its limits.queued"
-    return None
+    return None if held.active else no_room(plan, held)
 
 
 def _triggers(plan: PipelinePlan, kind: TriggerKind) -> Iterator[tuple[Pipeline, str, Trigger]]:
@@ -262,3 +303,12 @@ def next_time(trigger: Trigger, after: datetime) -> datetime:
     """The next time of a schedule. Raises StopIteration if there is none for years."""
     zone = ZoneInfo(trigger.zone)
     return next(CronSim(trigger.schedule or "", after.astimezone(zone))).astimezone(after.tzinfo)
+
+
+@lru_cache(maxsize=1 << 17)
+def _next_time(schedule: str, zone: str, after: datetime) -> datetime | None:
+    """The next time of a schedule; None if there is none for years. Each Tick asks again."""
+    try:
+        return next_time(Trigger(schedule=schedule, zone=zone), after)
+    except StopIteration:
+        return None
