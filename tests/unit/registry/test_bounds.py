@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import ItemsView, Iterator, ValuesView
+
 import pytest
 
-from gangline_registry.core import evolve
-from gangline_registry.core.model import Compare, CompareProfiles, Failed, ProfilesCompared
+from gangline_bus.decision import Tick
+from gangline_registry.core import forgetting
+from gangline_registry.core.model import (
+    Compare,
+    CompareProfiles,
+    Failed,
+    ProfilesCompared,
+    Registered,
+)
 from gangline_schemas.events.model_requests import GateRemovalRequested, SnapshotProfiled
 from support.builders.registry import ALIAS, MODEL, OLD, TEAM, RegistryRun, gate, profile
 
@@ -69,11 +78,38 @@ def test_without_mlflow_one_failure_is_remembered_however_often_aliases_move() -
 
 
 def test_versions_of_models_without_a_gate_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evolve, "FREE_VERSIONS_KEPT", 3)
+    monkeypatch.setattr(forgetting, "FREE_VERSIONS_KEPT", 3)
     run = RegistryRun()
     for number in range(1, 6):
         run.version(number)
     assert [one.version for one in run.state.versions.values()] == [3, 4, 5]
+    assert run.state.numbered == {f"{TEAM}/{MODEL}": (3, 4, 5)}
+
+
+class NotScanned(dict[str, Registered]):
+    """The versions, which must not be passed over one by one."""
+
+    def __iter__(self) -> Iterator[str]:
+        raise AssertionError("all versions were looked at")
+
+    def values(self) -> ValuesView[Registered]:
+        raise AssertionError("all versions were looked at")
+
+    def items(self) -> ItemsView[str, Registered]:
+        raise AssertionError("all versions were looked at")
+
+
+def test_a_new_version_is_compared_without_a_look_at_those_of_other_models() -> None:
+    run = RegistryRun(gate())
+    run.version(1, qa="first")
+    run.promote(1)
+    run.version(2, qa="second")
+    asked = [one for one in run.effects().values() if isinstance(one, Compare)]
+    run.state.versions = NotScanned(run.state.versions)
+    run.soft = run.decider.initial_soft()
+    run.soft = run.decider.observe(run.state, run.soft, Tick(), run.now)
+    assert [one for one in run.effects().values() if isinstance(one, Compare)] == asked
+    forgetting.forget_versions(run.state, TEAM, MODEL)
 
 
 def test_a_rollback_leads_back_fifty_moves() -> None:
@@ -87,7 +123,7 @@ def test_a_rollback_leads_back_fifty_moves() -> None:
 def test_profiles_are_bounded_by_team_and_those_of_champions_stay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(evolve, "PROFILES_KEPT", 2)
+    monkeypatch.setattr(forgetting, "PROFILES_KEPT", 2)
     run = watched()
     run.feed(SnapshotProfiled(team="vision", snapshot=SALES, profile=profile()))
     for digit in "4567":

@@ -13,7 +13,7 @@ from gangline_registry.core.model import (
     version_key,
 )
 from gangline_registry.core.policy.judge import fits
-from gangline_registry.core.state import RegistryState
+from gangline_registry.core.state import RegistryState, versions_of
 from gangline_schemas.gate_file import Gate
 
 CANDIDATES = 20
@@ -59,15 +59,14 @@ def of_model(state: RegistryState, team: str, model: str) -> Iterator[Compare]:
     gated = state.models.get(f"{team}/{model}")
     if gated is None:
         return
-    prefix = f"{team}/{model}/"
-    own = [one for key, one in state.versions.items() if key.startswith(prefix)]
+    own = versions_of(state, team, model)
     newest = sorted(own, key=lambda one: -one.version)[:CANDIDATES]
     asked = {
         one.version for one in state.promotions.values() if (one.team, one.model) == (team, model)
     }
     for alias in gated.gate.aliases:
         number = baseline_of(gated.gate, state.aliases[alias_key(team, model, alias)])
-        baseline = state.versions.get(prefix + str(number))
+        baseline = state.versions.get(version_key(team, model, number))
         if baseline is None:
             continue
         wanted = {one.version: one for one in newest if one.version > number}

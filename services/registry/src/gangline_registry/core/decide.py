@@ -87,19 +87,20 @@ class RegistryDecider(BaseDecider[RegistryState, Watch]):
         match observed:
             case Tick():
                 if soft.now is None:
-                    effects.note(state, soft, None)
+                    effects.note(state, soft, [*state.models])
                     soft.began = soft.looked_at = now
                 soft.now = now
                 if soft.looked_at is None or now - soft.looked_at >= effects.LOOK_AGAIN:
                     soft.looked_at, soft.round = now, soft.round + 1
             case Decision(event=GateSet() as event):
-                effects.note(state, soft, model_key(event.config.team, event.config.model))
+                effects.note(state, soft, [model_key(event.config.team, event.config.model)])
             case Decision(event=OfModel() as event):
-                effects.note(state, soft, model_key(event.team, event.model))
+                effects.note(state, soft, [model_key(event.team, event.model)])
             case Decision(event=ProfileNoted() as event):
-                for name, gated in state.models.items():
-                    if gated.gate.team == event.team and gated.gate.training_data is not None:
-                        effects.note(state, soft, name)
+                gated = state.models.items()
+                watches = (name for name, one in gated if one.gate.training_data is not None)
+                own = f"{event.team}/"
+                effects.note(state, soft, [name for name in watches if name.startswith(own)])
             case _:
                 pass
         effects.note_table(state, soft)

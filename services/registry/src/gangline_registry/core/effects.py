@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 
 from gangline_bus.decision import EffectDone
@@ -41,16 +41,16 @@ _UNTIL_RESTART_S = 365 * 86_400.0
 Comparison = Compare | CompareProfiles
 
 
-def note(state: RegistryState, soft: Watch, model: str | None) -> None:
-    """Note the comparisons that a model asks for now; None: all models."""
-    if model is None:
-        soft.wanted = {}
-    for name in [*state.models] if model is None else [model]:
+def note(state: RegistryState, soft: Watch, models: Iterable[str]) -> None:
+    """Note the comparisons that models ask for now. Cost: all profiles, and their versions."""
+    profiles = watching.newest_first(state)
+    for name in models:
         team, _, own = name.partition("/")
         found: dict[str, Comparison] = {
             comparing.effect_key(one): one for one in comparing.of_model(state, team, own)
         }
-        found |= {watching.effect_key(one): one for one in watching.of_model(state, team, own)}
+        data = watching.of_model(state, team, own, profiles.get(team, ()))
+        found |= {watching.effect_key(one): one for one in data}
         soft.wanted.pop(name, None)
         if found:
             soft.wanted[name] = found

@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from gangline_bus.decision import Fold
+from gangline_registry.core.forgetting import forget_profiles, forget_versions
 from gangline_registry.core.model import (
     Answer,
     Approval,
@@ -23,12 +24,7 @@ from gangline_registry.core.model import (
     model_key,
     version_key,
 )
-from gangline_registry.core.state import (
-    NotedCheckpoint,
-    RegistryState,
-    data_key,
-    needed_versions,
-)
+from gangline_registry.core.state import NotedCheckpoint, RegistryState, data_key
 from gangline_schemas.catalog import Topic
 from gangline_schemas.data_use import dataset_of
 from gangline_schemas.envelope import request_key
@@ -60,15 +56,9 @@ from gangline_schemas.events.registry import (
 )
 from gangline_schemas.memory import forget_old, keep_newest
 
-VERSIONS_KEPT = 200
-"""Of one model; those that an alias points to, or may roll back to, are kept besides."""
-FREE_VERSIONS_KEPT = 5000
-"""Of one team's models without a gate, all together."""
 REQUESTS_KEPT = 2000
 MOVES_KEPT = 5000
 JUDGED_KEPT = 1000
-PROFILES_KEPT = 2000
-"""Of one team; those of the data of champions are kept besides."""
 BASELINES_KEPT = 8
 """Comparisons of one suite of a version: its model has so many aliases at most."""
 STEPS_BACK = 50
@@ -175,7 +165,9 @@ def _(state: RegistryState, event: VersionRegistered, at: datetime) -> None:
         event.team, event.model, event.version, made.checkpoint, made.snapshot, made.user,
         made.description, at,
     )  # fmt: skip
-    _forget_versions(state, event.team, event.model)
+    own = model_key(event.team, event.model)
+    state.numbered[own] = (*state.numbered.get(own, ()), event.version)
+    forget_versions(state, event.team, event.model)
     _try_again(state, event.team, event.model)
 
 
@@ -185,27 +177,6 @@ def _(state: RegistryState, event: VersionRefused, _at: datetime) -> None:
     state.deferred.pop(f"version:{made.number}", None)
     if made.request in state.requests:
         state.requests[made.request] = Answer(refused=event.reason)
-
-
-def _forget_versions(state: RegistryState, team: str, model: str) -> None:
-    free = [
-        key
-        for key, one in state.versions.items()
-        if one.team == team and model_key(team, one.model) not in state.models
-    ]
-    for key in free[: max(0, len(free) - FREE_VERSIONS_KEPT)]:
-        del state.versions[key]
-    prefix = f"{team}/{model}/"
-    own = [key for key in state.versions if key.startswith(prefix)]
-    if len(own) <= VERSIONS_KEPT:
-        return
-    needed = needed_versions(state, team, model)
-    for promotion in state.promotions.values():
-        if (promotion.team, promotion.model) == (team, model):
-            needed.add(promotion.version)
-    for key in own[: len(own) - VERSIONS_KEPT]:
-        if state.versions[key].version not in needed:
-            del state.versions[key]
 
 
 @fold.on(EvaluationReported)
@@ -332,24 +303,9 @@ def _(state: RegistryState, event: ProfileNoted, at: datetime) -> None:
     key = f"{event.team}/{event.snapshot}"
     state.profiles.pop(key, None)
     state.profiles[key] = Profiled(event.team, event.snapshot, event.profile, at)
-    _forget_profiles(state, event.team)
+    forget_profiles(state, event.team)
     _undefer(state, f"drift:{event.team}/")
     _answer(state, event, Answer())
-
-
-def _forget_profiles(state: RegistryState, team: str) -> None:
-    own = [key for key, one in state.profiles.items() if one.team == team]
-    if len(own) <= PROFILES_KEPT:
-        return
-    champions = (
-        state.versions.get(version_key(team, name.split("/")[1], pointer.version))
-        for name, pointer in state.aliases.items()
-        if name.startswith(f"{team}/")
-    )
-    needed = {f"{team}/{one.snapshot}" for one in champions if one is not None}
-    for key in own[: len(own) - PROFILES_KEPT]:
-        if key not in needed:
-            del state.profiles[key]
 
 
 @fold.on(DriftFound)

@@ -7,7 +7,7 @@ from typing import Any
 from gangline_registry.core import promoting
 from gangline_registry.core.lookup import Refusal, version_of
 from gangline_registry.core.model import model_key, version_key
-from gangline_registry.core.state import RegistryPlan
+from gangline_registry.core.state import RegistryPlan, versions_of
 from gangline_schemas.envelope import Envelope, request_key
 from gangline_schemas.events.model_requests import (
     ApprovalRequested,
@@ -123,8 +123,8 @@ def _register(plan: RegistryPlan, event: VersionRequested, ref: dict[str, str]) 
         known = next(
             (
                 one.version
-                for one in state.versions.values()
-                if (one.team, one.model, one.checkpoint) == (event.team, event.model, checkpoint)
+                for one in versions_of(state, event.team, event.model)
+                if one.checkpoint == checkpoint
             ),
             None,
         )

@@ -20,6 +20,7 @@ from gangline_registry.core.model import (
     Watch,
     alias_key,
     model_key,
+    version_key,
 )
 from gangline_schemas.models import CheckpointOf
 
@@ -37,6 +38,7 @@ class RegistryState:
     """Values are frozen, so that a plan branches the dicts alone.
 
     - `models`: by team/model. `versions`: by team/model/number. `aliases`: by team/model/alias.
+    - `numbered`: the numbers of `versions` by team/model, in the order of their registration.
     - `checkpoints`: promoted ones by job/step. `registrations`: open ones by number.
     - `promotions`: not judged yet, by number; `judged`: the newest others.
     - `moves`: the newest, by number. `changes`: how often what MLflow must have changed;
@@ -49,6 +51,7 @@ class RegistryState:
 
     models: dict[str, GatedModel] = field(default_factory=dict)
     versions: dict[str, Registered] = field(default_factory=dict)
+    numbered: dict[str, tuple[int, ...]] = field(default_factory=dict)
     aliases: dict[str, Pointer] = field(default_factory=dict)
     checkpoints: dict[str, NotedCheckpoint] = field(default_factory=dict)
     registrations: dict[int, Registration] = field(default_factory=dict)
@@ -72,6 +75,12 @@ RegistryPlan = Plan[RegistryState, Watch]
 def data_key(team: str, model: str, alias: str, dataset: str) -> str:
     """The key of a judgement of data."""
     return f"{team}/{model}/{alias}/{dataset}"
+
+
+def versions_of(state: RegistryState, team: str, model: str) -> list[Registered]:
+    """The versions of a model, in the order of their registration. Cost: these."""
+    numbers = state.numbered.get(model_key(team, model), ())
+    return [state.versions[version_key(team, model, number)] for number in numbers]
 
 
 def needed_versions(state: RegistryState, team: str, model: str) -> set[int]:

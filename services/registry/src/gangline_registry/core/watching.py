@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
 from gangline_registry.core.model import CompareProfiles, Profiled, Registered, alias_key
@@ -12,8 +12,21 @@ from gangline_schemas.events.registry import DataAged
 from gangline_schemas.gate_file import DataRules
 
 
-def of_model(state: RegistryState, team: str, model: str) -> Iterator[CompareProfiles]:
-    """The comparisons of profiles that a model's state asks for: the newest of each data set."""
+def newest_first(state: RegistryState) -> dict[str, list[Profiled]]:
+    """The profiles of each team. Cost: all profiles."""
+    found: dict[str, list[Profiled]] = {}
+    for one in reversed(state.profiles.values()):
+        found.setdefault(one.team, []).append(one)
+    return found
+
+
+def of_model(
+    state: RegistryState, team: str, model: str, profiles: Sequence[Profiled]
+) -> Iterator[CompareProfiles]:
+    """The comparisons of profiles that a model's state asks for: the newest of each data set.
+
+    `profiles`: those of the team, the newest first.
+    """
     gated = state.models.get(f"{team}/{model}")
     rules = None if gated is None else gated.gate.training_data
     if gated is None or rules is None or rules.drift is None:
@@ -25,7 +38,7 @@ def of_model(state: RegistryState, team: str, model: str) -> Iterator[ComparePro
         trained = state.profiles.get(f"{team}/{champion.snapshot}")
         if trained is None:
             continue
-        for newest in _newest(state, team, rules, champion.snapshot):
+        for newest in _newest(profiles, rules, champion.snapshot):
             key = data_key(team, model, alias, dataset_of(newest.snapshot))
             judged = state.data.get(key)
             pair = (champion.version, champion.snapshot, newest.snapshot)
@@ -70,14 +83,14 @@ def _champion(state: RegistryState, team: str, model: str, alias: str) -> Regist
     return state.versions.get(f"{team}/{model}/{pointer.version}")
 
 
-def _newest(
-    state: RegistryState, team: str, rules: DataRules, trained_on: str
-) -> Iterator[Profiled]:
+def _newest(profiles: Sequence[Profiled], rules: DataRules, trained_on: str) -> Iterator[Profiled]:
     """The newest profile of each data set that is watched, except the champion's own."""
     wanted = set(rules.datasets or (dataset_of(trained_on),))
-    for one in reversed(state.profiles.values()):
+    for one in profiles:
         dataset = dataset_of(one.snapshot)
-        if one.team == team and dataset in wanted:
+        if dataset in wanted:
             wanted.discard(dataset)
             if one.snapshot != trained_on:
                 yield one
+        if not wanted:
+            return
