@@ -11,7 +11,7 @@ import pytest
 
 from gangline_bus.codec import Received
 from gangline_bus.decider import DeciderLoop
-from gangline_bus.decision import Decision, Input, InvariantViolated, Tick
+from gangline_bus.decision import Decision, EffectDone, Input, InvariantViolated, Tick
 from gangline_bus.memory_clients import MemoryReader
 from gangline_bus.poison import DEATHS
 from gangline_bus.ports import OutRecord, TopicPartition
@@ -224,6 +224,45 @@ def test_several_deadly_inputs_do_not_hide_each_other(world: World) -> None:
     loop.close()
     assert loop.state.limits == dict(TEAMS)
     assert len(world.read(world.names.dlq(world.names.name(Topic.ADMIN)))) == 3
+
+
+class OneEffect(Teams):
+    """Asks for one effect, whose result it cannot decide upon."""
+
+    def effects(self, state: Seen, soft: None) -> Mapping[str, object]:
+        return {"work": "work"}
+
+    def decide(self, state: Seen, soft: None, item: Input, now: datetime) -> Sequence[Decision]:
+        if isinstance(item, EffectDone):
+            raise OverflowError("a value of the result")
+        return super().decide(state, soft, item, now)
+
+
+class AtOnce:
+    """Does each effect at once."""
+
+    def __init__(self) -> None:
+        self.submitted: list[str] = []
+        self._done: list[EffectDone] = []
+
+    def submit(self, key: str, effect: object) -> None:
+        self.submitted.append(key)
+        self._done.append(EffectDone(key, effect))
+
+    def completed(self) -> list[EffectDone]:
+        found, self._done = self._done, []
+        return found
+
+
+def test_a_result_of_an_effect_that_cannot_be_decided_is_skipped(world: World) -> None:
+    executor = AtOnce()
+    loop = world.process(decider=OneEffect(), executor=executor)
+    loop.take_over()
+    loop.cycle(0.0)
+    world.request(*TEAMS)
+    run_to_the_end(world, loop)
+    assert loop.state.limits == dict(TEAMS)
+    assert executor.submitted == ["work"]
 
 
 def test_whoever_waits_for_a_deadly_input_is_answered(world: World) -> None:

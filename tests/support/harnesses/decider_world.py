@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined]
 from gangline_bus.codec import Received, encode
 from gangline_bus.decider import DeciderLoop, LoopSettings
 from gangline_bus.decision import BaseDecider, Decision, Input, Refused
+from gangline_bus.effects import EffectExecutor
 from gangline_bus.fold import fold_log
 from gangline_bus.kafka import KafkaBus
 from gangline_bus.kafka_writers import KafkaTransactionalWriter
@@ -152,6 +153,7 @@ class World:
         crash_at: str | None = None,
         snapshots: Snapshots[Seen] | None = None,
         decider: Teams | None = None,
+        executor: EffectExecutor | None = None,
         **settings: object,
     ) -> DeciderLoop[Seen]:
         return DeciderLoop(
@@ -160,6 +162,7 @@ class World:
             lambda: datetime.now(UTC),
             names=self.names,
             settings=LoopSettings(batch=7, **settings),  # type: ignore[arg-type]
+            executor=executor,
             snapshots=snapshots,
         )
 

@@ -20,7 +20,9 @@ class Works:
         self._changed = threading.Condition()
         self._ended: set[str] = set()
         self.begun: list[str] = []
-        self.executor = ThreadExecutor(self._execute, lambda it: str(it)[0], threads=threads)
+        self.executor = ThreadExecutor(
+            self._execute, lambda it: str(it)[0], threads=threads, first_pause_s=0.001
+        )
 
     def submit(self, *names: str) -> None:
         for name in names:
@@ -74,7 +76,7 @@ def test_a_free_thread_takes_the_oldest_effect_of_the_share_with_the_fewest_thre
     assert sorted(works.begun[4:]) in (["a3"], ["b2"])
 
 
-def test_what_was_performed_comes_back_and_so_does_an_error(works: Works) -> None:
+def test_what_was_performed_comes_back(works: Works) -> None:
     works.submit("a1")
     works.end("a1")
     found: list[EffectDone] = []
@@ -85,10 +87,21 @@ def test_what_was_performed_comes_back_and_so_does_an_error(works: Works) -> Non
 
     poll(came)
     assert found == [EffectDone("a1", "a1")]
+
+
+def test_an_effect_that_fails_is_tried_again_and_others_are_done_meanwhile(works: Works) -> None:
+    works.end("*")
     works.submit("b!")
-    works.end("b!")
-    with pytest.raises(ValueError, match="b!"):
-        poll(lambda: bool(works.executor.completed()))
+    works.until(lambda: works.begun.count("b!") == 3)
+    works.submit("b1", "c1")
+    found: set[str] = set()
+
+    def came() -> bool:
+        found.update(done.key for done in works.executor.completed())
+        return len(found) == 2
+
+    poll(came)
+    assert found == {"b1", "c1"}
 
 
 def poll(done: Callable[[], bool]) -> None:

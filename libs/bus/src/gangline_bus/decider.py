@@ -13,7 +13,7 @@ Cycle
 1. Unless the writer has lost the bus: poll a batch of inputs; add a Tick when one is due, and
    finished effects. Inputs that are not decided after `cycle_s` wait for the next cycle.
 2. For each: `decide` -> events -> `evolve` in memory. Unreadable records go to the DLQ, and so does
-   an input whose decision ended two processes (poison.py).
+   an input whose decision ended two processes (poison.py). Such a result of an effect is skipped.
 3. `check` the invariants; a violation ends the process before anything is written.
 4. One transaction with the events, the DLQ records and the inputs' next offsets.
 5. Write a snapshot if one is due; start the effects that the state now requests.
@@ -40,6 +40,7 @@ import structlog
 from gangline_bus.codec import Received, UndecodableError, attributes_of, receive
 from gangline_bus.decision import (
     Decider,
+    EffectDone,
     Input,
     InvariantViolated,
     Observed,
@@ -383,7 +384,13 @@ class DeciderLoop(Generic[StateT]):
     def _decide_and_write(
         self, item: Input, now: datetime, out: list[OutRecord], traceparent: str | None
     ) -> int:
-        decisions = self.decider.decide(self._folded.state, self._soft, item, now)
+        try:
+            decisions = self.decider.decide(self._folded.state, self._soft, item, now)
+        except Exception as error:
+            if not isinstance(item, EffectDone):
+                raise
+            self._effects.skip(self.decider.name, item, error)
+            return 0
         for ordinal, decision in enumerate(decisions):
             out.append(self._log.write(decision, item, ordinal, now, traceparent))
             self._observe(decision, now)

@@ -6,18 +6,35 @@ that has the fewest threads. No share has all of them: another one never waits f
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 
+import structlog
+from opentelemetry import metrics
+
 from gangline_bus.decision import EffectDone
+from gangline_bus.poison import trace_of
 
 THREADS = 4
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 300.0
+log = structlog.get_logger(__name__)
+_FAILED = metrics.get_meter(__name__).create_counter(
+    "gangline.effects.failed",
+    description="Tries of effects that ended with an unexpected error",
+)
 
 
 class ThreadExecutor:
-    """Implements `EffectExecutor`. An error of the executor ends the process."""
+    """Implements `EffectExecutor`.
+
+    Expected failures are results. After any other error an effect is tried again, after pauses that
+    grow from a second to five minutes: it may be about one team's data, and others are served.
+    """
 
     def __init__(
         self,
@@ -25,14 +42,19 @@ class ThreadExecutor:
         share: Callable[[object], str] = lambda _: "",
         *,
         threads: int = THREADS,
+        first_pause_s: float = FIRST_PAUSE_S,
     ) -> None:
         self._execute = execute
         self._share = share
         self._most = max(1, threads - 1)
+        self._first_pause_s = first_pause_s
         self._waiting: dict[str, deque[tuple[str, object]]] = {}
+        self._later: list[tuple[float, int, str, object]] = []
+        self._numbers = itertools.count()
+        self._failures: dict[str, int] = {}
         self._busy: dict[str, int] = {}
         self._changed = threading.Condition()
-        self._done: queue.SimpleQueue[EffectDone | BaseException] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[EffectDone] = queue.SimpleQueue()
         for number in range(threads):
             threading.Thread(target=self._work, name=f"effect-{number}", daemon=True).start()
 
@@ -43,13 +65,10 @@ class ThreadExecutor:
             self._changed.notify()
 
     def completed(self) -> list[EffectDone]:
-        """The effects that were finished since the last call; raises the executor's exception."""
+        """The effects that were finished since the last call."""
         found: list[EffectDone] = []
         while not self._done.empty():
-            item = self._done.get()
-            if isinstance(item, BaseException):
-                raise item
-            found.append(item)
+            found.append(self._done.get())
         return found
 
     def _work(self) -> None:
@@ -57,22 +76,34 @@ class ThreadExecutor:
             share, key, effect = self._next()
             try:
                 self._done.put(EffectDone(key, self._execute(key, effect)))
-            except Exception as error:  # noqa: BLE001  (raised again in the loop's thread)
-                self._done.put(error)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
+                self._try_later(key, effect, error)
+            else:
+                self._failures.pop(key, None)
             with self._changed:
                 self._busy[share] -= 1
                 if not self._busy[share]:
                     del self._busy[share]
                 self._changed.notify_all()
 
+    def _try_later(self, key: str, effect: object, error: Exception) -> None:
+        failures = self._failures[key] = self._failures.get(key, 0) + 1
+        pause_s = min(LONGEST_PAUSE_S, self._first_pause_s * 2.0 ** min(failures - 1, 20))
+        _FAILED.add(1)
+        log.error("effect failed", effect=key, tries=failures, trace=trace_of(error))
+        with self._changed:
+            due_s = time.monotonic() + pause_s
+            heapq.heappush(self._later, (due_s, next(self._numbers), key, effect))
+
     def _next(self) -> tuple[str, str, object]:
         with self._changed:
             while True:
+                pause_s = self._take_due()
                 busy = self._busy
                 free = [name for name in self._waiting if busy.get(name, 0) < self._most]
                 if free:
                     break
-                self._changed.wait()
+                self._changed.wait(pause_s)
             share = min(free, key=lambda name: busy.get(name, 0))  # of equal ones the oldest
             key, effect = self._waiting[share].popleft()
             left = self._waiting.pop(share)
@@ -80,3 +111,14 @@ class ThreadExecutor:
                 self._waiting[share] = left  # the others come first
             busy[share] = busy.get(share, 0) + 1
             return share, key, effect
+
+    def _take_due(self) -> float | None:
+        """Let effects wait whose pause is over; the seconds until the next one's is."""
+        while self._later:
+            due_s, _, key, effect = self._later[0]
+            pause_s = due_s - time.monotonic()
+            if pause_s > 0:
+                return pause_s
+            heapq.heappop(self._later)
+            self._waiting.setdefault(self._share(effect), deque()).append((key, effect))
+        return None
