@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import httpx
@@ -201,6 +202,28 @@ def test_the_pareto_front_of_two_objectives() -> None:
     assert [each.number for each in found.trials] == [0, 1]  # 2 is beaten, 3 breaks a constraint
     shown = parse(TrialPage, asking(made)(f"{STUDY}/trials").text)
     assert [each.feasible for each in shown.trials] == [True, True, True, False]
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_the_pareto_front_has_all_that_no_other_beats(count: int) -> None:
+    made, random = Studies(), Random(count)
+    names = [f"m{number}" for number in range(count)]
+    limits = {"trials": 200, "parallel": 2}
+    made.create(objective=[{"metric": name} for name in names], stopping="none", limits=limits)
+    points = [tuple(float(random.randrange(12)) for _ in names) for _ in range(150)]
+    for number, point in enumerate(points):
+        others = dict(zip(names[1:], point[1:], strict=True))
+        made.run(number, {9: point[0]}, others=others)
+    found = parse(ParetoFront, asking(made)(f"{STUDY}/pareto").text)
+
+    def beaten(one: tuple[float, ...]) -> bool:
+        return any(
+            other != one and all(a <= b for a, b in zip(other, one, strict=True))
+            for other in points
+        )
+
+    expected = [number for number, point in enumerate(points) if not beaten(point)]
+    assert [each.number for each in found.trials] == expected
 
 
 @pytest.mark.parametrize("name", ["..%2f", "UPPER", "__proto__", "a" * 64])

@@ -169,7 +169,8 @@ def best_so_far(study: Study, trials: Sequence[Trial], spent_gpu_hours: float) -
 def pareto(study_id: str, study: Study, trials: Sequence[Trial], now: datetime) -> ParetoFront:
     """The feasible completed trials that no other beats in all objectives, by number.
 
-    Cost: trials times the front's size at most; a trial that beat others is compared first.
+    Cost: O(n log n) with two objectives. With more, trials times the front's size at most; a trial
+    that beat others is compared first.
     """
     scored: list[tuple[tuple[float, ...], Trial]] = []
     for each in trials:
@@ -181,10 +182,11 @@ def pareto(study_id: str, study: Study, trials: Sequence[Trial], now: datetime) 
             scored.append((ranked, each))
     front: list[tuple[tuple[float, ...], Trial]] = []
     for ranked, each in sorted(scored, key=lambda item: (item[0], item[1].number)):
-        beaten_by = next((at for at, held in enumerate(front) if _beats(held[0], ranked)), None)
+        held = front[-1:] if len(ranked) == 2 else front  # the last one has the best second value
+        beaten_by = next((at for at, one in enumerate(held) if _beats(one[0], ranked)), None)
         if beaten_by is None:
             front.append((ranked, each))
-        else:
+        elif len(ranked) > 2:
             front.insert(0, front.pop(beaten_by))
     found = sorted((each for _, each in front), key=lambda each: each.number)
     return ParetoFront(
