@@ -34,7 +34,7 @@ from gangline_registry.core.model import (
     Projected,
 )
 from gangline_schemas.base import Event
-from gangline_schemas.catalog import Topic, topic_of
+from gangline_schemas.catalog import Topic, catalog, topic_of
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.heartbeats import WorkerHeartbeat
 from gangline_schemas.events.progress import RunProgress
@@ -51,6 +51,8 @@ LATER_S = (0.5, 10.0, 10.0, 10.0, 10.0, 1900.0, 90_000.0)
 """Ticks after an event: at once, past a straggler's spell, half an hour, a day."""
 MOST_EVENTS = 400
 """So many may follow from one event, over all services and all ticks."""
+ODD = "\x01\n\u202e'); DROP TABLE x; --" + "\N{GRINNING FACE}" * 230
+"""The end of an id and of a source: nearly as long as they may be."""
 CPU_S = 1.0
 """A guard, far above what any input takes: no single one may hold up a service."""
 
@@ -162,10 +164,11 @@ class Services:
         return found
 
     def _received(self, event: Event, subject: str) -> Received:
-        """As it is read from the bus: through its bytes."""
+        """As it is read from the bus: through its bytes. Many may write a stream, with any id."""
         self._offset += 1
         topic = topic_of(event.type).value
-        envelope = Envelope(f"id-{self._offset}", "/t", self.now, subject, event)
+        odd = ODD if catalog()[Topic(topic)].kind == "stream" else ""
+        envelope = Envelope(f"id-{self._offset}{odd}", f"/t{odd}", self.now, subject, event)
         sent = encode(envelope, topic=topic)
         at_ms = int(self.now.timestamp() * 1000)
         return receive(Record(topic, 0, self._offset, sent.key, sent.value, sent.headers, at_ms))

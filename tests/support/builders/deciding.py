@@ -29,11 +29,11 @@ class Drive(Generic[StateT]):
         self.log: list[tuple[Decision, datetime]] = []
         self._inputs = 0
 
-    def give(self, event: Event, *, ce_id: str | None = None) -> list[Event]:
+    def give(self, event: Event, *, ce_id: str | None = None, source: str = "/t") -> list[Event]:
         """One event from outside, now; what was decided."""
         self._inputs += 1
         envelope = Envelope(
-            id=ce_id or f"in-{self._inputs}", source="/t", time=self.now, subject="s", data=event
+            id=ce_id or f"in-{self._inputs}", source=source, time=self.now, subject="s", data=event
         )
         return self.take(Received(envelope, "t", 0, self._inputs))
 

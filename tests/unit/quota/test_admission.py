@@ -263,6 +263,14 @@ def test_requests_about_an_active_job_are_forwarded_once(quota: Drive[State]) ->
         assert quota.give(request, ce_id=f"r{number}") == []
 
 
+def test_equal_ids_of_two_systems_are_two_requests(quota: Drive[State]) -> None:
+    for job_id in ("a", "b"):
+        quota.give(JobSubmitted(job_id=job_id, spec=spec()))
+        cancel = JobCancelRequested(job_id=job_id, user="ada")
+        admitted = only(quota.give(cancel, ce_id="1", source=f"/{job_id}"), CancelAdmitted)
+        assert (admitted.job_id, admitted.request_id) == (job_id, "1")
+
+
 def test_requests_about_others_are_refused_with_the_reason(quota: Drive[State]) -> None:
     quota.give(JobSubmitted(job_id="a", spec=spec()))
     end(quota, "a", JobState.FAILED)
