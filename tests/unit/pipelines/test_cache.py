@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -190,6 +191,16 @@ def test_while_the_store_is_away_the_check_is_made_again() -> None:
     world.tick(2)
     assert world.check() == 1
     assert set(world.states(run).values()) == {"cached"}
+
+
+def test_the_store_may_be_away_for_weeks() -> None:
+    world = ran_once()
+    run = world.begin()
+    world.state.runs[run] = replace(world.run(run), check_tries=40_000)
+    ((key, _),) = world.effects().items()
+    (deferred,) = world.done(key, StoreAway("it does not answer"))
+    assert isinstance(deferred, CheckDeferred)
+    assert (deferred.next_at - world.now).total_seconds() == 60
 
 
 def test_the_outcome_of_a_check_may_come_after_the_run_was_cancelled() -> None:

@@ -155,7 +155,7 @@ def _checked(plan: PipelinePlan, item: EffectDone) -> None:
             plan.add(run_id, checked)
             advance(plan, run_id)
         case StoreAway(reason=reason):
-            pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**tries)
+            pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(tries, 10))
             deferred = CheckDeferred(
                 run_id=run_id,
                 check=number,

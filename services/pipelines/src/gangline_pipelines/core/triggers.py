@@ -307,8 +307,11 @@ def next_time(trigger: Trigger, after: datetime) -> datetime:
 
 @lru_cache(maxsize=1 << 17)
 def _next_time(schedule: str, zone: str, after: datetime) -> datetime | None:
-    """The next time of a schedule; None if there is none for years. Each Tick asks again."""
+    """The next time of a schedule; None if there is none for years. Each Tick asks again.
+
+    None too if this machine does not know the zone: another one did.
+    """
     try:
         return next_time(Trigger(schedule=schedule, zone=zone), after)
-    except StopIteration:
+    except (StopIteration, ValueError, OSError, KeyError):
         return None
