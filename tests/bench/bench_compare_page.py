@@ -73,6 +73,7 @@ def history(folder: Path, steps: int) -> HistoryAccess:
             away,
             away,
             ResourceReader(opened, GpuPrices()),
+            away,
         )
 
     return HistoryAccess(connect)

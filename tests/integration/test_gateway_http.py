@@ -63,7 +63,7 @@ def test_no_route_answers_without_a_token_or_to_a_wrong_name(
 def test_a_page_of_the_gateway_itself_may_ask(http_client: httpx.Client) -> None:
     own = str(http_client.base_url).rstrip("/")
     answer = http_client.get("/v1/whoami", headers={**NLP, "Origin": own})
-    assert answer.json() == {"name": "ada", "role": "member", "teams": ["nlp"]}
+    assert answer.json()["name"] == "ada"
 
 
 @pytest.mark.parametrize(

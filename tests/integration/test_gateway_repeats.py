@@ -60,7 +60,8 @@ def end_and_forget(scene: GatewayHarness, client: httpx.Client) -> str:
 def test_the_job_is_given_as_history_has_it(tmp_path: Path, path: str) -> None:
     known: Any = OneRun()
     scene = GatewayHarness(
-        tmp_path, HistoryAccess(lambda: Queries(known, known, known, known, known, known, known))
+        tmp_path,
+        HistoryAccess(lambda: Queries(known, known, known, known, known, known, known, known)),
     )
     with served(scene) as client:
         scene.configure("nlp")

@@ -1,4 +1,4 @@
-"""Which gateway to talk to and with whose token: arguments, environment, data directory."""
+"""Which gateway to talk to, and with whose token: arguments, environment, sign-in, local files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from gangline.local.client import default_data_dir, no_client, read_client
+from gangline.local.client import (
+    Client,
+    Login,
+    default_data_dir,
+    no_client,
+    read_client,
+    read_login,
+)
 from gangline.transport import Transport
 
 URL_VARIABLE = "GANGLINE_URL"
@@ -22,21 +29,24 @@ def find_gateway(
 ) -> Transport:
     """The transport to the chosen gateway.
 
-    The defaults are GANGLINE_URL and GANGLINE_TOKEN, then `client.json` in the
-    data directory. That file's token is only ever sent to that file's URL. A data directory that
-    is given goes before the environment. Raises CliError.
+    The defaults are GANGLINE_URL and GANGLINE_TOKEN, then the sign-in of `gangline login`, then
+    `client.json` in the data directory. A token of these files is only ever sent to the URL of its
+    file. A data directory that is given goes before the environment, and its platform before a
+    sign-in. Raises CliError.
     """
     if data_dir is None:
         url = url or os.environ.get(URL_VARIABLE)
         token = token or os.environ.get(TOKEN_VARIABLE)
     folder = data_dir or default_data_dir()
-    if url is None or token is None:
-        local = read_client(folder)
-        if local is None and url is None:
+    known: list[Login | Client] = []
+    if url is None or token is None or url.startswith("https:"):
+        found = (read_login(folder), read_client(folder))
+        known = [one for one in (found if data_dir is None else found[::-1]) if one is not None]
+    if url is None:
+        if not known:
             raise no_client(folder, f"set {URL_VARIABLE} and {TOKEN_VARIABLE}")
-        if local is not None:
-            url = url or local.url
-            if token is None and url.rstrip("/") == local.url.rstrip("/"):
-                token = local.token
-    assert url is not None  # noqa: S101 -- for mypy
-    return Transport(url, token or "", notice=notice)
+        url = known[0].url
+    same = [one for one in known if one.url.rstrip("/") == url.rstrip("/")]
+    if token is None:
+        token = same[0].token if same else ""
+    return Transport(url, token, notice=notice, ca=same[0].authority if same else None)

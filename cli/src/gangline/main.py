@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from gangline.commands import (
+    access,
     alerts,
     approvals,
     browser,
@@ -29,6 +30,7 @@ from gangline.commands import (
     incidents,
     jobs,
     kafka,
+    login,
     logs,
     models,
     nodes,
@@ -73,6 +75,7 @@ acls = typer.Typer(no_args_is_help=True, help="The rights of each part, from acl
 machines = typer.Typer(
     no_args_is_help=True, help="Nodes: tokens for them; this machine joins and leaves."
 )
+own_tokens = typer.Typer(no_args_is_help=True, help="Your personal access tokens.")
 reports = typer.Typer(no_args_is_help=True, help="Use of the GPUs over a period.")
 
 
@@ -134,6 +137,9 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "events": events.events,
         "health": health.health,
         "search": health.search,
+    },
+    "Access": {
+        "audit": access.audit,
     },
 }
 for _panel, _bodies in _COMMANDS.items():
@@ -224,6 +230,12 @@ brokers.add_typer(acls, name="acls")
 brokers.command("topics")(kafka.topics)
 brokers.command("renew")(kafka.renew)
 app.add_typer(brokers, name="kafka", rich_help_panel="Platform")
+app.command("login", rich_help_panel="Access")(login.login)
+app.command("logout", rich_help_panel="Access")(login.logout)
+own_tokens.command("create")(asks_platform(access.token_create))
+own_tokens.command("list")(asks_platform(access.token_list))
+own_tokens.command("revoke")(asks_platform(access.token_revoke))
+app.add_typer(own_tokens, name="token", rich_help_panel="Access")
 reports.command("utilization")(asks_platform(report.utilization))
 reports.command("weekly")(asks_platform(report.weekly))
 app.add_typer(reports, name="report", rich_help_panel="Cluster")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import ssl
 import time
@@ -17,6 +18,7 @@ from gangline.errors import CliError, ExitCode
 from gangline.sse import ComeLaterError, ServerEvent, follow
 from gangline_service.loopback import is_loopback
 
+CA_VARIABLE = "GANGLINE_CA_FILE"
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 30.0
 SILENCE_TIMEOUT_S = 60.0
@@ -49,7 +51,8 @@ class Transport:
         """Raises CliError when the token would travel unencrypted to another machine.
 
         `unencrypted` allows that: the operator chose the URL, for the cluster's own network.
-        `ca`: a PEM file of the authority of its certificate, instead of the system's.
+        `ca`: a PEM file of the authority of its certificate; None: the one that GANGLINE_CA_FILE
+        names, else the system's.
         """
         self.url = url.rstrip("/")
         loopback = _check_url(self.url, unencrypted=unencrypted)
@@ -140,8 +143,8 @@ class Transport:
                 answer = self._client.send(request, stream=streamed)
                 if answer.status_code in _LATER:
                     answer.read()
-            except httpx.ConnectError:
-                failure = CliError(f"nothing answers at {self.url}", _UP_HINT)
+            except httpx.ConnectError as error:
+                failure = _unreached(self.url, error)
                 if not self._answered:  # it is not restarting: it was never there
                     raise failure from None
             except httpx.TransportError as error:
@@ -210,13 +213,21 @@ class Transport:
 
 
 def _trusted(ca: Path | None) -> ssl.SSLContext | bool:
-    """The authorities to trust: True for the usual ones, which take long to load."""
-    if ca is None:
+    """The authorities to trust: True for the usual ones, which take long to load.
+
+    Raises CliError.
+    """
+    file = ca or os.environ.get(CA_VARIABLE, "")
+    if not file:
         return True
     try:
-        return ssl.create_default_context(cafile=ca)
+        return ssl.create_default_context(cafile=file)
     except OSError as error:
-        raise CliError(f"{ca}: is no PEM file of an authority: {error}", code=_BAD_URL) from None
+        raise CliError(
+            f"{file}: is no PEM file of an authority: {error}",
+            f"give the file of the gateway's authority, by {CA_VARIABLE} or --ca",
+            _BAD_URL,
+        ) from None
 
 
 def retry_after_s(answer: httpx.Response) -> float:
@@ -269,7 +280,7 @@ def _where_to_look(path: str) -> str:
 
 def _hint(status: int) -> str:
     if status == httpx.codes.UNAUTHORIZED:
-        return "set GANGLINE_TOKEN, or --data-dir to the platform's data directory"
+        return "sign in: gangline login; or set GANGLINE_TOKEN, or --data-dir to the platform's"
     if status == httpx.codes.FORBIDDEN:
         return "this token may not do that; `gangline teams` lists the teams that it sees"
     if status in _AWAY:
@@ -303,6 +314,15 @@ def _content(answer: httpx.Response) -> Any:
         raise CliError(
             f"{answer.url} is no Gangline gateway: its answer is not JSON", "check --url"
         ) from None
+
+
+def _unreached(url: str, error: httpx.ConnectError) -> CliError:
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        return CliError(
+            f"the certificate of {url} is not by a known authority, or is of another host",
+            f"set {CA_VARIABLE} to the PEM file of the gateway's authority",
+        )
+    return CliError(f"nothing answers at {url}", _UP_HINT)
 
 
 def _check_url(url: str, *, unencrypted: bool) -> bool:

@@ -37,6 +37,8 @@ class Topic(StrEnum):
     VITALS = "gangline.vitals"
     METRICS = "gangline.metrics"
     TRIALS = "gangline.trials"
+    AUDIT = "gangline.audit"
+    TOKENS = "gangline.tokens"
 
     @property
     def dlq(self) -> str:

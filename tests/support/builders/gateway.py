@@ -27,6 +27,7 @@ from gangline_bus.memory import Broker, MemoryBus
 from gangline_bus.topics import TopicNames, create_topics
 from gangline_gateway.app import create_app
 from gangline_gateway.app_context import AppContext
+from gangline_gateway.audit import AuditLog
 from gangline_gateway.changes import Changes
 from gangline_gateway.dead_letters import DeadLetters
 from gangline_gateway.follow import Followers
@@ -48,6 +49,7 @@ from gangline_quota.core.decide import Quota
 from gangline_registry.core.decide import RegistryDecider
 from gangline_registry.service.executor import Executor, share_of
 from gangline_scheduler.core.decide import Scheduler
+from gangline_schemas.api.access import AuditPage
 from gangline_schemas.api.incidents import Totals
 from gangline_schemas.api.logs import LogPage
 from gangline_schemas.base import Event
@@ -150,6 +152,13 @@ class NoHistory:
         return []
 
 
+class NoAudit:
+    """An audit log without entries."""
+
+    def page(self, *_: object, **__: object) -> AuditPage:
+        return AuditPage(entries=[], cursor=None)
+
+
 class NoPoints:
     """A history without points."""
 
@@ -161,7 +170,8 @@ def no_history() -> Queries:
     """Queries without answers."""
     empty: Any = NoHistory()
     points: Any = NoPoints()
-    return Queries(empty, empty, empty, empty, empty, points, empty)
+    audit: Any = NoAudit()
+    return Queries(empty, empty, empty, empty, empty, points, empty, audit)
 
 
 class GatewayHarness:
@@ -222,6 +232,8 @@ class GatewayHarness:
             self.limits,
             console=console,
             job_tokens=JobTokens(LocalStore(self.folder / "store"), self.tail.job),
+            audit=AuditLog(self.broker.connect("gateway").writer(), self.names),
+            access_tokens=self.tail.access_tokens,
         )
 
     def start(self) -> None:

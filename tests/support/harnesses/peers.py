@@ -35,6 +35,7 @@ from gangline_worker.agent.checkpoints.transfer import Checkpoints
 from gangline_worker.agent.decide.keys import GangKey, RankKey
 from gangline_worker.agent.isolation.files import Owner
 from gangline_worker.agent.peers.tier import open_peer_tier
+from gangline_worker.agent.peers.tls import PeerTls
 
 JOB, TEAM, STEP = "job", "nlp", 5
 START = datetime(2026, 11, 1, tzinfo=UTC)
@@ -70,11 +71,18 @@ class CountingStore(LocalStore):
 class PeerNode:
     """What an agent has of this: its checkpoints, the tier's server and client."""
 
-    def __init__(self, folder: Path, name: str, store: LocalStore, timeout_s: float = 20.0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        store: LocalStore,
+        timeout_s: float = 20.0,
+        tls: PeerTls | None = None,
+    ) -> None:
         self.name = name
         self.data = folder / name
         self.data.mkdir(exist_ok=True)
-        tier = open_peer_tier(name, "127.0.0.1", 0, timeout_s, self.data)
+        tier = open_peer_tier(name, "127.0.0.1", 0, timeout_s, self.data, tls)
         assert tier is not None
         self.tier = tier
         self.store = store
@@ -206,10 +214,10 @@ def commit(
 class PeerHarness:
     """Nodes a and b with a committed checkpoint of theirs, of one rank each, and c with nothing."""
 
-    def __init__(self, folder: Path, timeout_s: float = 20.0) -> None:
+    def __init__(self, folder: Path, timeout_s: float = 20.0, tls: PeerTls | None = None) -> None:
         self.store = CountingStore(folder / "store")
         self.nodes = {
-            name: PeerNode(folder, name, self.store, timeout_s) for name in ("a", "b", "c")
+            name: PeerNode(folder, name, self.store, timeout_s, tls) for name in ("a", "b", "c")
         }
         self.data = [bytes([rank]) * 300_000 + b"end of %d" % rank for rank in (0, 1)]
         first = self.gang(1, "a", "b")
@@ -242,8 +250,10 @@ class PeerHarness:
 
 
 @contextlib.contextmanager
-def running_peers(folder: Path, timeout_s: float = 20.0) -> Iterator[PeerHarness]:
-    scene = PeerHarness(folder, timeout_s)
+def running_peers(
+    folder: Path, timeout_s: float = 20.0, tls: PeerTls | None = None
+) -> Iterator[PeerHarness]:
+    scene = PeerHarness(folder, timeout_s, tls)
     try:
         yield scene
     finally:

@@ -17,6 +17,8 @@ SELF = {Topic.PARTS.value, Topic.VITALS.value}
 """Where a service reports itself."""
 ASKED = {Topic.REQUESTS.value, Topic.AUTOMATION.value}
 """Where submitters ask of jobs, studies, pipelines and models."""
+OWN = {Topic.AUDIT.value, Topic.TOKENS.value}
+"""What the gateway alone writes."""
 SETS_UP_TEAMS = {"quota": {Topic.ADMIN.value}}
 """quota publishes its file of teams as a request."""
 
@@ -43,12 +45,12 @@ def test_the_tracker_and_the_gateway_read_nearly_everything() -> None:
     assert (
         tracker.read
         == {topic.value for topic in topics}
-        == ({*Topic} - {Topic.PROGRESS, Topic.VITALS})
+        == ({*Topic} - {Topic.PROGRESS, Topic.VITALS, Topic.TOKENS})
     )
     assert gateway.read == ({*Topic} - {Topic.METRICS}) | dead_letters((*Topic,))
     refusing = tuple(t for group in GROUPS if group.dead_letters for t in group.topics)
     assert tracker.write == SELF | dead_letters(refusing)
-    assert gateway.write == ASKED | {Topic.ADMIN.value} | SELF
+    assert gateway.write == ASKED | {Topic.ADMIN.value} | SELF | OWN
 
 
 def test_a_submitter_asks_of_jobs_alone() -> None:
@@ -98,6 +100,13 @@ def test_metrics_are_written_by_the_mlflow_server_and_by_agents() -> None:
 def test_no_agent_or_client_announces_a_service_s_release() -> None:
     writers = {name for name, right in read_rights().items() if Topic.PARTS.value in right.write}
     assert writers == {"tracker", "gateway"} | {*DECIDERS}
+
+
+def test_no_other_part_sees_hashes_of_tokens_or_writes_the_audit_log() -> None:
+    rights = read_rights()
+    for topic in OWN:
+        assert [name for name, right in rights.items() if topic in right.write] == ["gateway"]
+    assert [name for name, right in rights.items() if Topic.TOKENS in right.read] == ["gateway"]
 
 
 def test_every_topic_is_somebody_s() -> None:

@@ -87,7 +87,7 @@ def get(
 ) -> httpx.Response:
     away: Any = None
     source: Any = asked
-    history = HistoryAccess(lambda: Queries(away, away, away, away, source, away, away))
+    history = HistoryAccess(lambda: Queries(away, away, away, away, source, away, away, away))
     app = routes(AppContext(away, away, history, away, away, away, away, away))
 
     async def as_caller(scope: Scope, receive: Receive, send: Send) -> None:

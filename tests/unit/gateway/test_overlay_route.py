@@ -81,7 +81,7 @@ def ask(
     away: Any = None
     known: Any = source
     history = HistoryAccess(
-        lambda: Queries(known, known, away, away, away, points=away, resources=known)
+        lambda: Queries(known, known, away, away, away, points=away, resources=known, audit=away)
     )
     app = routes(AppContext(away, away, history, away, away, away, away, away, mlflow=mlflow))
     return asyncio.run(get(app, caller, path, params))

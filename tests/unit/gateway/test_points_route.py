@@ -48,7 +48,7 @@ def served(source: Source, caller: Principal) -> ASGIApp:
     away: Any = None
     known: Any = source
     history = HistoryAccess(
-        lambda: Queries(known, away, away, away, away, points=known, resources=away)
+        lambda: Queries(known, away, away, away, away, points=known, resources=away, audit=away)
     )
     app = routes(AppContext(away, away, history, away, away, away, away, away))
 

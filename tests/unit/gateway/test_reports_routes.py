@@ -68,7 +68,7 @@ class Door:
     ) -> None:
         away: Any = None
         reports: Any = source
-        history = HistoryAccess(lambda: Queries(away, away, away, reports, away, away, away))
+        history = HistoryAccess(lambda: Queries(away, away, away, reports, away, away, away, away))
         self._app = routes(
             AppContext(away, away, history, away, away, away, away, away, clock=clock)
         )

@@ -58,7 +58,7 @@ def up(
     ] = None,
     secure: Annotated[
         bool | None,
-        typer.Option("--secure/--plain", help="Kafka with TLS, passwords and rights [as before]."),
+        typer.Option("--secure/--plain", help="TLS; Kafka with passwords and rights [as before]."),
     ] = None,
     clickhouse: Annotated[str | None, typer.Option(help="URL of your own ClickHouse.")] = None,
     s3: Annotated[
@@ -75,6 +75,7 @@ def up(
     if gpus:
         _may_offer_gpus(nodes, slots)
     folder = data_dir or default_data_dir()
+    protected = _is_secure(folder, kafka, kafka_settings, asked=secure)
     settings = PlatformSettings(
         data_dir=folder,
         nodes=1 if gpus else 2 if nodes is None else nodes,
@@ -83,7 +84,8 @@ def up(
         alerts_file=alerts or _default_alerts(folder),
         kafka=kafka,
         kafka_settings=kafka_settings,
-        secure=_is_secure(folder, kafka, kafka_settings, asked=secure),
+        secure=protected,
+        tls=protected,
         clickhouse=clickhouse,
         store=s3,
         schedulers=2 if standby else 1,

@@ -4,7 +4,8 @@
 kafka, s3 (or the user's own) -> topics -> quota, scheduler, fault-manager, checkpoint-service,
 alerts, registry, tracker, mlflow, console -> gateway -> node agents
 ```
-Everything binds 127.0.0.1. State is kept in one data directory; ports stay the same over restarts.
+Everything binds 127.0.0.1. With TLS the gateway has a certificate of an authority in the data
+directory. State is kept in one data directory; ports stay the same over restarts.
 """
 
 from __future__ import annotations
@@ -73,6 +74,8 @@ class PlatformSettings:
     """For your own Kafka: librdkafka's settings, in a file for all parts or a folder of files."""
     secure: bool = False
     """The embedded Kafka asks for passwords and knows rights."""
+    tls: bool = False
+    """The gateway, and so the console, and agents have certificates of the platform's authority."""
     clickhouse: str | None = None
     store: str | None = None
     """A store URL, `local` for the embedded S3 server, None for a local directory."""
@@ -97,6 +100,7 @@ class Platform:
         self.supervisor = Supervisor(self.data_dir)
         self._progress = progress
         self._kafka = KafkaAccess("")
+        self._authority = ""
 
     def __enter__(self) -> Self:
         """Take the data directory; nothing runs yet."""
@@ -111,9 +115,10 @@ class Platform:
     def start(self, on_phase: Callable[[str], None] = lambda _: None) -> Client:
         """Start all parts and return once they are ready. Raises SupervisorError, ArtifactError."""
         ports = self._ports()
+        certificate = self._certificate()
         kafka = self._start_kafka(on_phase)
         store = self._store(on_phase)
-        environment = {**self._environment(kafka.bootstrap, ports), **store}
+        environment = {**self._environment(kafka.bootstrap, ports), **store, **certificate}
         self.supervisor.wait_ready(KAFKA_TIMEOUT_S)
         on_phase("topics")
         kafka.set_up(environment.get("GANGLINE_TOPIC_PREFIX", ""))
@@ -127,6 +132,25 @@ class Platform:
         on_phase("nodes")
         _wait_for_nodes(client, self.settings.nodes)
         return client
+
+    def _certificate(self) -> dict[str, str]:
+        """Certificates of the gateway and the agents, and the authority that signed them."""
+        if not self.settings.tls:
+            return {}
+        from gangline.local.certificates import Authority
+
+        authority = Authority(self.data_dir / "tls")
+        own, agents = (str(authority.keep(name)) for name in ("gateway", "agents"))
+        self._authority = str(authority.path)
+        return {
+            "GANGLINE_TLS_CERT": own,
+            "GANGLINE_TLS_KEY": own,
+            "GANGLINE_CONSOLE_GATEWAY_CA": self._authority,
+            "GANGLINE_MLFLOW_CA_FILE": self._authority,
+            "GANGLINE_PEER_TLS_CERT": agents,
+            "GANGLINE_PEER_TLS_KEY": agents,
+            "GANGLINE_PEER_CA_FILE": self._authority,
+        }
 
     def _start_kafka(self, on_phase: Callable[[str], None]) -> KafkaAccess:
         """Start the embedded one, unless the user has another."""
@@ -214,11 +238,13 @@ class Platform:
     def _environment(self, bootstrap: str, ports: Mapping[str, int]) -> dict[str, str]:
         tokens = self._tokens()
         served = f"http://127.0.0.1:{ports['clickhouse']}"
+        gateway = self._gateway_url(ports)
         embedded = f"chdb://{self.data_dir / 'clickhouse'}"
         found = {
             "GANGLINE_BOOTSTRAP_SERVERS": bootstrap,
             "GANGLINE_TOKENS_FILE": str(self.data_dir / "tokens.json"),
             "GANGLINE_SESSIONS_FILE": str(self.data_dir / "sessions.json"),
+            "GANGLINE_SIGN_INS_FILE": str(self.data_dir / "sign-ins.json"),
             "GANGLINE_SERVICE_TOKEN": tokens["service"],
             "GANGLINE_CLICKHOUSE": self.settings.clickhouse or embedded,
             "GANGLINE_CLICKHOUSE_URL": self.settings.clickhouse or served,
@@ -228,8 +254,8 @@ class Platform:
             "GANGLINE_MLFLOW_URL": f"http://127.0.0.1:{ports['mlflow']}",
             "GANGLINE_CONSOLE_PORT": str(ports["console"]),
             "GANGLINE_CONSOLE_URL": f"http://127.0.0.1:{ports['console']}",
-            "GANGLINE_CONSOLE_GATEWAY_URL": f"http://127.0.0.1:{ports['gateway']}",
-            "GANGLINE_MLFLOW_TRACKING_URI": f"http://127.0.0.1:{ports['gateway']}/mlflow",
+            "GANGLINE_CONSOLE_GATEWAY_URL": gateway,
+            "GANGLINE_MLFLOW_TRACKING_URI": f"{gateway}/mlflow",
             "GANGLINE_MLFLOW_DATABASE": f"sqlite:///{self.data_dir / 'mlflow.db'}",
             "GANGLINE_MLFLOW_LAZY": "true",
             "GANGLINE_HEARTBEAT_TIMEOUT_S": str(self.settings.heartbeat_timeout_s),
@@ -293,13 +319,17 @@ class Platform:
         )
         return kept
 
+    def _gateway_url(self, ports: Mapping[str, int]) -> str:
+        return f"{'https' if self.settings.tls else 'http'}://127.0.0.1:{ports['gateway']}"
+
     def _client(self, kafka: KafkaAccess, ports: Mapping[str, int]) -> Client:
         client = Client(
-            url=f"http://127.0.0.1:{ports['gateway']}",
+            url=self._gateway_url(ports),
             token=self._tokens()["admin"],
             bootstrap_servers=kafka.bootstrap,
             kafka_file=kafka.environment("administrator").get(KAFKA_FILE, ""),
             clickhouse_url=f"http://127.0.0.1:{ports['clickhouse']}",
+            ca=self._authority,
         )
         client.write(self.data_dir)
         return client
@@ -315,7 +345,7 @@ def _wait_for_nodes(client: Client, wanted: int) -> None:
     from gangline.transport import Transport
 
     deadline = time.monotonic() + NODES_TIMEOUT_S
-    with Gangline(Transport(client.url, client.token)) as gateway:
+    with Gangline(Transport(client.url, client.token, ca=client.authority)) as gateway:
         while time.monotonic() < deadline:
             try:
                 known = [node.status in _TAKEN for node in gateway.nodes()]

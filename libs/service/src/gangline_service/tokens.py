@@ -20,6 +20,7 @@ from typing import Annotated, Self
 import structlog
 from pydantic import Field, StringConstraints, ValidationError
 
+from gangline_schemas.access import Sha256, TokenScope, Via
 from gangline_schemas.base import Identifier, Model, field_errors
 
 from .private_file import write_private
@@ -48,12 +49,12 @@ class TokenEntry(Model):
     name: Annotated[str, StringConstraints(min_length=1, max_length=128)]
     role: Role
     teams: tuple[Identifier, ...] = ()
-    sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+    sha256: Sha256
 
     @classmethod
     def of(cls, token: str, *, name: str, role: Role, teams: Iterable[str] = ()) -> Self:
         """The entry of a token."""
-        return cls(name=name, role=role, teams=tuple(teams), sha256=_digest(token))
+        return cls(name=name, role=role, teams=tuple(teams), sha256=token_hash(token))
 
 
 class TokenFile(Model):
@@ -68,6 +69,10 @@ class Principal(Model):
     name: str
     role: Role
     teams: frozenset[str]
+    scope: TokenScope = TokenScope.ADMIN
+    via: Via = "token"
+    token_id: str = ""
+    """Of a personal access token."""
 
     @property
     def all_teams(self) -> bool:
@@ -115,7 +120,24 @@ class TokenBook:
         """
         if not token or len(token) > MAX_TOKEN_CHARS:
             return None
-        return self._current().get(_digest(token))
+        return self._current().get(token_hash(token))
+
+    def of_user(self, name: str) -> Principal | None:
+        """The rights of a user: those of all their tokens together. None: there are none."""
+        found = [caller for caller in self._current().values() if caller.name == name]
+        people = [caller for caller in found if caller.role is not Role.SERVICE]
+        if not people:
+            return None
+        roles = {caller.role for caller in people}
+        return Principal(
+            name=name,
+            role=Role.ADMIN if Role.ADMIN in roles else Role.MEMBER,
+            teams=frozenset().union(*(caller.teams for caller in people)),
+        )
+
+    def knows(self, name: str) -> bool:
+        """Whether some token has this name."""
+        return any(caller.name == name for caller in self._current().values())
 
     def has_team(self, team: str) -> bool:
         """Whether some token names this team."""
@@ -133,7 +155,8 @@ class TokenBook:
             return self._callers
 
 
-def _digest(token: str) -> str:
+def token_hash(token: str) -> str:
+    """The hash of a token, which is all that is stored of it."""
     return hashlib.sha256(token.encode(errors="surrogatepass")).hexdigest()
 
 

@@ -236,6 +236,8 @@ class Whoami(Answer):
     name: str
     role: str
     teams: list[str]
+    scope: str = Field(default="admin", description="read, submit or admin.")
+    via: str = Field(default="token", description="token, access-token, sign-in or job.")
 
 
 class Version(Answer):

@@ -31,7 +31,10 @@ def main(context: Context[Settings]) -> int:
     from gangline_console.client import Gateway
 
     secret = settings.service_token.get_secret_value()
-    server = LoopbackServer(create_app(Gateway(settings.console_gateway_url), secret), listening)
+    server = LoopbackServer(
+        create_app(Gateway(settings.console_gateway_url, settings.console_gateway_ca), secret),
+        listening,
+    )
     while not context.stopping.wait(0.5):
         if not server.alive:
             raise RuntimeError("the HTTP server has ended")

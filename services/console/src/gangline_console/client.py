@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import ssl
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -47,6 +49,8 @@ class Gateway:
     """The connections to one gateway, kept open. Belongs to one event loop."""
 
     url: str
+    ca: Path | None = None
+    """Of the authority that signed the gateway's certificate; None: the system's."""
     again_s: tuple[float, ...] = (0.2, 0.4, 0.8, 1.6)
     """A GET that was above a limit is asked again after these times."""
     _session: aiohttp.ClientSession | None = field(default=None, repr=False)
@@ -69,6 +73,10 @@ class Gateway:
         self._known[digest] = (now_s, found)
         return found
 
+    def _trust(self) -> ssl.SSLContext | bool:
+        """How the gateway's certificate is proven."""
+        return True if self.ca is None else ssl.create_default_context(cafile=str(self.ca))
+
     async def send(
         self,
         token: str,
@@ -84,7 +92,7 @@ class Gateway:
         """
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=20),
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=20, ssl=self._trust()),
                 timeout=aiohttp.ClientTimeout(sock_connect=_CONNECT_S, total=_ANSWER_S),
                 cookie_jar=aiohttp.DummyCookieJar(),
             )

@@ -22,6 +22,8 @@ class Settings(ServiceSettings):
     """Where the bound address is written as JSON; see `bound_address.BoundAddress`."""
     console_gateway_url: str
     """The http(s):// URL of the gateway, whose REST the pages read."""
+    console_gateway_ca: Path | None = None
+    """The file of the authority that signed the gateway's certificate; None: the system's."""
     service_token: SecretStr
     """The key of the forms' CSRF tokens is derived from it; no request carries it."""
 

@@ -11,14 +11,18 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gangline_gateway import openapi, problems
+from gangline_gateway.access_tokens import AccessTokens
 from gangline_gateway.app_context import AppContext
+from gangline_gateway.audit import AuditLog
 from gangline_gateway.console_proxy import is_console
 from gangline_gateway.mlflow_door import is_mlflow
 from gangline_gateway.mlflow_jobs import JobTokens
+from gangline_gateway.oidc.logins import Logins
 from gangline_gateway.request_checks import Names, RequestChecks
 from gangline_gateway.routes.alerts import alerts
 from gangline_gateway.routes.aliases import aliases
 from gangline_gateway.routes.approvals import approvals
+from gangline_gateway.routes.audit import audit_log
 from gangline_gateway.routes.bundles import bundles
 from gangline_gateway.routes.changes import changes
 from gangline_gateway.routes.checkpoints import checkpoints
@@ -41,6 +45,7 @@ from gangline_gateway.routes.reports import reports
 from gangline_gateway.routes.runs import runs
 from gangline_gateway.routes.search import searches
 from gangline_gateway.routes.studies import studies
+from gangline_gateway.routes.tokens import tokens as token_routes
 from gangline_gateway.routes.topics import topics
 from gangline_gateway.sessions import Sessions
 from gangline_gateway.user_limits import RequestLimits, RequestRates
@@ -61,6 +66,7 @@ _TAGS = [
     {"name": "Pipelines", "description": "Pipelines, their runs, and why a step ran."},
     {"name": "Reports", "description": "Use of the GPUs over a period."},
     {"name": "History", "description": "The platform at a past time."},
+    {"name": "Access", "description": "The audit log, and personal access tokens."},
     {"name": "About", "description": "The caller's token and the gateway's version."},
 ]
 
@@ -82,7 +88,7 @@ def routes(context: AppContext) -> FastAPI:
     for router in (
         jobs, checkpoints, ranks, bundles, logs, live, runs, comparisons, points, incidents, alerts,
         health, cluster, approvals, reports, searches, topics, changes, history, who, studies,
-        pipelines, pipeline_outputs, models, aliases, profiles, joining,
+        pipelines, pipeline_outputs, models, aliases, profiles, joining, audit_log, token_routes,
     ):  # fmt: skip
         app.include_router(router)
 
@@ -106,6 +112,9 @@ def create_app(
     job_tokens: JobTokens | None = None,
     console: ASGIApp | None = None,
     sessions: Sessions | None = None,
+    audit: AuditLog | None = None,
+    access_tokens: AccessTokens | None = None,
+    logins: Logins | None = None,
 ) -> RequestChecks:
     """The application as it is served: each request passes the checks first."""
     served = routes(context)
@@ -131,4 +140,7 @@ def create_app(
         console is not None,
         sessions=sessions or Sessions(),
         node_tokens=context.node_tokens,
+        audit=audit,
+        access_tokens=access_tokens,
+        logins=logins,
     )

@@ -16,6 +16,7 @@ from fastapi.routing import APIRoute
 
 from gangline_bus.ports import BusUnavailable
 from gangline_bus.topics import TopicNames
+from gangline_gateway import audit
 from gangline_gateway.alert_rules import AlertRules
 from gangline_gateway.changes import Changes
 from gangline_gateway.dead_letters import DeadLetters
@@ -28,6 +29,7 @@ from gangline_gateway.past import Past
 from gangline_gateway.problems import conflict, forbidden, not_found
 from gangline_gateway.publish import Publisher
 from gangline_gateway.reports.recent import RecentReports
+from gangline_gateway.route_rules import rule_of
 from gangline_gateway.scheduler_questions import SchedulerQuestions
 from gangline_gateway.sse import Streams
 from gangline_gateway.tail import Tail
@@ -117,6 +119,14 @@ class AppContext:
             raise conflict("refused", outcome.refused)
 
 
+def _check_scope(request: Request) -> None:
+    """Raises a 403 problem if the scope of the token does not include that of the route."""
+    caller = _caller(request)
+    needed = rule_of(request.method, request.scope["route"].path).scope
+    if not caller.scope.includes(needed):
+        raise forbidden(f"this token has the scope {caller.scope}; this needs {needed}")
+
+
 def _app(request: Request) -> AppContext:
     context: AppContext = request.app.state.context
     return context
@@ -150,8 +160,8 @@ class SnakeRoute(APIRoute):
 
 
 def router(tag: str) -> APIRouter:
-    """A router with one tag."""
-    return APIRouter(tags=[tag], route_class=SnakeRoute)
+    """A router with one tag, whose routes check the scope of the caller's token."""
+    return APIRouter(tags=[tag], route_class=SnakeRoute, dependencies=[Depends(_check_scope)])
 
 
 def visible_teams(caller: Principal) -> frozenset[str] | None:
@@ -161,6 +171,7 @@ def visible_teams(caller: Principal) -> frozenset[str] | None:
 
 def may_change(caller: Principal, team: str, field_name: str = "team") -> None:
     """Raises a 403 problem unless the caller may run and change this team's jobs."""
+    audit.note().team = team
     if caller.role is Role.SERVICE:
         raise forbidden("tokens with the role service can only read; use a token of a user")
     if not caller.reads(team):

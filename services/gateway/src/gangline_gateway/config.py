@@ -34,6 +34,10 @@ class Settings(ServiceSettings):
     """Tokens of users and services; see gangline_service.tokens."""
     sessions_file: Path | None = None
     """Where sessions of browsers survive a restart, of this gateway alone; None: they end."""
+    oidc_file: Path | None = None
+    """The sign-in at an OpenID provider; see gangline_gateway.oidc.settings. None: tokens alone."""
+    sign_ins_file: Path | None = None
+    """Where these sign-ins survive a restart, of this gateway alone; None: they end."""
     allowed_hosts: tuple[str, ...] = ()
     """Names (name or name:port) under which clients reach the gateway, besides loopback's."""
     tls_cert: Path | None = None

@@ -17,6 +17,7 @@ from urllib3.exceptions import HTTPError
 
 from gangline_bus.ports import TopicPartition
 from gangline_bus.topics import TopicNames
+from gangline_gateway.audit_trail import AuditTrail
 from gangline_gateway.config import Settings
 from gangline_gateway.curves import CurveError, CurveReader
 from gangline_gateway.filter_words import FilterError
@@ -114,6 +115,7 @@ class Queries:
     incidents: Incidents
     points: PointReader
     resources: ResourceReader
+    audit: AuditTrail
 
 
 class HistoryAccess:
@@ -189,6 +191,7 @@ def connector(settings: Settings, names: TopicNames) -> Callable[[], Queries] | 
             Incidents(client),
             PointReader(client),
             ResourceReader(client, prices),
+            AuditTrail(client),
         )
 
     return connect

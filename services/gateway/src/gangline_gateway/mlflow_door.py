@@ -16,6 +16,8 @@ import unicodedata
 from dataclasses import dataclass
 from urllib.parse import unquote
 
+from gangline_gateway.problems import forbidden
+from gangline_schemas.access import TokenScope
 from gangline_schemas.mlflow_workspace import team_of, workspace_of
 from gangline_service.tokens import Principal, Role
 
@@ -36,6 +38,7 @@ _TRACES = re.compile(r"^/v1/traces$")
 _TEAM = re.compile(r"^/teams/([a-z0-9-]{1,63})(/.*)$")
 _MAKES_VERSION = re.compile(r"^/(?:ajax-)?api/\d\.\d/mlflow/model-versions/create$")
 _BIG = re.compile(r"^/(?:ajax-)?api/\d\.\d/mlflow-artifacts/artifacts/")
+_SEARCHES = re.compile(r"/api/\d\.\d/mlflow/[a-z-]+/search$")
 _SOURCE = re.compile(r"(runs|models):/(?!/)")
 _SLASHES = str.maketrans("\u2044\u2215\u29f5\u29f8\ufe68", "/////")
 _MOST_QUOTED = 8
@@ -73,6 +76,13 @@ def is_mlflow(path: str) -> bool:
 def takes_files(path: str) -> bool:
     """Whether a path of the gateway takes bodies of any size."""
     return is_mlflow(path) and _BIG.search(_split(path.removeprefix(PREFIX))[1]) is not None
+
+
+def check_scope(caller: Principal, method: str, path: str) -> None:
+    """Raise a 403 problem when a token that may only read would change something."""
+    reads = method in {"GET", "HEAD"} or _SEARCHES.search(path) is not None
+    if not reads and not caller.scope.includes(TokenScope.SUBMIT):
+        raise forbidden(f"this token has the scope {caller.scope}; this needs submit")
 
 
 def enter(path: str, query: str, caller: Principal) -> Passed:

@@ -9,6 +9,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
 from gangline_gateway.problems import MEDIA_TYPE
+from gangline_gateway.route_rules import rule_of
 from gangline_schemas.api.cluster import TeamBody
 from gangline_schemas.api.problem import Problem
 from gangline_schemas.api.questions import JobExplained, QueueOutlook, WhatIf
@@ -32,9 +33,16 @@ def document(app: FastAPI) -> dict[str, Any]:
         _name_fields_in_snake_case(found)
         _describe_problems(found)
         found["components"]["securitySchemes"] = {"token": _SCHEME}
-        found["security"] = [{"token": []}]
+        _name_scopes(found)
         app.openapi_schema = found
     return app.openapi_schema
+
+
+def _name_scopes(found: dict[str, Any]) -> None:
+    """The scope that each route needs of a personal access token."""
+    for path, operations in found["paths"].items():
+        for method, operation in operations.items():
+            operation["security"] = [{"token": [rule_of(method.upper(), path).scope.value]}]
 
 
 def _name_fields_in_snake_case(found: dict[str, Any]) -> None:

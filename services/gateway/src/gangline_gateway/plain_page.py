@@ -37,14 +37,14 @@ h1 { margin: 0 0 16px; font-size: 20px; line-height: 28px }
 p { margin: 16px 0 0; color: var(--soft) }
 code { font: 13px ui-monospace, monospace; color: var(--text) }
 label { display: block; font-weight: 600 }
-input, button {
+input, button, a.button {
   display: block; width: 100%; margin-top: 8px; padding: 8px 12px; font: inherit;
   border: 1px solid var(--line); border-radius: 6px;
 }
 input { background: var(--page); color: inherit }
-button {
-  margin-top: 16px; background: var(--accent); border-color: var(--accent); color: var(--card);
-  font-weight: 600; cursor: pointer;
+button, a.button {
+  margin-top: 16px; text-align: center; text-decoration: none; background: var(--accent);
+  border-color: var(--accent); color: var(--card); font-weight: 600; cursor: pointer;
 }
 :focus-visible { outline: 2px solid var(--accent); outline-offset: 2px }
 .bad { margin: 0 0 16px; color: var(--bad) }

@@ -14,7 +14,7 @@
 
 Then the request runs in its own span, is counted and logged in one line: method, route, status,
 time and token name. Of MLflow's requests only failed ones are logged. Queries, headers and bodies
-are never logged.
+are never logged. Its changes are recorded in the audit log (audit.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from urllib.parse import urlsplit
@@ -31,16 +31,21 @@ import structlog
 from opentelemetry.metrics import Meter
 from opentelemetry.trace import Tracer, format_trace_id
 from starlette.datastructures import Headers
-from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gangline_bus.tracing import context_of
-from gangline_gateway import problems
+from gangline_gateway import audit, problems
+from gangline_gateway.access_tokens import AccessTokens
+from gangline_gateway.audit import ACCESS, AuditLog
+from gangline_gateway.body_limits import FORM_LIMIT_BYTES, check_length, limit_of, limited
 from gangline_gateway.console_proxy import HOME, asks_page, is_console
-from gangline_gateway.mlflow_door import is_mlflow, takes_files
+from gangline_gateway.identities import Identities
+from gangline_gateway.mlflow_door import check_scope, is_mlflow
 from gangline_gateway.mlflow_jobs import JobTokens, is_report
 from gangline_gateway.node_tokens import NOT_VALID, NodeTokens, is_join
+from gangline_gateway.oidc import flows
+from gangline_gateway.oidc.logins import Logins
 from gangline_gateway.problems import ProblemError, too_many, unavailable
 from gangline_gateway.sessions import Sessions
 from gangline_gateway.sign_in import SignIn, is_session, sign_in_at
@@ -48,24 +53,11 @@ from gangline_gateway.sse import MEDIA_TYPE
 from gangline_gateway.user_limits import RequestRates, current_user
 from gangline_service.http_server import proven
 from gangline_service.job_tokens import is_job_token
-from gangline_service.request_body import BodyTooLarge, BodyTooSlow, bounded
 from gangline_service.tokens import Principal, Role, TokenBook
 from gangline_storage.errors import StoreError
 
 log = structlog.get_logger(__name__)
 
-JSON_LIMIT_BYTES = 1 << 20
-BUNDLE_LIMIT_BYTES = 64 << 20
-MLFLOW_LIMIT_BYTES = 32 << 20
-_MLFLOW_HINT = (
-    ": the value of a parameter has at most 6,000 characters, that of a tag 8,000; "
-    "keep larger texts as artifacts"
-)
-SCORES_LIMIT_BYTES = 16 << 20
-FILE_LIMIT_BYTES = 64 << 30
-FORM_LIMIT_BYTES = 16 << 10
-HEADERS_LIMIT_BYTES = 32 << 10
-BUNDLES_PATH = "/v1/code-bundles"
 MLFLOW_ROUTE = "/mlflow/..."
 CONSOLE_ROUTE = "/console/..."
 _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -132,11 +124,14 @@ class RequestChecks:
     """Whether this gateway serves the console."""
     sessions: Sessions = field(default_factory=Sessions)
     node_tokens: NodeTokens | None = None
-    limits: Mapping[str, int] = field(default_factory=lambda: {BUNDLES_PATH: BUNDLE_LIMIT_BYTES})
+    audit: AuditLog | None = None
+    access_tokens: AccessTokens | None = None
+    logins: Logins | None = None
 
     def __post_init__(self) -> None:
         home = HOME if self.console else "/mlflow/"
-        self._sign_in = SignIn(self.tokens, self.names.scheme, home, self.sessions)
+        self._who = Identities(self.tokens, self.access_tokens, self.logins)
+        self._sign_in = SignIn(self._who, self.names.scheme, home, self.sessions)
         self._duration = self.meter.create_histogram(
             "gangline.gateway.request.duration",
             unit="s",
@@ -151,12 +146,13 @@ class RequestChecks:
         headers = Headers(scope=scope)
         context = context_of(headers.get("traceparent"))
         began = time.perf_counter()
-        status = 0
+        status, location, note = 0, "", audit.begin()
 
         async def noted(message: Message) -> None:
-            nonlocal status
+            nonlocal status, location
             if message["type"] == "http.response.start":
                 status = message["status"]
+                location = Headers(raw=message.get("headers", [])).get("location", "")
                 message.setdefault("headers", []).extend(
                     [(b"x-content-type-options", b"nosniff"), (b"x-trace-id", trace.encode())]
                 )
@@ -169,12 +165,14 @@ class RequestChecks:
                 await self._admit(scope, headers, receive, noted)
             finally:
                 self._note(scope, status, time.perf_counter() - began, trace)
+                if self.audit is not None:
+                    self.audit.record(scope, note, status, location, trace)
 
     async def _admit(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
         rates = self._rates(scope["path"])
         try:
-            self._check_names(headers)
-            if (place := self._elsewhere(headers, scope)) is not None:
+            self._check_names(headers, scope)
+            if (place := await self._elsewhere(headers, scope)) is not None:
                 await RedirectResponse(place, 303)(scope, receive, send)
                 return
             if is_session(scope["path"]):
@@ -182,36 +180,30 @@ class RequestChecks:
                 return
             principal = await self._check(headers, scope)
             scope.setdefault("state", {})["principal"] = principal
+            if is_mlflow(scope["path"]):
+                check_scope(principal, scope["method"], scope["path"])
             if not proven(scope, principal.name):
                 raise too_many("no more connections", 1)
-            limit = self._limit(scope["path"])
-            _check_length(headers, limit)
+            limit = limit_of(scope["path"])
+            check_length(headers, limit)
             rates.begin(principal.name)
         except ProblemError as error:
             mlflow = is_mlflow(scope["path"])
             await problems.response(error, scope["trace_id"], mlflow=mlflow)(scope, receive, send)
             return
-        await self._share(scope, _limited(receive, limit), send, principal.name, rates)
+        await self._share(scope, limited(receive, limit), send, principal.name, rates)
 
     async def _session(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
-        if scope["method"] == "POST" and "authorization" not in headers:
+        terminal = scope["path"] in {flows.DEVICE, flows.DEVICE_TOKEN}
+        if scope["method"] == "POST" and "authorization" not in headers and not terminal:
             self._check_page(headers)
-        _check_length(headers, FORM_LIMIT_BYTES)
-        await self._sign_in(scope, _limited(receive, FORM_LIMIT_BYTES), send)
+        check_length(headers, FORM_LIMIT_BYTES)
+        await self._sign_in(scope, limited(receive, FORM_LIMIT_BYTES), send)
 
     def _rates(self, path: str) -> RequestRates:
         if is_mlflow(path):
             return self.mlflow_rates
         return self.console_rates if is_console(path) else self.rates
-
-    def _limit(self, path: str) -> int:
-        if takes_files(path):
-            return FILE_LIMIT_BYTES
-        if path == "/v1/profiles" or (
-            path.startswith("/v1/models/") and path.endswith("/evaluations")
-        ):
-            return SCORES_LIMIT_BYTES
-        return self.limits.get(path, MLFLOW_LIMIT_BYTES if is_mlflow(path) else JSON_LIMIT_BYTES)
 
     async def _share(
         self, scope: Scope, receive: Receive, send: Send, user: str, rates: RequestRates
@@ -236,14 +228,15 @@ class RequestChecks:
         finally:
             done()
 
-    def _check_names(self, headers: Headers) -> None:
+    def _check_names(self, headers: Headers, scope: Scope) -> None:
         if not self.names.knows_host(headers):
             raise ProblemError(
                 421, "wrong-host",
                 "the Host header is not a name of this gateway; "
                 "an operator can add the name to GANGLINE_ALLOWED_HOSTS",
             )  # fmt: skip
-        if not self.names.knows_origin(headers):
+        from_provider = scope["method"] == "GET" and scope["path"] == flows.CALLBACK
+        if not from_provider and not self.names.knows_origin(headers):
             raise ProblemError(
                 403, "wrong-origin", "requests from pages of other origins are rejected"
             )
@@ -263,22 +256,26 @@ class RequestChecks:
             if token is not None and scope["method"] not in {"GET", "HEAD"}:
                 self._check_page(headers)
         principal = await self._principal(token, scope) if token else None
+        if token and principal is None:
+            audit.note().action = ACCESS
         if token is None or principal is None:
             raise ProblemError(
                 401, "no-token", "give a token of this installation: Authorization: Bearer TOKEN",
                 headers={"WWW-Authenticate": 'Bearer realm="gangline"'},
             )  # fmt: skip
+        if "authorization" not in headers:
+            audit.note().via = "session"
         state = scope.setdefault("state", {})
         state["still_allowed"] = partial(self._still_allowed, headers, token, principal)
         if is_console(scope["path"]):
             state["token"] = token
         return principal
 
-    def _still_allowed(self, headers: Headers, token: str, principal: Principal) -> bool:
+    async def _still_allowed(self, headers: Headers, token: str, principal: Principal) -> bool:
         """Whether the token of a running request still stands for the same rights."""
         if "authorization" not in headers and self._sign_in.token(headers) != token:
             return False
-        return self.tokens.authenticate(token) == principal
+        return await self._who.authenticate(token) == principal
 
     async def _principal(self, token: str, scope: Scope) -> Principal | None:
         if is_join(scope["method"], scope["path"]):
@@ -286,7 +283,7 @@ class RequestChecks:
         reports = is_report(scope["method"], scope["path"])
         known = reports or is_mlflow(scope["path"])
         if self.job_tokens is None or not known or not is_job_token(token):
-            return self.tokens.authenticate(token)
+            return await self._who.authenticate(token)
         attempt = await self.job_tokens.authenticate(token)
         if attempt is None:
             return None
@@ -307,7 +304,7 @@ class RequestChecks:
         scope.setdefault("state", {})["node_token"] = token
         return Principal(name="a joining node", role=Role.MEMBER, teams=frozenset())
 
-    def _elsewhere(self, headers: Headers, scope: Scope) -> str | None:
+    async def _elsewhere(self, headers: Headers, scope: Scope) -> str | None:
         """Where a browser must go instead: from / to the console, without a session to the form."""
         path = scope["path"]
         if not asks_page(scope, headers):
@@ -318,7 +315,7 @@ class RequestChecks:
         if not is_page or "authorization" in headers:
             return None
         token = self._sign_in.token(headers)
-        if token and self.tokens.authenticate(token):
+        if token and await self._who.authenticate(token):
             return None
         return sign_in_at(path, scope["query_string"].decode("latin1"))
 
@@ -357,37 +354,6 @@ def _token(headers: Headers, *, basic: bool) -> str | None:
         return None
 
 
-def _too_large(limit: int) -> str:
-    # Only MLflow's limit has this value.
-    hint = _MLFLOW_HINT if limit == MLFLOW_LIMIT_BYTES else ""
-    return f"the body is above {limit:,} bytes{hint}"
-
-
-def _check_length(headers: Headers, limit: int) -> None:
-    if sum(len(name) + len(value) for name, value in headers.raw) > HEADERS_LIMIT_BYTES:
-        raise ProblemError(431, "too-large", "the headers are too large")
-    length = headers.get("content-length", "0")
-    if not length.isascii() or not length.isdigit():
-        raise ProblemError(400, "malformed", "Content-Length must be a number")
-    if len(length) > 18 or int(length) > limit:
-        raise ProblemError(413, "too-large", _too_large(limit))
-
-
 def _is_stream(message: Message) -> bool:
     kind = Headers(raw=message.get("headers", [])).get("content-type", "")
     return kind.startswith(MEDIA_TYPE)
-
-
-def _limited(receive: Receive, limit: int) -> Receive:
-    """The body within its limits of size and time. Raises HTTPException, which FastAPI forwards."""
-    within = bounded(receive, limit)
-
-    async def checked() -> Message:
-        try:
-            return await within()
-        except BodyTooSlow as error:
-            raise HTTPException(408, str(error)) from None
-        except BodyTooLarge:
-            raise HTTPException(413, _too_large(limit)) from None
-
-    return checked

@@ -11,6 +11,7 @@ from gangline_bus.topics import TopicNames
 from gangline_gateway.alert_rules import AlertRules
 from gangline_gateway.app import create_app
 from gangline_gateway.app_context import AppContext
+from gangline_gateway.audit import AuditLog
 from gangline_gateway.changes import Changes
 from gangline_gateway.config import Settings
 from gangline_gateway.console_proxy import ConsoleProxy
@@ -22,6 +23,9 @@ from gangline_gateway.mlflow_jobs import JobTokens
 from gangline_gateway.mlflow_proxy import MlflowProxy
 from gangline_gateway.mlflow_runs import MlflowRuns
 from gangline_gateway.node_tokens import NodeTokens
+from gangline_gateway.oidc.logins import Logins
+from gangline_gateway.oidc.provider import Provider
+from gangline_gateway.oidc.settings import OidcFileError, read_settings
 from gangline_gateway.past import Past
 from gangline_gateway.publish import Publisher
 from gangline_gateway.quota_state import state_of
@@ -47,6 +51,7 @@ def main(context: Context[Settings]) -> int:
     """The life of the process; returns its exit code."""
     settings, health = context.settings, context.health
     tokens = _tokens(settings)
+    logins = _logins(settings, tokens)
     health.expect("tail", "http")
     names = TopicNames(settings.topic_prefix)
     bus = connect(settings, "gateway")
@@ -99,6 +104,9 @@ def main(context: Context[Settings]) -> int:
         job_tokens=jobs,
         console=ConsoleProxy(settings.console_url) if settings.console_url else None,
         sessions=Sessions(file=settings.sessions_file),
+        audit=AuditLog(writer, names),
+        access_tokens=tail.access_tokens,
+        logins=logins,
     )
     _start(server, app, settings)
     address = _announce(settings, server.port)
@@ -174,6 +182,17 @@ def _tokens(settings: Settings) -> TokenBook:
     try:
         return TokenBook.load(settings.tokens_file)
     except TokenFileError as error:
+        raise SystemExit(str(error)) from None
+
+
+def _logins(settings: Settings, tokens: TokenBook) -> Logins | None:
+    """Sign-ins at the provider, where one is configured."""
+    if settings.oidc_file is None:
+        return None
+    try:
+        known = read_settings(settings.oidc_file)
+        return Logins(Provider(known, known.secret()), settings.sign_ins_file, tokens.knows)
+    except OidcFileError as error:
         raise SystemExit(str(error)) from None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, aclosing, contextmanager
 from functools import partial
 from typing import Any
@@ -108,14 +108,14 @@ class _EventStream(StreamingResponse):
 
 def _checked(scope: Scope, send: Send) -> Send:
     """Sends nothing more after the caller has lost its rights. Raises NotAllowedError."""
-    still_allowed: Callable[[], bool] = scope["state"]["still_allowed"]
+    still_allowed: Callable[[], Awaitable[bool]] = scope["state"]["still_allowed"]
     loop = asyncio.get_running_loop()
     checked_s = loop.time()
 
     async def checked(message: Message) -> None:
         nonlocal checked_s
         if loop.time() - checked_s >= CHECK_S:
-            if not still_allowed():
+            if not await still_allowed():
                 raise NotAllowedError
             checked_s = loop.time()
         await send(message)

@@ -1,9 +1,8 @@
 """Reads all topics but metrics in one thread: folds the live model and wakes waiting requests.
 
 1. Start: logs begin at the newest valid snapshot of the model (view_snapshot.py), or at their
-   start. The states of deciders begin at their own snapshots (followed.py). Compacted streams
-   begin at their start, heartbeats at their end, and other streams at most `STREAM_RECORDS`
-   before it.
+   start. The states of deciders begin at their own snapshots (followed.py), and streams where
+   tail_starts.py says.
 2. Catch up: the gateway is ready once the reader is at the ends that it saw at the start.
 3. Follow: keep the newest records of each partition in a ring, fold them, wake waiting requests
    and write snapshots.
@@ -39,6 +38,7 @@ from gangline_gateway import (
     scheduling,
     studies_state,
 )
+from gangline_gateway.access_tokens import AccessTokens
 from gangline_gateway.followed import Copies, Followed
 from gangline_gateway.live import Live
 from gangline_gateway.live_model import LiveJob
@@ -47,12 +47,14 @@ from gangline_gateway.on_demand import OnDemand
 from gangline_gateway.processes import Processes
 from gangline_gateway.progress_watch import ProgressWatch
 from gangline_gateway.pulses import Pulses
-from gangline_gateway.ring import MAX_RECORDS, Ring
+from gangline_gateway.ring import Ring
+from gangline_gateway.tail_starts import start_positions
 from gangline_gateway.view_snapshot import Marks, ViewSnapshots
 from gangline_pipelines.core.state import PipelineState
 from gangline_registry.core.state import RegistryState
 from gangline_schemas.catalog import Topic, catalog
 from gangline_schemas.envelope import Envelope
+from gangline_schemas.events.access import AccessTokenSet
 from gangline_schemas.events.parts import PartVitals
 from gangline_schemas.events.progress import RunProgress
 from gangline_schemas.events.steps import WorkerStep
@@ -63,8 +65,6 @@ log = structlog.get_logger(__name__)
 StateT = TypeVar("StateT")
 ValueT = TypeVar("ValueT")
 
-STREAM_RECORDS = 20_000
-STEP_RECORDS = 2000
 _BATCH = 1000
 _FOLDED_AT_ONCE = 100
 _POLL_S = 0.2
@@ -92,6 +92,7 @@ class Tail:
         `vitals` gets what the reader has still to read.
         """
         self.processes = Processes()
+        self.access_tokens = AccessTokens()
         self._vitals = vitals or Vitals()
         self.names = names
         self.bus = bus
@@ -130,7 +131,7 @@ class Tail:
         `beat` is called regularly while a snapshot is read.
         """
         self._restore(beat)
-        positions = self._start_positions()
+        positions = start_positions(self.bus, self.names, self._followed, self._marks)
         self._rings = {place: Ring(at, at) for place, at in positions.items()}
         self._goal = self.bus.end_offsets(positions)
         self._records = sum(max(0, end - positions[at]) for at, end in self._goal.items())
@@ -239,31 +240,6 @@ class Tail:
                 after[place] = records[-1].offset + 1 if full else max(position, ring.end)
         return found, after
 
-    def _start_positions(self) -> dict[TopicPartition, int]:
-        """Offsets to read from; records that a snapshot covers are read only for the rings."""
-        positions: dict[TopicPartition, int] = {}
-        for topic, entry in catalog().items():
-            if topic is Topic.METRICS:  # thousands of points a second, about no job
-                continue
-            places = self.names.places(self.bus, topic)
-            starts = self.bus.start_offsets(places)
-            known = {at: mark.next for at in places if (mark := self._marks.of(at)) is not None}
-            if entry.kind == "stream":
-                kept = {Topic.HEARTBEATS: 0, Topic.STEPS: STEP_RECORDS, Topic.LOGS: STEP_RECORDS}
-                ends = self.bus.end_offsets(places)
-                back = kept.get(topic, STREAM_RECORDS)
-                first = starts if entry.compacted else {at: ends[at] - back for at in places}
-                positions |= {at: max(starts[at], first[at]) for at in places}
-                for at in [at for at, after in known.items() if after > ends[at]]:
-                    self._marks.forget(at)  # the stream was created again
-            else:
-                for at in places:
-                    begins = [each.begins(at) for each in self._followed]
-                    after = known.get(at, 0) - MAX_RECORDS
-                    found = min([after, *(begin for begin in begins if begin is not None)])
-                    positions[at] = max(starts[at], found)
-        return positions
-
     def _restore(self, beat: Callable[[], None]) -> None:
         """Restores the deciders' states and the model from their newest valid snapshots."""
         for each in self._followed:
@@ -352,13 +328,10 @@ class Tail:
             self._take_heartbeat(record)
             return
         self._watch_progress(record, envelope)
-        if not self._marks.passes(record):
+        if (envelope is not None and self._noted(envelope)) or not self._marks.passes(record):
             return
         self._since += record.topic in self._logs
         if envelope is None:
-            return
-        if isinstance(envelope.data, PartVitals):
-            self.processes.take(envelope.data, envelope.time)
             return
         try:
             self._live.apply(envelope)
@@ -366,6 +339,16 @@ class Tail:
             POISONED.add(1, {"service": "gateway", "topic": record.topic})
             where = {"topic": record.topic, "offset": record.offset}
             log.critical("poison record skipped", **where, trace=trace_of(error))
+
+    def _noted(self, envelope: Envelope) -> bool:
+        """Whether it is of a stream that is read from its start, which no snapshot has."""
+        if isinstance(envelope.data, PartVitals):
+            self.processes.take(envelope.data, envelope.time)
+            return True
+        if isinstance(envelope.data, AccessTokenSet):
+            self.access_tokens.take(envelope.data)
+            return True
+        return False
 
     def _watch_progress(self, record: Record, envelope: Envelope | None) -> None:
         now_s = time.monotonic()

@@ -84,6 +84,7 @@ class Group:
 
 
 _STREAMS = {Topic.STEPS, Topic.LOGS, Topic.HEARTBEATS, Topic.METRICS}
+_NOT_KEPT = {Topic.PROGRESS, Topic.VITALS, Topic.TOKENS}
 STEPS = Group("steps", (Topic.STEPS,), timedelta(milliseconds=500), 500_000, dead_letters=True)
 LOGS = Group("logs", (Topic.LOGS,), timedelta(milliseconds=500), 100_000, dead_letters=True)
 HEARTBEATS = Group("heartbeats", (Topic.HEARTBEATS,), timedelta(seconds=5), 50_000, True)
@@ -98,7 +99,7 @@ METRICS = Group(
 )
 EVENTS = Group(
     "events",
-    tuple(t for t in Topic if t not in _STREAMS | {Topic.PROGRESS, Topic.VITALS}),
+    tuple(t for t in Topic if t not in _STREAMS | _NOT_KEPT),
     timedelta(milliseconds=100),
     20_000,
     dead_letters=False,  # the services that decide on these topics do

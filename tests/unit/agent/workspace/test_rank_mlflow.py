@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,7 @@ def environment(
     return rank_environment(
         allocation, allocation.nodes[0], 0, gang_paths(tmp_path), gpus="", token="t",
         secrets=more.get("secrets", {}), operators=more.get("operators", {}),
-        mlflow=access.variables(allocation),
+        mlflow=access.variables(allocation, tmp_path),
     )  # fmt: skip
 
 
@@ -83,3 +84,15 @@ def test_a_job_s_own_settings_win(access: MlflowAccess, tmp_path: Path) -> None:
     found = environment(access, given, tmp_path, secrets={"MLFLOW_TRACKING_TOKEN": "a user's"})
     assert found["MLFLOW_EXPERIMENT_NAME"] == "own"
     assert found["MLFLOW_TRACKING_TOKEN"] == "a user's"
+
+
+def test_a_gang_gets_the_authority_of_the_gateway_in_its_own_folder(
+    access: MlflowAccess, tmp_path: Path
+) -> None:
+    assert "MLFLOW_TRACKING_SERVER_CERT_PATH" not in environment(access, allocated(), tmp_path)
+    (tmp_path / "ca.pem").write_text("the authority")
+    trusting = replace(access, ca_file=tmp_path / "ca.pem")
+    trusting.put_authority(tmp_path)
+    found = environment(trusting, allocated(), tmp_path)
+    for name in ("MLFLOW_TRACKING_SERVER_CERT_PATH", "GANGLINE_CA_FILE"):
+        assert Path(found[name]).read_text() == "the authority"

@@ -29,6 +29,7 @@ from .images.gang_images import GangImages, ImageOptions
 from .images.registry import RegistryOptions
 from .isolation.isolator import Isolator
 from .peers.tier import PeerTier, open_peer_tier
+from .peers.tls import PeerTls, peer_tls
 from .usage.points import Capacity
 from .usage.watch import UsageWatch
 from .warm.process import WarmStart
@@ -44,8 +45,27 @@ def peer_tier(settings: AgentSettings, data: Path) -> PeerTier | None:
     if not settings.peer_copies:
         return None
     return open_peer_tier(
-        settings.node_id, settings.address, settings.peer_port, settings.peer_timeout_s, data
+        settings.node_id,
+        settings.address,
+        settings.peer_port,
+        settings.peer_timeout_s,
+        data,
+        _peer_tls(settings),
     )
+
+
+def _peer_tls(settings: AgentSettings) -> PeerTls | None:
+    """How agents prove themselves to each other; None: by keyed hashes alone."""
+    cert, key, ca = settings.peer_tls_cert, settings.peer_tls_key, settings.peer_ca_file
+    if cert is None or key is None or ca is None:
+        return None
+    try:
+        return peer_tls(cert, key, ca)
+    except OSError as error:
+        raise SystemExit(
+            f"GANGLINE_PEER_TLS_CERT, GANGLINE_PEER_TLS_KEY and GANGLINE_PEER_CA_FILE cannot be "
+            f"used ({error.strerror or error}): name PEM files that this process can read"
+        ) from None
 
 
 def inventory(
@@ -119,7 +139,9 @@ def warm_start(settings: AgentSettings, sockets: Path, node: NodeInfo) -> WarmSt
 def mlflow_access(settings: AgentSettings, store: ObjectStore) -> MlflowAccess | None:
     """None where jobs get no variables of MLflow."""
     uri = settings.mlflow_tracking_uri
-    return MlflowAccess(uri, SharedSecret(store, SECRET_KEY)) if uri is not None else None
+    if uri is None:
+        return None
+    return MlflowAccess(uri, SharedSecret(store, SECRET_KEY), settings.mlflow_ca_file)
 
 
 def images(

@@ -41,6 +41,8 @@ class AgentSettings(ServiceSettings):
     """Secrets as files <team>/<NAME>, 0600; default: `secrets` in the data folder."""
     mlflow_tracking_uri: Annotated[str, Field(pattern=r"^https?://")] | None = None
     """The gateway's /mlflow as ranks reach it; none: jobs get no variables of MLflow."""
+    mlflow_ca_file: Path | None = None
+    """The authority of the gateway's certificate, which each gang gets; none: the system's."""
     slots: Annotated[int, Field(ge=0, le=1024)] | None = None
     """Offer so many CPU slots instead of GPUs; 0: none, for jobs without GPUs alone."""
     cpus: Annotated[float, Field(ge=0.001, le=1e6)] | None = None
@@ -61,6 +63,11 @@ class AgentSettings(ServiceSettings):
     """Where they are answered, at `address`; 0 takes a free one, the last one's again if it can."""
     peer_timeout_s: Annotated[float, Field(gt=0, le=60)] = 3.0
     """A peer that says nothing for so long is left alone."""
+    peer_tls_cert: Path | None = None
+    """Agents ask each other over TLS by this certificate, which names `address`, and its key."""
+    peer_tls_key: Path | None = None
+    peer_ca_file: Path | None = None
+    """The authority that signed the certificates of all agents."""
     rack: str = "rack-0"
     block: str = "block-0"
     warm_start: Literal["auto", "fork", "standby", "off"] = "auto"
@@ -145,6 +152,15 @@ class AgentSettings(ServiceSettings):
         if found is None or not 1000 <= int(found[1]) < int(found[2]) < 2**31:
             raise ValueError("must be FIRST-LAST, for example 1900000000-1900999999")
         return value
+
+    @model_validator(mode="after")
+    def _peers_prove_themselves(self) -> Self:
+        given = [
+            one is not None for one in (self.peer_tls_cert, self.peer_tls_key, self.peer_ca_file)
+        ]
+        if any(given) and not all(given):
+            raise ValueError("set peer_tls_cert, peer_tls_key and peer_ca_file, or none of them")
+        return self
 
     @model_validator(mode="after")
     def _lease_ends_in_time(self) -> Self:

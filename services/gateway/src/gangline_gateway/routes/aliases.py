@@ -7,12 +7,13 @@ from typing import Annotated
 
 from fastapi import Query
 
-from gangline_gateway import registry_state
+from gangline_gateway import audit, registry_state
 from gangline_gateway.app_context import answers, router
 from gangline_gateway.asked_model import AliasPart, ModelToChange, SeenModel, VersionPart
 from gangline_gateway.lineage import lineage_of
 from gangline_gateway.problems import not_found
 from gangline_gateway.registry_state import Name
+from gangline_gateway.route_rules import OVERRIDE
 from gangline_registry.core.model import alias_key
 from gangline_registry.core.state import RegistryState
 from gangline_schemas.api import models as api
@@ -32,6 +33,8 @@ _ALIAS = "/v1/models/{model}/aliases/{alias}"
 )
 async def promote(alias: AliasPart, body: api.PromotionBody, model: ModelToChange) -> api.Promotion:
     """`verdict` is null while scores are compared: read the promotion again then."""
+    if body.override is not None:
+        audit.note().action = OVERRIDE
     asked = ModelPromotionRequested(
         **model.fields, version=body.version, alias=alias, expected=body.expected,
         override=body.override,

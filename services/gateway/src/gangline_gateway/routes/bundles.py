@@ -22,9 +22,9 @@ from gangline_gateway.app_context import (
     may_change,
     router,
 )
+from gangline_gateway.body_limits import BUNDLES_PATH
 from gangline_gateway.objects import keep, store_of
 from gangline_gateway.problems import ProblemError, invalid, unavailable
-from gangline_gateway.request_checks import BUNDLES_PATH
 from gangline_schemas.api.jobs import BundleStored
 from gangline_schemas.checkpoint import code_key
 from gangline_storage.port import ObjectStore

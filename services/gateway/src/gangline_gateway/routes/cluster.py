@@ -8,7 +8,7 @@ from typing import Annotated
 
 from fastapi import Path, Query, Response
 
-from gangline_gateway import present
+from gangline_gateway import audit, present
 from gangline_gateway.app_context import (
     ID_PATTERN,
     Admin,
@@ -78,6 +78,7 @@ async def put_team(
 
     503 if quota did not answer in time; the request is on the bus then.
     """
+    audit.note().team = team
     config = body.config(team)
 
     def configured(live: LiveView) -> Team | None:
@@ -248,8 +249,14 @@ def get_outlook(app: App, caller: Caller) -> QueueOutlook:
     responses=answers(),
 )
 async def whoami(caller: Caller) -> Whoami:
-    """The token's name, role and teams."""
-    return Whoami(name=caller.name, role=caller.role.value, teams=sorted(caller.teams))
+    """The token's user, role, teams and scope."""
+    return Whoami(
+        name=caller.name,
+        role=caller.role.value,
+        teams=sorted(caller.teams),
+        scope=caller.scope.value,
+        via=caller.via,
+    )
 
 
 @who.get(

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import Body, Depends, Header, Query, Response
 from starlette.concurrency import run_in_threadpool
 
-from gangline_gateway import job_list, present
+from gangline_gateway import audit, job_list, present
 from gangline_gateway.admission import quota_notes
 from gangline_gateway.app_context import (
     App,
@@ -82,6 +82,7 @@ async def submit_job(
 ) -> Job | DryRun:
     """Queues the job once its team's quota admits it. 422 if it can never run."""
     if dry:
+        audit.note().ignored = True
         response.status_code = 200
         return await run_in_threadpool(dry_run, app, caller, spec)
     done = await submit(app, caller, spec, key)

@@ -11,6 +11,7 @@ from typing import TypeVar
 import structlog
 from fastapi import Request
 
+from gangline_gateway import audit
 from gangline_gateway.app_context import Admin, App, AppContext, answers, router
 from gangline_gateway.node_settings import NodeSettingsError, read_node_settings
 from gangline_gateway.node_tokens import JOIN_PATH, NOT_VALID, NodeTokens
@@ -53,6 +54,7 @@ async def join(body: JoinBody, request: Request, app: App) -> JoinedNode:
 
     409 if a node of this name is present; the token is not used up then.
     """
+    audit.note().target = body.node_id
     tokens, file = _joining(app)
     present = app.tail.view().node(body.node_id)
     if present is not None and present.status in _PRESENT:

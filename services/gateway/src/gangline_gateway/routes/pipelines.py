@@ -7,7 +7,7 @@ from typing import Annotated
 
 from fastapi import Body, Path, Query
 
-from gangline_gateway import pipelines_state
+from gangline_gateway import audit, pipelines_state
 from gangline_gateway.answered import answered
 from gangline_gateway.app_context import App, AppContext, Caller, answers, may_change, router
 from gangline_gateway.pipelines_state import pipelines_of
@@ -93,6 +93,7 @@ async def apply_pipeline(
         text = "; ".join(f"{one.field}: {one.message}" for one in wrong[:3])
         raise ProblemError(422, "invalid", text, errors=wrong)
     if dry_run:
+        audit.note().ignored = True
         now = app.clock()
         facts = PipelineFacts(spec.team, spec.name, 1, caller.name, now)
         return pipelines_state.pipeline(

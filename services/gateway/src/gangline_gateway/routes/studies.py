@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from fastapi import Body, Path, Query, Response
 from starlette.concurrency import run_in_threadpool
 
-from gangline_gateway import studies_state, study_views
+from gangline_gateway import audit, studies_state, study_views
 from gangline_gateway.app_context import App, AppContext, Caller, answers, may_change, router
 from gangline_gateway.problems import invalid, not_found
 from gangline_gateway.routes.jobs import IdempotencyKey
@@ -88,6 +88,7 @@ async def submit(
 ) -> StudyDetail | StudyPlan:
     """Trials begin once the studies service has taken it."""
     if dry:
+        audit.note().ignored = True
         response.status_code = 200
         return await run_in_threadpool(plan, app, caller, spec)
     study_id, created = await submit_study(app, caller, spec, key)

@@ -39,6 +39,7 @@ from .server import (
     connection_path,
     path_of,
 )
+from .tls import PeerTls
 
 log = structlog.get_logger(__name__)
 
@@ -65,6 +66,7 @@ class PeerCopies:
     secret: SharedSecret
     gangs: Gangs
     timeout_s: float
+    tls: PeerTls | None = None
 
     def round(self, allocation: GangAllocated) -> Round:
         """For one look at what a gang starts from."""
@@ -85,13 +87,19 @@ class PeerCopies:
         self, peer: Peer, gang: GangKey, path: str, size_bytes: int
     ) -> Iterator[Iterator[bytes]]:
         """The bytes of an answer. Raises PeerFailed, also while they are read."""
-        connection = http.client.HTTPConnection(peer.address, peer.port, timeout=self.timeout_s)
+        connection = self._connection(peer)
         with contextlib.closing(connection):
             with _failures():
                 connection.connect()
             ends_s = self.timeout_s + size_bytes / SLOWEST_BYTES_PER_S
             with _ends_after(connection.sock, ends_s):
                 yield self._chunks(connection, peer, gang, path)
+
+    def _connection(self, peer: Peer) -> http.client.HTTPConnection:
+        where = (peer.address, peer.port)
+        if self.tls is None:
+            return http.client.HTTPConnection(*where, timeout=self.timeout_s)
+        return http.client.HTTPSConnection(*where, timeout=self.timeout_s, context=self.tls.client)
 
     def _chunks(
         self, connection: http.client.HTTPConnection, peer: Peer, gang: GangKey, path: str
@@ -272,7 +280,7 @@ def _ends_after(sock: socket.socket, seconds: float) -> Iterator[None]:
 
     def hang_up() -> None:
         with contextlib.suppress(OSError):
-            sock.shutdown(socket.SHUT_RDWR)
+            socket.socket.shutdown(sock, socket.SHUT_RDWR)  # its TLS belongs to another thread
 
     timer = threading.Timer(seconds, hang_up)
     timer.daemon = True

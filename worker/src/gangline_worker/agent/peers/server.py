@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -36,6 +37,7 @@ from gangline_worker.agent.isolation.files import Owner
 from .files import NAME, CopyFiles, NotGiven
 from .gangs import Gangs, KnownGang
 from .seal import PeerRequest, proof, same, token
+from .tls import PeerTls
 
 log = structlog.get_logger(__name__)
 
@@ -156,11 +158,20 @@ class PeerServer(ThreadServer):
 
     answers: PeerAnswers
 
-    def __init__(self, address: str, port: int) -> None:
+    def __init__(self, address: str, port: int, tls: PeerTls | None = None) -> None:
         super().__init__((address, port), _Handler, name="peer-copies", close_within_s=0.2)
+        self._tls = tls
         self._lock = threading.Lock()
         self._refused = 0
         self._logged_s: float | None = None
+
+    def get_request(self) -> tuple[socket.socket, object]:
+        """A new connection; with TLS its thread shakes hands when it first reads."""
+        plain, client = super().get_request()
+        if self._tls is None:
+            return plain, client
+        wrap = self._tls.server.wrap_socket
+        return wrap(plain, server_side=True, do_handshake_on_connect=False), client
 
     def note_refusal(self, client: str, status: HTTPStatus, reason: str) -> None:
         """A line in the log, but not for each one of many."""

@@ -23,6 +23,7 @@ from .files import CopyFiles
 from .gangs import Gangs
 from .seal import SECRET_KEY
 from .server import PeerAnswers, PeerServer
+from .tls import PeerTls
 
 log = structlog.get_logger(__name__)
 
@@ -32,12 +33,19 @@ _ASK_S, _AGAIN_S = 5.0, 0.2  # an agent that reloads does not answer for a momen
 class PeerTier:
     """Listens once made, answers from `start` to `stop`."""
 
-    def __init__(self, node_id: str, timeout_s: float, data: Path, server: PeerServer) -> None:
+    def __init__(
+        self,
+        node_id: str,
+        timeout_s: float,
+        data: Path,
+        server: PeerServer,
+        tls: PeerTls | None = None,
+    ) -> None:
         """`timeout_s`: how long a peer may take to say something."""
         self._node_id, self._timeout_s = node_id, timeout_s
         self._data = data
         self._gangs = Gangs()
-        self._server = server
+        self._server, self._tls = server, tls
         self._copies: PeerCopies | None = None
 
     @property
@@ -63,7 +71,7 @@ class PeerTier:
         files = CopyFiles(self._data / "checkpoints", store)
         self._server.answers = PeerAnswers(node_id, secret, self._gangs, files, owner, layer)
         self._server.start()
-        self._copies = PeerCopies(node_id, secret, self._gangs, self._timeout_s)
+        self._copies = PeerCopies(node_id, secret, self._gangs, self._timeout_s, self._tls)
         return self._copies
 
     def confirms(self, gang: GangKey, theirs: End, own: End) -> bool:
@@ -104,28 +112,33 @@ class PeerTier:
 
 
 def open_peer_tier(
-    node_id: str, address: str, port: int, timeout_s: float, data: Path
+    node_id: str,
+    address: str,
+    port: int,
+    timeout_s: float,
+    data: Path,
+    tls: PeerTls | None = None,
 ) -> PeerTier | None:
     """None where it cannot listen (`port` 0: at a free one): then the store has to do."""
     try:
-        server = _listen(address, port, data / "copies.port")
+        server = _listen(address, port, data / "copies.port", tls)
     except OSError as error:
         log.warning("agent.copies_not_offered", address=address, reason=str(error))
         return None
-    return PeerTier(node_id, timeout_s, data, server)
+    return PeerTier(node_id, timeout_s, data, server, tls)
 
 
-def _listen(address: str, port: int, kept: Path) -> PeerServer:
+def _listen(address: str, port: int, kept: Path, tls: PeerTls | None) -> PeerServer:
     """At the port that was given, or that the last agent had: gangs that run know it by that one.
 
     Raises OSError.
     """
     if port:
-        return PeerServer(address, port)
+        return PeerServer(address, port, tls)
     server = None
     with contextlib.suppress(OSError, ValueError, OverflowError):
-        server = PeerServer(address, int(kept.read_text("ascii")))
+        server = PeerServer(address, int(kept.read_text("ascii")), tls)
     if server is None:
-        server = PeerServer(address, 0)
+        server = PeerServer(address, 0, tls)
     write_private(kept, str(server.port).encode())
     return server

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from gangline_schemas.events.scheduling import GangAllocated
 from gangline_schemas.mlflow_workspace import (
@@ -18,6 +20,9 @@ from gangline_service.job_tokens import JobAttempt, make_token
 from gangline_storage.shared_secret import SharedSecret
 
 URI = "MLFLOW_TRACKING_URI"
+AUTHORITY = "gateway-ca.pem"
+"""In a gang's folder, beside its code."""
+_TRUST = ("MLFLOW_TRACKING_SERVER_CERT_PATH", "GANGLINE_CA_FILE")
 TOKEN = "MLFLOW_TRACKING_TOKEN"  # noqa: S105 -- a variable's name
 
 
@@ -27,9 +32,16 @@ class MlflowAccess:
 
     uri: str
     secret: SharedSecret = field(repr=False)
+    ca_file: Path | None = None
+    """The authority of the gateway's certificate; None: the system's."""
 
-    def variables(self, allocation: GangAllocated) -> dict[str, str]:
-        """Those of all ranks of an attempt. Raises StoreError.
+    def put_authority(self, work: Path) -> None:
+        """Copy the authority's file into a gang's folder. Raises OSError."""
+        if self.ca_file is not None:
+            shutil.copyfile(self.ca_file, work / AUTHORITY)
+
+    def variables(self, allocation: GangAllocated, work: Path) -> dict[str, str]:
+        """Those of all ranks of an attempt, whose folder is `work`. Raises StoreError.
 
         Each run that a program starts becomes a child of the job's run, unless the job asks for
         MLFLOW_RUN_ID: then the first one is the job's run.
@@ -47,6 +59,8 @@ class MlflowAccess:
             "MLFLOW_EXPERIMENT_NAME": experiment_of(spec),
             "MLFLOW_RUN_CONTEXT": json.dumps(tags),
         }
+        if self.ca_file is not None:
+            found |= dict.fromkeys(_TRUST, str(work / AUTHORITY))
         if spec.mlflow is not None and spec.mlflow.run_id:
             found["MLFLOW_RUN_ID"] = mlflow_run_id(job_id)
         return found

@@ -230,6 +230,8 @@ class Preparer:
             bundles = self._folders.data / "bundles"
             packed = fetch_bundle(self._store, allocation.team, spec.code_bundle, bundles)
             unpack(packed, work / "code")
+        if self._mlflow is not None:
+            self._mlflow.put_authority(work)
         give(work, owner)
         ranks = assignment.ranks
         resume, peers = None, self._round(allocation)
@@ -254,7 +256,7 @@ class Preparer:
             secrets=secrets,
             owner=owner,
             peers=peers,
-            mlflow=self._mlflow.variables(allocation) if self._mlflow is not None else {},
+            mlflow=self._mlflow.variables(allocation, work) if self._mlflow is not None else {},
             image=image,
         )
 

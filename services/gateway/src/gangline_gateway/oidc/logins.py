@@ -1,0 +1,296 @@
+"""Sign-ins at the provider: who signed in, and whether the provider still says so.
+
+1. `begin` makes a random token for a person whom the provider named. A browser's session or the
+   command line holds it; it is stored as a hash.
+2. `authenticate` gives the person's rights. Once they are `CHECK_S` old, it first asks the provider
+   again: by the refresh token and userinfo. If the person was removed, the sign-in ends. If the
+   groups have changed, so have the rights.
+3. While the provider is away, rights count until they are `TRUST_S` old. Then requests get 503.
+
+The provider's tokens are encrypted by the sign-in's own token, so neither the file nor the memory
+gives them away. With a file sign-ins survive a restart of the gateway, of this gateway alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import structlog
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from pydantic import Field, ValidationError
+
+from gangline_gateway.oidc.provider import (
+    Granted,
+    Provider,
+    ProviderAwayError,
+    ProviderRefusedError,
+    TokenRefusedError,
+)
+from gangline_gateway.problems import unavailable
+from gangline_schemas.base import Model
+from gangline_service.private_file import write_private
+from gangline_service.tokens import Principal, new_token, token_hash
+
+log = structlog.get_logger(__name__)
+
+PREFIX = "gl_in_"
+CHECK_S, TRUST_S = 240.0, 300.0
+MOST = 10_000
+MOST_OF_PERSON = 100
+_DAY_S = 86_400.0
+_RETRY_S = 10.0
+
+
+class Person(Model):
+    """A person, as the provider last described them."""
+
+    sub: str
+    rights: Principal
+    since_s: float
+    """When this person first had this name here."""
+    seen_s: float
+
+
+class Login(Model):
+    """One sign-in."""
+
+    sub: str
+    name: str
+    until_s: float
+    checked_s: float
+    sealed: str
+    """The provider's tokens, encrypted by the sign-in's token."""
+
+
+class Kept(Model):
+    """The file."""
+
+    people: dict[str, Person] = Field(default_factory=dict)
+    logins: dict[str, Login] = Field(default_factory=dict)
+
+
+class NoRightsError(Exception):
+    """The provider knows the person, and nothing here is allowed to them. The message says why."""
+
+
+@dataclass(slots=True)
+class _Tries:
+    """The lock of a sign-in's check, and when the provider last did not answer."""
+
+    lock: asyncio.Lock
+    failed_s: float = 0.0
+
+
+class Logins:
+    """Belongs to one event loop."""
+
+    def __init__(
+        self,
+        provider: Provider,
+        file: Path | None = None,
+        taken: Callable[[str], bool] = lambda _: False,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`taken`: whether a name is one of the file of tokens: no person may sign in by it."""
+        self.provider = provider
+        self._file, self._taken, self._clock = file, taken, clock
+        self._kept = _read(file)
+        self._tries: dict[str, _Tries] = {}
+
+    async def begin(self, granted: Granted, nonce: str | None) -> tuple[str, Principal]:
+        """The token of a new sign-in, and the rights of its person.
+
+        Raises NoRightsError, TokenRefusedError, ProviderAwayError and ProviderRefusedError.
+        """
+        claims = await self.provider.claims(granted, nonce)
+        principal = self._learn(claims)
+        token = PREFIX + new_token().removeprefix("gl_")
+        now_s = self._clock()
+        self._make_room(principal.name, now_s)
+        self._kept.logins[token_hash(token)] = Login(
+            sub=claims["sub"],
+            name=principal.name,
+            until_s=now_s + self.provider.settings.session_hours * 3600,
+            checked_s=now_s,
+            sealed=_seal(token, granted, now_s),
+        )
+        self._write()
+        return token, principal
+
+    async def authenticate(self, token: str) -> Principal | None:
+        """The rights of a sign-in; None: it has ended. Raises a 503 problem, as above."""
+        key, now_s = token_hash(token), self._clock()
+        login = self._kept.logins.get(key)
+        if login is not None and now_s >= login.until_s:
+            self._forget(key)
+        elif login is not None and now_s - login.checked_s >= CHECK_S:
+            tries = self._tries.setdefault(key, _Tries(asyncio.Lock()))
+            async with tries.lock:
+                await self._check(key, token, tries)
+        login = self._kept.logins.get(key)
+        if login is None:
+            return None
+        person = self._kept.people.get(login.name)
+        return person.rights if person is not None and person.sub == login.sub else None
+
+    async def end(self, token: str) -> None:
+        """End a sign-in, here and at the provider if it offers that."""
+        login = self._kept.logins.get(token_hash(token))
+        if login is None:
+            return
+        self._forget(token_hash(token))
+        refresh = _opened(token, login).get("refresh", "")
+        if refresh:
+            try:
+                await self.provider.revoke(refresh)
+            except (ProviderAwayError, ProviderRefusedError, ValueError) as error:
+                log.info("the provider did not take a sign-out", reason=str(error))
+
+    def known(self, name: str, made_at: datetime) -> Principal | None:
+        """The rights of a person for a personal access token that was made then.
+
+        None for one who did not sign in for long, or has the name since later.
+        """
+        person = self._kept.people.get(name)
+        if person is None or made_at.timestamp() < person.since_s:
+            return None
+        silent_s = self._clock() - person.seen_s
+        return person.rights if silent_s < self.provider.settings.token_days * _DAY_S else None
+
+    def _learn(self, claims: dict[str, Any]) -> Principal:
+        """Keep the claims about a person. Raises NoRightsError."""
+        settings, sub, now_s = self.provider.settings, str(claims["sub"]), self._clock()
+        name = claims.get(settings.user_claim)
+        if not isinstance(name, str) or not 1 <= len(name) <= 256 or not name.isprintable():
+            raise NoRightsError(f"the provider gave no name in the claim {settings.user_claim}")
+        if self._taken(name):
+            raise NoRightsError(f"the name {name} is one of the file of tokens")
+        before = self._kept.people.get(name)
+        rights = settings.rights(name, claims)
+        if rights is None:
+            if before is not None and before.sub == sub:
+                del self._kept.people[name]
+                self._write()
+            raise NoRightsError(
+                f"no group of {name} has rights here: an operator can give some to a group in the "
+                f"file of the sign-in (claim {settings.groups_claim})"
+            )
+        same = before is not None and before.sub == sub
+        since_s = before.since_s if same and before is not None else now_s
+        person = Person(sub=sub, rights=rights, since_s=since_s, seen_s=now_s)
+        self._kept.people[name] = person
+        return rights
+
+    async def _check(self, key: str, token: str, tries: _Tries) -> None:
+        """Ask the provider about a sign-in, unless another request has just done so."""
+        login, now_s = self._kept.logins.get(key), self._clock()
+        if login is None or now_s - login.checked_s < CHECK_S:
+            return
+        trusted = now_s - login.checked_s < TRUST_S
+        if trusted and now_s - tries.failed_s < _RETRY_S:
+            return
+        try:
+            granted, claims = await self._told(token, login)
+            if claims.get("sub") != login.sub:
+                raise TokenRefusedError("it is about another person")
+            self._learn(claims)
+        except ProviderAwayError as error:
+            tries.failed_s = now_s
+            log.warning("the provider does not answer", reason=str(error))
+            if not trusted:
+                raise unavailable(
+                    "provider-away", "the sign-in cannot be checked: its provider does not answer"
+                ) from None
+            return
+        except (ProviderRefusedError, TokenRefusedError, NoRightsError) as error:
+            log.info("sign-in ended", user=login.name, reason=str(error))
+            self._forget(key)
+            return
+        sealed = _seal(token, granted, now_s)
+        self._kept.logins[key] = login.model_copy(update={"checked_s": now_s, "sealed": sealed})
+        self._write()
+
+    async def _told(self, token: str, login: Login) -> tuple[Granted, dict[str, Any]]:
+        """The claims about a person now. Raises ProviderRefusedError."""
+        held = _opened(token, login)
+        if held.get("refresh"):
+            granted = await self.provider.refresh(held["refresh"])
+            claims = await self.provider.userinfo(granted.access_token)
+            if claims is None:
+                claims = await self.provider.judge(granted.id_token, None)
+            return granted, claims
+        granted = Granted(held.get("access", ""), held.get("until", 0.0) - self._clock(), "", "")
+        claims = await self.provider.userinfo(granted.access_token)
+        if claims is None:
+            raise ProviderRefusedError("unsupported", "it gives no refresh token and no userinfo")
+        return granted, claims
+
+    def _make_room(self, name: str, now_s: float) -> None:
+        logins = self._kept.logins
+        for key in [key for key, one in logins.items() if one.until_s <= now_s]:
+            self._drop(key)
+        own = [key for key, one in logins.items() if one.name == name]
+        for key in own[: max(0, len(own) - MOST_OF_PERSON + 1)]:
+            self._drop(key)
+        if len(logins) >= MOST:
+            self._drop(next(iter(logins)))
+
+    def _drop(self, key: str) -> None:
+        self._kept.logins.pop(key, None)
+        self._tries.pop(key, None)
+
+    def _forget(self, key: str) -> None:
+        self._drop(key)
+        self._write()
+
+    def _write(self) -> None:
+        if self._file is None:
+            return
+        try:
+            write_private(self._file, self._kept.encode())
+        except OSError as error:
+            log.warning("sign-ins not written", file=str(self._file), reason=str(error))
+
+
+def _read(file: Path | None) -> Kept:
+    if file is None or not file.exists():
+        return Kept()
+    try:
+        return Kept.decode(file.read_bytes())
+    except (OSError, ValidationError) as error:
+        log.warning("sign-ins not read; users sign in again", reason=type(error).__name__)
+        return Kept()
+
+
+def _seal(token: str, granted: Granted, now_s: float) -> str:
+    held = {
+        "access": granted.access_token,
+        "until": now_s + granted.expires_s,
+        "refresh": granted.refresh_token,
+    }
+    nonce = secrets.token_bytes(12)
+    return (nonce + _cipher(token).encrypt(nonce, json.dumps(held).encode(), None)).hex()
+
+
+def _opened(token: str, login: Login) -> dict[str, Any]:
+    """The provider's tokens; {} if the file was changed."""
+    try:
+        raw = bytes.fromhex(login.sealed)
+        found: dict[str, Any] = json.loads(_cipher(token).decrypt(raw[:12], raw[12:], None))
+    except (InvalidTag, ValueError):
+        return {}
+    return found
+
+
+def _cipher(token: str) -> AESGCM:
+    return AESGCM(hashlib.sha256(b"gangline sign-in\0" + token.encode()).digest())
