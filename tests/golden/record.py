@@ -17,7 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from gangline_bus.canonical import fields_of
+from gangline_bus.canonical import Fields, canonical_json, fields_of
 from gangline_bus.codec import encode
 from gangline_bus.decision import Decider, Decision
 from gangline_bus.fold import Folded, fold_record, records_between
@@ -32,6 +32,7 @@ from gangline_scheduler.core import snapshot as scheduler_snapshot
 from gangline_scheduler.core.decide import Scheduler
 from gangline_schemas.catalog import event_types
 from gangline_schemas.envelope import Envelope, LogPosition
+from golden import stories
 from golden.scenario import Logged, Scenario
 from support.deciders import DECIDERS
 
@@ -39,6 +40,10 @@ SNAPSHOT_AT = 0.75
 FOLDER = Path(__file__).parent
 SEED = 7
 EVENTS = 4000
+
+
+def _canonical(state: Any, known: Fields | None = None) -> bytes:
+    return canonical_json(state, known=known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,11 @@ KINDS = {
         "scheduling.jsonl.gz", Scheduler, scheduler_snapshot.codec, scheduler_snapshot.canonical
     ),
 }
+KINDS |= {
+    name: Kind(f"{name}.jsonl.gz", known.make, lambda _, known=known: known.codec(), _canonical)
+    for name, known in DECIDERS.items()
+    if name not in KINDS
+}
 
 
 CODECS: dict[str, Callable[[], DataclassCodec[Any]]] = {
@@ -73,21 +83,30 @@ def releases() -> list[Path]:
 
 def write_release(folder: Path) -> None:
     """Live the scenario and record it. Raises FileExistsError: a release is never rewritten."""
+    folder.mkdir()
+    write_logs(folder)
+    write_states(folder)
+
+
+def write_logs(folder: Path) -> None:
+    """Record the logs that a release lacks."""
     scenario = Scenario(SEED)
     scenario.run(EVENTS)
-    folder.mkdir()
-    recorded = {}
+    logs = {**stories.logs(), **scenario.logs}
+    path = folder / "recorded.json"
+    recorded = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     for name, kind in KINDS.items():
-        _write(folder / kind.file, scenario.logs[name])
+        if name in recorded:
+            continue
+        _write(folder / kind.file, logs[name])
         state = fold(kind, folder / kind.file)
         facts = kind.codec(kind.decider().initial).copy(state)
         recorded[name] = {
-            "events": len(scenario.logs[name]),
+            "events": len(logs[name]),
             "sha256": hashlib.sha256(kind.canonical(state)).hexdigest(),
             "fields": {type(state).__name__: sorted(facts), **fields_of(facts)},
         }
-    _write_json(folder / "recorded.json", recorded)
-    write_states(folder)
+    _write_json(path, recorded)
 
 
 def write_states(folder: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import BaseModel
 
 Fields = Mapping[str, Collection[str]]
-"""The fields that count, by the name of their dataclass; classes that are not named: all."""
+"""The fields that count, by the name of their class; classes that are not named: all."""
 
 
 def canonical_json(
@@ -34,7 +34,7 @@ def canonical_json(
 
 
 def fields_of(value: Any) -> dict[str, list[str]]:
-    """The fields of every dataclass that occurs in a value: what `known` is later."""
+    """The fields of every dataclass and named tuple in a value: what `known` is later."""
     found: dict[str, list[str]] = {}
     waiting = [value]
     while waiting:
@@ -42,6 +42,9 @@ def fields_of(value: Any) -> dict[str, list[str]]:
         if is_dataclass(item):
             found[type(item).__name__] = sorted(part.name for part in fields(item))
             waiting += [getattr(item, part.name) for part in fields(item)]
+        elif isinstance(item, tuple) and hasattr(item, "_fields"):
+            found[type(item).__name__] = sorted(item._fields)
+            waiting += item
         elif isinstance(item, Mapping):
             waiting += item.values()
         elif isinstance(item, list | tuple | set | frozenset):
@@ -62,6 +65,8 @@ def _plain(value: Any, known: Fields) -> Any:  # noqa: PLR0911 - one return for 
             for item in _counting(value, known)
             if (held := getattr(value, item.name)) != _default(item)
         }
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return _plain_tuple(value, known)
     if isinstance(value, Mapping):
         return {_name(key): _plain(held, known) for key, held in value.items()}
     if isinstance(value, frozenset | set):
@@ -69,6 +74,16 @@ def _plain(value: Any, known: Fields) -> Any:  # noqa: PLR0911 - one return for 
     if isinstance(value, list | tuple):
         return [_plain(item, known) for item in value]
     return value
+
+
+def _plain_tuple(value: Any, known: Fields) -> dict[str, Any]:
+    """A named tuple, without the fields that are at their defaults."""
+    names, defaults = known.get(type(value).__name__), value._field_defaults
+    return {
+        name: _plain(held, known)
+        for name, held in value._asdict().items()
+        if (names is None or name in names) and (name not in defaults or held != defaults[name])
+    }
 
 
 def _counting(value: Any, known: Fields) -> Iterator[Field[Any]]:
