@@ -49,8 +49,8 @@ from support.deciders import DECIDERS
 
 LATER_S = (0.5, 10.0, 10.0, 10.0, 10.0, 1900.0, 90_000.0)
 """Ticks after an event: at once, past a straggler's spell, half an hour, a day."""
-MOST_EVENTS = 400
-"""So many may follow from one event, over all services and all ticks."""
+MOST_EVENTS = 3000
+"""So many may follow from one event, over all services and all ticks: a fan-out has 500 items."""
 ODD = "\x01\n\u202e'); DROP TABLE x; --" + "\N{GRINNING FACE}" * 230
 """The end of an id and of a source: nearly as long as they may be."""
 CPU_S = 1.0
