@@ -104,7 +104,7 @@ soak: $(STAMP) ## thousands of simulated clusters, millions of scheduling decisi
 	@GANGLINE_MLFLOW_KILLS=20 $(PYTEST) -q -n 0 --timeout 0 tests/integration/test_mlflow_jobs.py -k killed
 	@GANGLINE_TEST_ARTIFACT_BYTES=20000000000 GANGLINE_TEST_PARAMETER_BYTES=2000000000 \
 	  $(PYTEST) -q -n 0 --timeout 0 tests/integration/test_mlflow_artifacts.py \
-	  tests/integration/test_mlflow_paths.py -k "takes_no_memory or any_size"
+	  tests/integration/test_mlflow_paths.py -k "(takes_no_memory and local) or any_size"
 	@GANGLINE_ALL_LOOKS=1 $(PYTEST) -q -n 0 --timeout 0 tests/e2e/test_console_pages.py
 	@GANGLINE_FILTER_TEXTS=500 $(PYTEST) -q -n 0 --timeout 0 tests/integration/test_tracker_runs.py
 	@GANGLINE_ASK_PREFIXES=334 GANGLINE_STUDY_SEEDS=200 $(PYTEST) -q -n auto tests/unit/studies tests/simulation/test_studies.py tests/simulation/test_study_world.py --timeout 0
