@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gangline.errors import CliError
 from gangline.local.platform import Platform, PlatformSettings
 from support.harnesses.cli_run import Runner, runner
 
@@ -34,6 +35,20 @@ def test_gpus_are_offered_only_where_there_are_any(
     assert (ran.code, ran.out) == (code, "")
     assert said in ran.err
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_the_data_directory_may_stand_before_the_command(
+    gangline: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    def stop(settings: PlatformSettings, *_: object, **__: object) -> Platform:
+        raise CliError(f"would use {settings.data_dir}")
+
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("gangline.local.platform.Platform", stop)
+    named = ("--data-dir", str(tmp_path / "named"))
+    ran = gangline(*named, "up") if place == "before" else gangline("up", *named)
+    assert f"would use {tmp_path / 'named'}" in ran.err
 
 
 @pytest.mark.parametrize(("slots", "offered"), [(3, "3"), (None, "")])

@@ -23,7 +23,7 @@ from gangline.local.java import java_path
 from gangline.local.kafka_folders import admin_file
 from gangline.local.process_model import ProcessState, ProcessStatus, SupervisorError
 from gangline.output import Output
-from gangline.session import Json
+from gangline.session import Json, target_of
 
 if TYPE_CHECKING:
     from gangline.local.platform import Platform
@@ -38,6 +38,7 @@ DataDir = Annotated[
 
 
 def up(
+    context: typer.Context,
     data_dir: DataDir = None,
     *,
     nodes: Annotated[int | None, typer.Option(min=0, help="Node agents to start [2].")] = None,
@@ -74,7 +75,7 @@ def up(
 
     if gpus:
         _may_offer_gpus(nodes, slots)
-    folder = data_dir or default_data_dir()
+    folder = target_of(context, data_dir=data_dir).data_dir or default_data_dir()
     protected = _is_secure(folder, kafka, kafka_settings, asked=secure)
     settings = PlatformSettings(
         data_dir=folder,
@@ -106,6 +107,7 @@ def up(
 
 
 def doctor(
+    context: typer.Context,
     data_dir: DataDir = None,
     *,
     node: Annotated[
@@ -124,7 +126,8 @@ def doctor(
     if node:
         nodes.examine(Output(json=json), folder, server=server, ca=ca, address=address, slots=slots)
         return
-    _check_platform(data_dir or default_data_dir(), Output(json=json))
+    target = target_of(context, data_dir=data_dir, json=json)
+    _check_platform(target.data_dir or default_data_dir(), Output(json=target.json))
 
 
 def service(
