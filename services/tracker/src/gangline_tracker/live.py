@@ -91,6 +91,7 @@ class _View:
     async def serve(self) -> int:
         """Until the process stops."""
         context, settings = self._context, self._context.settings
+        context.health.expect("stream")
         wait_for_topics(self._bus, self._names, context)
         say_vitals("live-view", self._bus, self._names, context)
         context.health.set("stream", ok=False, detail="reads what was published")
