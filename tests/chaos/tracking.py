@@ -239,8 +239,17 @@ def kill_each(folder: Path, times: int, seed: int, tell: Tell) -> dict[str, Foun
 
 
 def _kill(server: LocalServer) -> None:
-    """A server with its children, so that none of them outlives it."""
+    """A server with its children: PostgreSQL starts only once all of them have ended."""
     parent = psutil.Process(server.pid)
-    for process in (parent, *parent.children(recursive=True)):
+    parent.suspend()  # so that it starts no more of them
+    family = [parent, *parent.children(recursive=True)]
+    for process in family:
         process.kill()
-    wait_until("the end", lambda: server.pid is None)
+    wait_until("the end", lambda: server.pid is None and all(map(_has_ended, family)))
+
+
+def _has_ended(process: psutil.Process) -> bool:
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True

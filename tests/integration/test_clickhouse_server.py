@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from gangline_tracker.ingest import LOGS
 from gangline_tracker.migrate import STALE_S, locked, migrate, missing_roll_ups, statements
 from gangline_tracker.sink import ClickHouseSink
 from support.harnesses.tracker_process import TrackerProcess, wait_until
+from support.harnesses.zookeeper import EmbeddedZooKeeper
 
 ROOT = Path(__file__).parents[2]
 ROWS = pa.table(
@@ -195,3 +197,24 @@ def test_a_cluster_has_replicated_tables_and_quorums(server: Server) -> None:
     assert settings["insert_quorum_parallel"] == "0"
     (settings,) = (given for sql, given in asked if "max(offset)" in sql and "SELECT '" in sql)
     assert settings["select_sequential_consistency"] == "1"
+
+
+@pytest.mark.nightly
+def test_the_real_engine_makes_the_tables_of_a_cluster_with_zookeeper(tmp_path: Path) -> None:
+    module = "support.harnesses.replicated_tables"
+    with EmbeddedZooKeeper(tmp_path / "zookeeper") as zookeeper:
+        made = subprocess.run(
+            [sys.executable, "-m", module, str(tmp_path), str(zookeeper.port)],
+            env={**os.environ, "PYTHONPATH": str(ROOT / "tests")},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert made.returncode == 0, made.stderr
+    engines = json.loads(made.stdout)
+    created = re.compile(r"CREATE TABLE IF NOT EXISTS gangline\.(\w+)")
+    names = {found[1] for found in map(created.match, statements()) if found}
+    assert engines.keys() == names
+    for name, engine in engines.items():
+        place = rf"\('/clickhouse/tables/{{shard}}/gangline/{name}', '{{replica}}'(, version)?\)"
+        assert re.match(rf"Replicated(Replacing)?MergeTree{place}", engine), engine
