@@ -13,6 +13,7 @@ import pytest
 
 from gangline_schemas.events.heartbeats import RankActivity
 from gangline_schemas.events.workers import ObjectDigest, SampleRange
+from gangline_schemas.job import TrialRef
 from gangline_schemas.rank_protocol import (
     Control,
     CopyDamaged,
@@ -144,6 +145,18 @@ def test_after_a_with_a_rank_does_what_it_did_before(agent: AgentEnd) -> None:
         "evaluating",
         "training",
     ]
+
+
+def test_the_last_report_of_a_program_that_ends_at_once_arrives(agent: AgentEnd) -> None:
+    code = "from gangline_worker import report; report({'score': 2.0}, 1)"
+    trial = TrialRef(study_id="s", number=0, metrics=("score",)).encode().decode()
+    env = {"GANGLINE_AGENT_SOCKET": agent.path, "GANGLINE_RANK_TOKEN": "t", "RANK": "0",
+           "GANGLINE_TRIAL": trial}  # fmt: skip
+    subprocess.run([sys.executable, "-c", code], check=True, env=env)
+    said = agent.wait_for(lambda said: len(said) == 3)
+    assert [one.values for one in said if isinstance(one, TrialPoint)] == [{"score": 2.0}]
+    [only] = reports(said)
+    assert only.metrics["score"] == (2.0,)
 
 
 def test_a_full_queue_sheds_the_oldest_and_says_so(agent: AgentEnd) -> None:

@@ -15,6 +15,7 @@ Without an agent (plain torchrun, a notebook) everything here works and goes now
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import signal
@@ -33,6 +34,8 @@ SOCKET_ENV: Final = "GANGLINE_AGENT_SOCKET"
 TOKEN_ENV: Final = "GANGLINE_RANK_TOKEN"  # noqa: S105 -- the variable's name, not a token
 TRAINING_ENV: Final = "GANGLINE_TRAINING"
 TRIAL_ENV: Final = "GANGLINE_TRIAL"
+AT_EXIT_S: Final = 5.0
+"""So long a program that ends waits for its agent to take its last reports."""
 
 _reporter: Reporter | None = None
 _reporter_lock = threading.Lock()
@@ -52,7 +55,14 @@ def reporter() -> Reporter:
                     interval_s=named_interval_s(),
                     trial_metrics=trial.metrics if (trial := named_trial()) else (),
                 )
+                atexit.register(_send_rest)
     return _reporter
+
+
+def _send_rest() -> None:
+    """A program that ends has its last reports sent."""
+    if _reporter is not None:
+        _reporter.flush(AT_EXIT_S)
 
 
 def _after_fork_in_child() -> None:
