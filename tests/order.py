@@ -47,7 +47,8 @@ LONGEST = tuple(
 """In this order, by the seconds in build/test-report.xml."""
 
 OWN_PLATFORM = {
-    f"tests/e2e/test_{name}.py" for name in ("bad_days", "demo", "install", "kills", "own_parts")
+    f"tests/e2e/test_{name}.py"
+    for name in ("bad_days", "demo", "install", "kills", "own_parts", "up_without_gpus")
 }
 SHARED_PLATFORM = "tests/e2e: the session's platform"
 SHARING = ("tests/integration/test_isolation_", "tests/integration/test_tracker_")

@@ -21,6 +21,7 @@ JOINED = JoinedNode(
     settings={"bootstrap_servers": "kafka:9093", "store_url": "s3://gangline", "peer_copies": True},
     kafka={"sasl.username": "agent", "sasl.password": 'a "quoted" one'},
     kafka_ca="PEM",
+    files={"mlflow_ca_file": "OTHER"},
     environment={"AWS_SECRET_ACCESS_KEY": 'x/y+"z\\$HOME w'},
     release="0.1.0",
 )
@@ -50,6 +51,8 @@ def test_the_agent_reads_what_the_gateway_gave(
     assert (settings.store_url, settings.data_dir) == ("s3://gangline", folder.data)
     assert settings.kafka["sasl.password"] == JOINED.kafka["sasl.password"]
     assert Path(settings.kafka["ssl.ca.location"]).read_text() == "PEM"
+    assert (folder.path / "mlflow_ca_file.pem").read_text() == "OTHER"
+    assert settings.mlflow_ca_file == folder.path / "mlflow_ca_file.pem"
     modes = {path.name: path.stat().st_mode & 0o777 for path in folder.path.iterdir()}
     assert set(modes.values()) == {0o600}
     assert folder.path.stat().st_mode & 0o777 == 0o711  # users of teams pass to `data`

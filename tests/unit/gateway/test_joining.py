@@ -17,6 +17,7 @@ from support.builders.gateway import GatewayHarness, bearer, served
 NODES = """
 bootstrap_servers = "kafka:9093"
 kafka_file = "agent.toml"
+peer_ca_file = "ca.pem"
 [agent]
 heartbeat_interval_s = 5
 [environment]
@@ -69,6 +70,7 @@ def test_a_node_gets_its_settings_once(gateway: httpx.Client) -> None:
         "settings": {"bootstrap_servers": "kafka:9093", "heartbeat_interval_s": 5},
         "kafka": {"sasl.password": "hush"},
         "kafka_ca": "PEM",
+        "files": {"peer_ca_file": "PEM"},
         "environment": {"AWS_REGION": "eu-1"},
     }
     again = joins(gateway, token, "n2")

@@ -17,6 +17,8 @@ _OF_AGENTS = tuple(
         "SYSTEM_METRICS_S",
     )
 )  # fmt: skip
+_FILES = ("MLFLOW_CA_FILE", "PEER_CA_FILE", "PEER_TLS_CERT", "PEER_TLS_KEY")
+"""Settings whose files the gateway sends along."""
 _OF_THE_STORE = "AWS_"
 
 
@@ -35,6 +37,11 @@ def write_nodes_file(
         if name in _OF_AGENTS or name.startswith(_OF_THE_STORE)
     }
     lines = [f"kafka_file = {_quoted(kafka[KAFKA_FILE])}\n"] if KAFKA_FILE in kafka else []
+    lines += [
+        f"{name.lower()} = {_quoted(file)}\n"
+        for name in _FILES
+        if (file := environment.get(f"GANGLINE_{name}"))
+    ]
     lines.append("[environment]\n")
     lines += [f"{name} = {_quoted(value)}\n" for name, value in given.items()]
     write_private(nodes_file(data_dir), "".join(lines).encode())

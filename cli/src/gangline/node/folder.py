@@ -4,6 +4,7 @@
 |---|---|
 | `node.toml` | the agent's settings (`GANGLINE_CONFIG`) |
 | `kafka.toml`, `kafka-ca.pem` | librdkafka's settings of the agents' principal, and its authority |
+| `peer_tls_key.pem`, ... | files that other settings name |
 | `environment` | variables of the agent, for systemd too |
 | `health.json` | where the agent answers, and its process id, while it runs |
 | `data/` | work, spool and checkpoint copies |
@@ -62,6 +63,9 @@ class NodeFolder:
         settings = {**joined.settings, **own, "node_id": joined.node_id}
         if joined.kafka or joined.kafka_ca:
             settings["kafka_file"] = str(self._kafka(joined))
+        for name, content in joined.files.items():
+            settings[name] = str(self.path / f"{name}.pem")
+            write_private(self.path / f"{name}.pem", content.encode("ascii"))
         lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}\n"
                  for name, value in settings.items()]  # fmt: skip
         write_private(self.path / "node.toml", "".join(["[agent]\n", *lines]).encode())
@@ -96,8 +100,10 @@ class NodeFolder:
 
     def forget(self) -> None:
         """Delete the credentials; `data` stays."""
-        for name in ("environment", "node.toml", "kafka.toml", "kafka-ca.pem"):
+        for name in ("environment", "node.toml", "kafka.toml"):
             (self.path / name).unlink(missing_ok=True)
+        for file in self.path.glob("*.pem"):
+            file.unlink()
 
     @property
     def _health(self) -> Path:

@@ -45,5 +45,8 @@ class JoinedNode(Answer):
     settings: dict[str, JsonValue] = Field(description="Of the agent, as in its settings file.")
     kafka: dict[str, str] = Field(description="librdkafka's settings of the agents' principal.")
     kafka_ca: str | None = Field(description="The authority of Kafka's certificates, as PEM.")
+    files: dict[str, str] = Field(
+        default_factory=dict, description="Contents of files (PEM), by the setting that names each."
+    )
     environment: dict[str, str] = Field(description="Variables of the agent, such as AWS_REGION.")
     release: str = Field(description="The gateway's release; the agent's should be the same.")

@@ -8,8 +8,8 @@
     [environment]
     AWS_REGION = "eu-1"
 
-It is read with each request. Files that it names are sent along: `kafka_file`, and the authority
-(`ssl.ca.location`) that this one names.
+It is read with each request. Files that it names are sent along: `kafka_file`, the authority
+(`ssl.ca.location`) that this one names, and the PEM files of the agents' own TLS (`FILES`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from gangline_service.config_file import ConfigFileError, read_config_file
 from gangline_service.kafka_file import read_kafka_file
 
 _CA = "ssl.ca.location"
+FILES = ("mlflow_ca_file", "peer_ca_file", "peer_tls_cert", "peer_tls_key")
 _TABLES = ("agent", "kafka", "environment")
 
 
@@ -41,12 +42,14 @@ def read_node_settings(path: Path, node_id: str, release: str) -> JoinedNode:
     shared = {key: value for key, value in content.items() if not isinstance(value, dict)}
     settings = {**shared, **agent}
     named = settings.pop("kafka_file", None)
+    files = {name: str(settings.pop(name)) for name in FILES if name in settings}
     kafka = {**_kafka(path, named), **{key: _text(value) for key, value in kafka.items()}}
     return JoinedNode(
         node_id=node_id,
         settings=settings,
         kafka={key: value for key, value in kafka.items() if key != _CA},
-        kafka_ca=_pem(path, kafka[_CA]) if _CA in kafka else None,
+        kafka_ca=_pem(path, _CA, kafka[_CA]) if _CA in kafka else None,
+        files={name: _pem(path, name, place) for name, place in files.items()},
         environment={key: _text(value) for key, value in environment.items()},
         release=release,
     )
@@ -72,8 +75,8 @@ def _kafka(path: Path, named: object) -> dict[str, str]:
         raise NodeSettingsError(f"{path}: kafka_file: {error}") from None
 
 
-def _pem(path: Path, place: str) -> str:
+def _pem(path: Path, name: str, place: str) -> str:
     try:
         return (path.parent / place).read_text("ascii")
     except (OSError, UnicodeDecodeError):
-        raise NodeSettingsError(f"{path}: {_CA}: {place} cannot be read as PEM") from None
+        raise NodeSettingsError(f"{path}: {name}: {place} cannot be read as PEM") from None
