@@ -238,6 +238,29 @@ class OneEffect(Teams):
         return super().decide(state, soft, item, now)
 
 
+class BadTicks(Teams):
+    """Fails at Ticks while there is a team that it cannot bear."""
+
+    def decide(self, state: Seen, soft: None, item: Input, now: datetime) -> Sequence[Decision]:
+        if isinstance(item, Tick) and "unbearable" in state.limits:
+            raise OverflowError("a value of the state")
+        return super().decide(state, soft, item, now)
+
+
+def test_ticks_that_raise_end_one_process_and_are_skipped_by_the_next(world: World) -> None:
+    loop = world.process(decider=BadTicks(), tick_interval_s=0.0)
+    loop.take_over()
+    run_to_the_end(world, loop)
+    world.request(("unbearable", 1))
+    with pytest.raises(OverflowError):
+        run_until(loop, lambda _: False)
+    loop = world.process(decider=BadTicks(), tick_interval_s=0.0)
+    loop.take_over()
+    world.request(*TEAMS)
+    run_to_the_end(world, loop)
+    assert loop.state.limits.keys() == {"unbearable", *dict(TEAMS)}
+
+
 class AtOnce:
     """Does each effect at once."""
 

@@ -236,6 +236,7 @@ class ServiceProcess:
                 executor=self.executor,
                 snapshots=self.world.snapshots.of(self.service, self.world.parts.snapshot_every),
             )
+            loop._skips.skips = lambda item, error: False  # type: ignore[method-assign]
             loop.take_over()
             self.world.snapshots.check(self.service, loop)
             self.loop = loop

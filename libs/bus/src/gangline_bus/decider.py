@@ -13,7 +13,7 @@ Cycle
 1. Unless the writer has lost the bus: poll a batch of inputs; add a Tick when one is due, and
    finished effects. Inputs that are not decided after `cycle_s` wait for the next cycle.
 2. For each: `decide` -> events -> `evolve` in memory. Unreadable records go to the DLQ, and so does
-   an input whose decision ended two processes (poison.py). Such a result of an effect is skipped.
+   an input whose decision ended two processes (poison.py). skips.py says what else is skipped.
 3. `check` the invariants; a violation ends the process before anything is written.
 4. One transaction with the events, the DLQ records and the inputs' next offsets.
 5. Write a snapshot if one is due; start the effects that the state now requests.
@@ -40,7 +40,6 @@ import structlog
 from gangline_bus.codec import Received, UndecodableError, attributes_of, receive
 from gangline_bus.decision import (
     Decider,
-    EffectDone,
     Input,
     InvariantViolated,
     Observed,
@@ -58,6 +57,7 @@ from gangline_bus.poison import DEATHS, POISONED, Guard, Suspect, trace_of
 from gangline_bus.ports import Bus, BusError, OutRecord, Record, TopicPartition
 from gangline_bus.recall import recalled
 from gangline_bus.shard import Shard
+from gangline_bus.skips import Skips
 from gangline_bus.snapshot import Snapshots
 from gangline_bus.topics import TopicNames
 from gangline_bus.tracing import handling, traced
@@ -110,6 +110,7 @@ class DeciderLoop(Generic[StateT]):
         self._clock = clock
         self._stopwatch = stopwatch
         self._effects = Effects(executor)
+        self._skips = Skips(decider.name)
         self._snapshots = snapshots
         self._shard = Shard(decider, self.names, self.settings.shard)
         self._dead = DeadLetters(self.names, self.settings.dlq_limit)
@@ -208,6 +209,7 @@ class DeciderLoop(Generic[StateT]):
         if not self._take_one(now, out):
             self._take_batch(now, out)
         self._save(out, now)
+        self._skips.raise_error()
         self._guard.advanced(self._reader.positions)
         if self._snapshots is not None and self._snapshots.due(self._folded.next_seq, now):
             self._write_snapshot(self._snapshots)
@@ -238,15 +240,22 @@ class DeciderLoop(Generic[StateT]):
             self._decide(done, now, out, traceparent=None)
         if self._tick_is_due(now):
             self._next_tick = now + timedelta(seconds=self.settings.tick_interval_s)
-            tick = Tick()
-            self._observe(tick, now)
-            self._decide(tick, now, out, traceparent=None)
+            self._take_tick(Tick(), now, out)
         try:
             self._check(out)
         except InvariantViolated:
             if taken:
                 self._guard.doubt()
             raise
+
+    def _take_tick(self, tick: Tick, now: datetime, out: list[OutRecord]) -> None:
+        try:
+            self._observe(tick, now)
+        except Exception as error:
+            if not self._skips.skips(tick, error):
+                raise
+        else:
+            self._decide(tick, now, out, traceparent=None)
 
     def _take(
         self,
@@ -387,10 +396,10 @@ class DeciderLoop(Generic[StateT]):
         try:
             decisions = self.decider.decide(self._folded.state, self._soft, item, now)
         except Exception as error:
-            if not isinstance(item, EffectDone):
+            if not self._skips.skips(item, error):
                 raise
-            self._effects.skip(self.decider.name, item, error)
             return 0
+        self._skips.decided(item)
         for ordinal, decision in enumerate(decisions):
             out.append(self._log.write(decision, item, ordinal, now, traceparent))
             self._observe(decision, now)

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol, TypeVar
 
-import structlog
-
 from gangline_bus.decision import Decider, EffectDone
-from gangline_bus.poison import POISONED, trace_of
 
-log = structlog.get_logger(__name__)
 StateT = TypeVar("StateT")
 
 
@@ -33,15 +29,6 @@ class Effects:
     def completed(self) -> list[EffectDone]:
         """The effects that were finished since the last call."""
         return [] if self._executor is None else self._executor.completed()
-
-    @staticmethod
-    def skip(service: str, done: EffectDone, error: Exception) -> None:
-        """Report a result whose decision raised. Nothing was decided, so the state is whole.
-
-        The effect is not done again before the next takeover: its result may be the same.
-        """
-        POISONED.add(1, {"service": service, "topic": "effects"})
-        log.critical("result of an effect skipped", effect=done.key, trace=trace_of(error))
 
     def start(self, decider: Decider[StateT, Any], state: StateT, soft: Any) -> None:
         """Submit what is requested now and was not at the last call."""
