@@ -45,6 +45,8 @@ LEAST_HOURS = 1e-4
 """A third of a second: shorter times say nothing of a run."""
 NAMED_PRIORITIES = {"high": 25, "normal": 50, "low": 75}
 _LEVEL_NAME = re.compile(r"^[a-z][a-z0-9_-]{0,31}$")
+RESUME_PROBLEM = "resume_from: "
+"""So begins the reason of a job that cannot begin from the checkpoint of another run."""
 
 
 class JobState(StrEnum):

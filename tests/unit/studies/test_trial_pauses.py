@@ -129,7 +129,9 @@ def test_a_trial_without_a_checkpoint_starts_over() -> None:
     assert only(run, StudyEnded).reason is EndReason.TRIALS
 
 
-def test_a_promotion_that_the_scheduler_cannot_begin_yet_is_made_again() -> None:
+@pytest.mark.parametrize("started", [False, True])
+def test_a_promotion_that_the_scheduler_cannot_begin_is_made_again(*, started: bool) -> None:
+    """The scheduler does not know the checkpoint yet; or it is gone while the job waits again."""
     stopping = {"kind": "asha", "mode": "promote", "min_steps": 1, "factor": 2}
     run = begun(stopping=stopping, limits={"trials": 2, "parallel": 1})
     allocated(run)
@@ -142,7 +144,14 @@ def test_a_promotion_that_the_scheduler_cannot_begin_yet_is_made_again() -> None
     reported(run, 1, 0.9, "s-t1")
     ended(run, JobState.CANCELLED, "s-t1")
     assert run.events(TrialJobRequested)[-1].job_id == "s-t0-2"  # type: ignore[attr-defined]
-    ended(run, JobState.FAILED, "s-t0-2", "run s-t0 has no committed checkpoint")
+    if started:
+        allocated(run, "s-t0-2")
+        lost = CheckpointCorrupted(job_id="s-t0", attempt=1, step=1, key="k", reason="differs")
+        run.feed(lost)
+        assert run.state.trials["s", 0].saved is None
+    ended(run, JobState.FAILED, "s-t0-2", "resume_from: the checkpoint of run s-t0 is gone")
+    for _ in range(3):
+        run.tick(20)
     assert not run.events(TrialFailed)
     assert run.events(TrialJobRequested)[-1].job_id == "s-t0-3"  # type: ignore[attr-defined]
     allocated(run, "s-t0-3")

@@ -18,7 +18,7 @@ from gangline_schemas.events.scheduling import (
     ResumePointChanged,
 )
 from gangline_schemas.events.workers import WorkerExited
-from gangline_schemas.job import JobState
+from gangline_schemas.job import RESUME_PROBLEM, JobState
 
 Lost = CheckpointDeleted | CheckpointCorrupted | CheckpointRef
 """Each names the checkpoint that is lost by job, attempt and step."""
@@ -119,7 +119,9 @@ def fail_without_start(plan: Plan, job_id: str) -> None:
     job = plan.state.jobs[job_id]
     source = job.spec.resume_from
     if source is not None and job.resume is None and job.gang is None and not job.state.terminal:
-        plan.move(job_id, JobState.FAILED, f"resume_from: the checkpoint of run {source} is gone")
+        plan.move(
+            job_id, JobState.FAILED, f"{RESUME_PROBLEM}the checkpoint of run {source} is gone"
+        )
 
 
 def _committed_late(plan: Plan, event: CheckpointCommitted) -> None:

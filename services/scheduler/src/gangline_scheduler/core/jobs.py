@@ -23,7 +23,7 @@ from gangline_schemas.events.scheduling import (
     Verdict,
 )
 from gangline_schemas.events.workers import ExitReason, WorkerExited, WorkerStarted
-from gangline_schemas.job import JobState
+from gangline_schemas.job import RESUME_PROBLEM, JobState
 
 _GONE = frozenset(
     {
@@ -74,14 +74,17 @@ def _base(plan: Plan, admitted: JobAdmitted) -> tuple[CheckpointRef | None, str]
     active, ended = plan.state.jobs.get(source), plan.state.ended.get(source)
     known = active or ended
     if known is None or known.team != admitted.spec.team:
-        return None, f"resume_from: run {source} is not known to the scheduler"
+        return None, f"{RESUME_PROBLEM}run {source} is not known to the scheduler"
     points = known.checkpoints
     if wanted.isdigit():
         points = tuple(point for point in points if point.step == int(wanted))
         if not points:
-            return None, f"resume_from: run {source} has no committed checkpoint of step {wanted}"
+            return (
+                None,
+                f"{RESUME_PROBLEM}run {source} has no committed checkpoint of step {wanted}",
+            )
     if not points:
-        return None, f"resume_from: run {source} has no committed checkpoint"
+        return None, f"{RESUME_PROBLEM}run {source} has no committed checkpoint"
     return points[-1], ""
 
 

@@ -7,6 +7,7 @@ state, in no common order. So a trial may have its result a moment after its job
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timedelta
 
 from gangline_schemas.base import Event
@@ -40,11 +41,13 @@ from gangline_schemas.events.studies import (
 )
 from gangline_schemas.events.trials import TrialEvaluated, TrialLogsEnded
 from gangline_schemas.events.workers import WorkerExited
-from gangline_schemas.job import JobState
+from gangline_schemas.job import RESUME_PROBLEM, JobState
 from gangline_studies.core import measuring
 from gangline_studies.core.state import JobOf, Phase, Saved, StudyPlan, Trial, job_id
 from gangline_studies.core.values import result_of
 
+_EARLIER = re.compile(r"(.+)-t([0-9]{1,5})(?:-([0-9]{1,9}))?")
+"""A job's id, as `job_id` makes it."""
 LAST_REPORT = timedelta(seconds=10)
 """So long after its job succeeded a trial waits for its last evaluations, at most."""
 MOST_TRIES = 100
@@ -56,12 +59,22 @@ VERDICT = timedelta(seconds=10)
 def take(plan: StudyPlan, event: Event, at: datetime) -> str | None:
     """Note a fact about a trial's job; the study that it is about."""
     name = _job_of(event)
-    job = None if name is None else plan.state.jobs.get(name)
+    job = None if name is None else plan.state.jobs.get(name) or _earlier(plan, name, event)
     if job is None:
         return None
     trial = plan.state.trials[job.study_id, job.number]
     _take(plan, job, trial, event, at)
     return job.study_id
+
+
+def _earlier(plan: StudyPlan, name: str, event: Event) -> JobOf | None:
+    """An earlier job of a trial, if the news is of its checkpoints: the trial may need one."""
+    found = _EARLIER.fullmatch(name)
+    lost = isinstance(event, CheckpointAbandoned | CheckpointCorrupted | CheckpointDeleted)
+    if found is None or not lost:
+        return None
+    job = JobOf(found[1], int(found[2]), int(found[3] or 1))
+    return job if (job.study_id, job.number) in plan.state.trials else None
 
 
 def _job_of(event: Event) -> str | None:
@@ -203,14 +216,16 @@ def _settle(plan: StudyPlan, study_id: str, number: int) -> None:
         return
     elif trial.job_state is JobState.CANCELLED:
         _fail(plan, job, TrialFailure.CANCELLED, trial.message)
-    elif trial.part > 1 and not trial.attempt and trial.part < MOST_TRIES:
+    elif 1 < trial.part < MOST_TRIES and (
+        not trial.attempt or trial.message.startswith(RESUME_PROBLEM)
+    ):
         _pause_again(plan, job, trial)
     elif waited >= VERDICT:
         _fail(plan, job, TrialFailure.FAILED, trial.message)
 
 
 def _pause_again(plan: StudyPlan, job: JobOf, trial: Trial) -> None:
-    """Its job ended before it had GPUs: the scheduler did not know the checkpoint yet."""
+    """Its job could not begin: the scheduler does not know the checkpoint yet, or it is gone."""
     paused = TrialPaused(
         study_id=job.study_id, number=job.number, step=trial.step, rung=trial.rung - 1
     )
