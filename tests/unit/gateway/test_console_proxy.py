@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from http.client import HTTPConnection
 from pathlib import Path
@@ -17,6 +18,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 from structlog.testing import capture_logs
 
+from gangline_console.pages import PAGES
 from gangline_gateway import request_checks
 from gangline_gateway.console_proxy import ConsoleProxy, is_console
 from gangline_gateway.request_checks import Names, RequestChecks
@@ -161,6 +163,18 @@ def test_forms_need_an_origin_in_a_session(signed_in: Gateway) -> None:
     for headers in ({}, {"Origin": "http://evil.example"}, {**own, "Sec-Fetch-Site": "same-site"}):
         refused = signed_in.ask("POST", "/console/jobs/j-1/cancel", None, headers=headers)
         assert refused.status_code == 403
+
+
+def test_no_form_of_any_page_is_taken_from_another_origin_or_host(signed_in: Gateway) -> None:
+    for path in sorted({path for page in PAGES for path in page.post}):
+        form = f"/console{re.sub('{[^}]+}', 'a', path)}"
+        for headers, status in (
+            ({"Origin": "http://evil.example"}, {403}),
+            ({"Origin": "null"}, {403}),
+            ({"Origin": signed_in.url, "Host": "evil.example"}, {400, 421}),
+        ):
+            refused = signed_in.ask("POST", form, None, data={"csrf": "c"}, headers=headers)
+            assert refused.status_code in status, (form, headers)
 
 
 @pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE", "OPTIONS"])

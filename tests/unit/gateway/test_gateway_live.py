@@ -9,6 +9,7 @@ from itertools import permutations
 import pytest
 
 from gangline_gateway import gang_heartbeats, present
+from gangline_gateway.gang_price import price_of_gang
 from gangline_gateway.live import METRICS_OF_A_RUN
 from gangline_schemas.base import Event
 from gangline_schemas.events.checkpoints import CheckpointDeleted
@@ -21,6 +22,7 @@ from gangline_schemas.events.requests import JobSubmitted
 from gangline_schemas.events.scheduling import (
     JobWaiting,
 )
+from gangline_schemas.gpu_prices import GpuPrices
 from support.builders.live_job import (
     ADMITTED,
     JOINED,
@@ -86,6 +88,21 @@ def test_a_restart_is_counted_and_its_first_failed_rank_is_shown() -> None:
     assert (answer.attempt, answer.restarts, answer.gpu_seconds) == (2, 1, 12.5)
     assert answer.failure is not None
     assert (answer.failure.first_rank, answer.failure.signal) == (1, 9)
+
+
+def test_a_gang_s_gpus_count_while_it_has_them_and_have_a_price() -> None:
+    model = fold([JOINED, queued(), allocated(), moved(RUNNING)])
+    gang = details(model).gang
+    assert gang is not None
+    later, silent = gang.allocated_at + timedelta(minutes=30), gang_heartbeats.GangHeartbeats()
+    answer = present.job(details(model), later, silent)
+    assert (answer.gpu_seconds, answer.running_gpu_seconds) == (0.0, 2 * 1800.0)
+    assert price_of_gang(gang, GpuPrices.of({"h100": 3.0})) == 6.0
+    assert price_of_gang(gang, GpuPrices.of({"a100": 3.0})) is None
+    assert price_of_gang(None, GpuPrices.of({"h100": 3.0})) is None
+    fold([RELEASED], model)
+    answer = present.job(details(model), later, silent)
+    assert (answer.gpu_seconds, answer.running_gpu_seconds) == (12.5, 0.0)
 
 
 def test_progress_gives_the_newest_values_and_the_remaining_time() -> None:

@@ -180,6 +180,14 @@ class Job(JobSummary):
     metrics: dict[str, float] = Field(description="The newest value of each metric.")
     gpu_utilization: float | None = Field(description="Percent, mean over the gang's GPUs.")
     ranks: Ranks | None = Field(description="Of ranks with heartbeats; null: there are none.")
+    running_gpu_seconds: float = Field(
+        default=0.0, description="Of the GPUs that its gang has now, since it got them."
+    )
+    price_per_hour: float | None = Field(
+        default=None,
+        description="Of the GPUs that its gang has now, by the gateway's GPU_PRICES; null: it has "
+        "none, or some model has no price.",
+    )
     nodes: list[Placed]
     stopping: Stopping | None
     errors: list[FieldError] = Field(description="Why a submission was rejected, by field.")

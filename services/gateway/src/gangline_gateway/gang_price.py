@@ -1,14 +1,26 @@
-"""The price of an hour of a gang that would start, by the GPUs that it may get."""
+"""The price of an hour of a gang: of one that has its GPUs, or by those that it may get."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from gangline_gateway.live_view import LiveView
+from gangline_scheduler.core.model import Gang
 from gangline_schemas.api.questions import PriceRange, StartsOn, WhatIfAnswer
 from gangline_schemas.gpu_prices import GpuPrices
 from gangline_schemas.gpus import covered_by, exact_name
 from gangline_schemas.job import JobSpec
+
+
+def price_of_gang(gang: Gang | None, prices: GpuPrices) -> float | None:
+    """Of the GPUs that a gang has; None without GPUs, or where the price of some is unknown."""
+    if gang is None or not gang.models:
+        return None
+    hour: Counter[str] = Counter()
+    for model, gpus in gang.models:
+        hour[exact_name(model)] += gpus * 3600
+    return prices.cost(hour)
 
 
 def price_per_hour(

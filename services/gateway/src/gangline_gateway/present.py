@@ -49,6 +49,7 @@ def job(found: JobDetails, now: datetime, beats: GangHeartbeats) -> Job:
             "metrics": finite(dict(progress.metrics)) if progress else {},
             "gpu_utilization": beats.gpu_utilization,
             "ranks": beats.ranks,
+            "running_gpu_seconds": _running_gpu_seconds(found, now),
             "nodes": [Placed.model_validate(part, from_attributes=True) for part in nodes],
             "stopping": found.stopping,
             "errors": one.errors,
@@ -56,6 +57,13 @@ def job(found: JobDetails, now: datetime, beats: GangHeartbeats) -> Job:
             "spec": one.spec,
         }
     )
+
+
+def _running_gpu_seconds(found: JobDetails, now: datetime) -> float:
+    if found.scheduled is None or found.gang is None:
+        return 0.0
+    held_s = (now - found.gang.allocated_at).total_seconds()
+    return found.scheduled.allocated_gpus * max(0.0, held_s)
 
 
 def finite(values: dict[str, float]) -> dict[str, float]:

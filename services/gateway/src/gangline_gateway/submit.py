@@ -10,6 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from gangline_gateway import gang_heartbeats, job_ids, present
 from gangline_gateway.admission import DRY_RUN_SUFFIX, quota_notes
 from gangline_gateway.app_context import AppContext, may_change
+from gangline_gateway.gang_price import price_of_gang
 from gangline_gateway.history import HistoryRun
 from gangline_gateway.images import image_notes
 from gangline_gateway.live_model import JobDetails, LiveJob
@@ -43,9 +44,11 @@ class Submitted:
 
 
 def full(app: AppContext, found: JobDetails) -> Job:
-    """A job with its GPU utilization and rank activity."""
+    """A job with its GPU utilization, rank activity and price."""
     now = app.clock()
-    return present.job(found, now, gang_heartbeats.of_gang(app.tail.view(), found, now))
+    job = present.job(found, now, gang_heartbeats.of_gang(app.tail.view(), found, now))
+    price = price_of_gang(found.gang, app.prices)
+    return job if price is None else job.model_copy(update={"price_per_hour": price})
 
 
 async def submit(app: AppContext, caller: Principal, spec: JobSpec, key: str | None) -> Submitted:

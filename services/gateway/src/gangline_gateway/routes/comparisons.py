@@ -25,6 +25,7 @@ from gangline_gateway.curves import ALL_POINTS, MAX_POINTS, CurveQuery
 from gangline_gateway.filter_words import MAX_CHARS, MAX_ORDER
 from gangline_gateway.history import HistoryRun, RunFilter
 from gangline_gateway.history_access import Queries
+from gangline_gateway.large_answer import AcceptEncoding, large_answer
 from gangline_gateway.parallel import parallel
 from gangline_gateway.problems import ProblemError, invalid, not_found
 from gangline_gateway.routes.jobs import team_of_job
@@ -163,11 +164,12 @@ def get_overlay(
     name: Annotated[list[str], Query(min_length=1, max_length=MAX_CURVES)],
     shape: Shape,
     points: Points = 300,
+    accept_encoding: AcceptEncoding = None,
 ) -> Response:
     """The curves of a comparison alone, in a form that is quick to read and to draw."""
     owners = {row.run.run_id: row.run.team for row in _rows(app, caller, list(dict.fromkeys(run)))}
     found = app.history.query(lambda q: curves_of(q, owners, name, points, shape))
-    return Response(overlay(found).model_dump_json(), media_type="application/json")
+    return large_answer(overlay(found), accept_encoding)
 
 
 @comparisons.get(
