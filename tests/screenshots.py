@@ -1,24 +1,34 @@
 """`make screenshots`: a picture of each page of the console, light and dark, for the guide.
 
-It starts a platform of its own, with jobs that run, wait and failed.
+It starts a platform of its own, with jobs that run, wait and failed, a study, a pipeline, and a
+model with versions. `--narrow FOLDER` takes pictures of 390 pixels into a folder, too.
 """
 
 from __future__ import annotations
 
+import argparse
 import io
+import os
 import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+from mlflow import MlflowClient
 from PIL import Image
 from playwright.sync_api import Page
 
-from gangline.sdk import connect
+from gangline.sdk import Gangline, connect
 from support.fixtures.platform import start_platform
-from support.harnesses.console_page import CHROMIUM, NO_CHROMIUM, chromium, console_page
+from support.harnesses.console_page import (
+    CHROMIUM,
+    NO_CHROMIUM,
+    ConsolePage,
+    chromium,
+    console_page,
+)
+from support.harnesses.console_tour import MODEL_GATE, seed, stops
 from support.harnesses.console_tour import STUDY as SMALL_STUDY
-from support.harnesses.console_tour import seed, stops
 from support.harnesses.up_process import wait_until
 
 PROGRAM = """import math, gangline_worker as w
@@ -37,6 +47,11 @@ STUDY = {
 ENDS_S = 600.0
 FOLDER = Path(__file__).parents[1] / "docs" / "guides" / "images" / "console"
 SIZE = {"width": 1280, "height": 800}
+NARROW = {"width": 390, "height": 844}
+THEMES = ("light", "dark")
+GATE = MODEL_GATE.model_copy(update={"first": "accept", "checkpoint": "any"})
+RIGHT = {1: 70, 2: 88, 3: 75}
+"""Items of 100 that each version of the model answers right: the third is refused."""
 SETTLE_MS = 2500
 COLOURS = 128
 
@@ -47,11 +62,45 @@ def save(page: Page, path: Path) -> None:
     picture.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
+def versions(gateway: Gangline, url: str, token: str) -> None:
+    """Versions of the gated model with scores and an approval; the second is its champion."""
+    os.environ["MLFLOW_TRACKING_TOKEN"] = token
+    uri, model = f"{url}/mlflow/teams/{GATE.team}", GATE.model
+    client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+    client.create_registered_model(model)
+    run = client.create_run(client.create_experiment(model)).info.run_id
+    gateway.set_gate(GATE)
+    for number, right in RIGHT.items():
+        client.create_model_version(model, f"runs:/{run}/m{number}", run_id=run)
+        gateway.register(model, version=number, team=GATE.team)
+        scores = {f"q{item}": float(item < right) for item in range(100)}
+        gateway.report_scores(model, number, "qa", scores, team=GATE.team)
+        if number == len(RIGHT) - 1:
+            gateway.approve_version(model, number, comment="answers read", team=GATE.team)
+        gateway.promote_version(model, number, alias=GATE.aliases[0], team=GATE.team)
+
+
+def take(console: ConsolePage, places: dict[str, str], size: dict[str, int], folder: Path) -> None:
+    """A picture of each place in each theme."""
+    page = console.page
+    folder.mkdir(parents=True, exist_ok=True)
+    page.set_viewport_size(size)  # type: ignore[arg-type]
+    for name, path in places.items():
+        for theme in THEMES:
+            page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+            console.go(path)
+            page.wait_for_timeout(SETTLE_MS)
+            save(page, folder / f"{name}-{theme}.png")
+        print(name, flush=True)
+
+
 def main() -> None:
     """Take them all."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--narrow", type=Path, help="a folder for pictures of 390 pixels, too")
+    narrow: Path | None = parser.parse_args().narrow
     if CHROMIUM is None:
         sys.exit(NO_CHROMIUM)
-    FOLDER.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, start_platform(Path(folder))[0] as platform:
         client = platform.start()
         url, token = client.url, client.token
@@ -59,15 +108,11 @@ def main() -> None:
             study = gateway.submit_study(STUDY).study_id
             wait_until("the study", lambda: gateway.study(study).state == "ended", ENDS_S)
             places = stops(replace(seed(gateway), study=study))
+            versions(gateway, url, token)
         with chromium() as browser, console_page(browser, url, token) as console:
-            console.page.set_viewport_size(SIZE)  # type: ignore[arg-type]
-            for name, path in places.items():
-                for theme in ("light", "dark"):
-                    console.page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
-                    console.go(path)
-                    console.page.wait_for_timeout(SETTLE_MS)
-                    save(console.page, FOLDER / f"{name}-{theme}.png")
-                print(name, flush=True)
+            take(console, places, SIZE, FOLDER)
+            if narrow is not None:
+                take(console, places, NARROW, narrow)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from support.harnesses.console_page import ConsolePage, console_page
 from support.harnesses.log_watch import PACED, job_spec
 
 HOSTILE = "<img src=x onerror=alert(1)>\x1b[31m"
+METRIC = "<script>alert(1)</script>"
 
 
 @pytest.fixture
@@ -55,6 +56,24 @@ def test_a_killed_gateway_shows_how_old_the_page_is_and_the_session_stays(
     expect(page.locator("#live")).to_contain_text("as of")
     expect(page.locator("#live")).to_have_text("● live")  # its sessions are in a file
     console.problems.clear()  # connections that were refused
+
+
+def test_a_page_without_a_network_says_how_old_it_is(console: ConsolePage) -> None:
+    page = console.page
+    live = page.locator("#live")
+    page.clock.install()
+    for path, usual in (("/jobs", "● live"), ("/alerts", ""), ("/runs", ""), ("/docs", "")):
+        console.go(path)
+        if usual:
+            expect(live).to_have_text(usual)
+        page.context.set_offline(True)
+        expect(live).to_contain_text("◌ as of")
+        page.context.set_offline(False)
+        expect(live).to_have_text(usual) if usual else expect(live).to_be_hidden()
+    console.go("/runs")
+    page.clock.fast_forward("05:00")
+    expect(live).to_have_text("as of 5 min ago")
+    console.problems = [one for one in console.problems if "ERR_INTERNET" not in one]
 
 
 def test_a_revoked_token_ends_the_session(
@@ -99,7 +118,11 @@ def test_a_member_sees_nothing_of_another_teams_job(
 
 def test_texts_of_users_stay_texts(platform: RunningPlatform, console: ConsolePage) -> None:
     page = console.page
-    script = f"import sys; print({HOSTILE!r}, flush=True); sys.exit({HOSTILE!r})"
+    script = (
+        "import sys, gangline_worker as w; "
+        f"w.report({{{METRIC!r}: 1.0}}, 1); w.flush(); print({HOSTILE!r}, flush=True); "
+        f"sys.exit({HOSTILE!r})"
+    )
     with connect(platform.client.url, platform.client.token) as gateway:
         spec = job_spec(
             "hostile", command=["python", "-c", script], hyperparameters={"<b>lr</b>": HOSTILE}
@@ -111,3 +134,7 @@ def test_texts_of_users_stay_texts(platform: RunningPlatform, console: ConsolePa
             expect(page.get_by_role("heading", level=1).first).to_have_text("hostile")
             expect(page.get_by_role("main")).to_contain_text("<img src=x")
             assert page.locator("main img, main b:text-is('lr')").count() == 0, path
+        for path in (f"/jobs/{job_id}?tab=metrics", f"/compare?runs={job_id}", "/runs"):
+            console.go(path)
+            expect(page.get_by_role("main")).to_contain_text(METRIC)
+            assert page.locator("main script, main img").count() == 0, path

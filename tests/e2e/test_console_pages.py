@@ -24,9 +24,14 @@ AXE = Artifact(
 )
 MEMBER = "META-INF/resources/webjars/axe-core/4.6.3/axe.min.js"
 RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]}
-LOOKS = (("light", {"width": 1400, "height": 900}), ("dark", {"width": 390, "height": 844}))
+LOOKS = (
+    ("light", {"width": 1400, "height": 900}),
+    ("dark", {"width": 390, "height": 844}),
+    ("dark", {"width": 2560, "height": 1440}),
+    ("light", {"width": 390, "height": 844}),
+)
 ALL_LOOKS = "GANGLINE_ALL_LOOKS" in os.environ
-"""Each page in both looks; else in one of them, in turn."""
+"""Each page in all looks; else in one of them, in turn."""
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +73,7 @@ def test_every_page(
     page = console.page
     wrong: list[str] = []
     for number, (name, path) in enumerate(stops(seeded).items()):
-        for theme, size in LOOKS if ALL_LOOKS else [LOOKS[number % 2]]:
+        for theme, size in LOOKS if ALL_LOOKS else [LOOKS[number % len(LOOKS)]]:
             page.set_viewport_size(size)  # type: ignore[arg-type]
             page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
             answer = page.goto(f"{console.url}/console{path}")

@@ -17,6 +17,13 @@ run: 'true'
 resources: {gpus: -1, memory_per_gpu_gb: 0.1}
 """
 
+DROP = """(text) => {
+  const data = new DataTransfer();
+  data.items.add(new File([text], "job.yaml", { type: "text/yaml" }));
+  document.getElementById("editor").dispatchEvent(
+    new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true }));
+}"""
+
 
 def test_a_bad_field_is_shown_while_one_types_and_a_good_file_becomes_a_job(
     platform: RunningPlatform, console: ConsolePage
@@ -41,6 +48,11 @@ def test_a_bad_field_is_shown_while_one_types_and_a_good_file_becomes_a_job(
     expect(area).to_have_value(FILE.replace("gpus: -1", "gpus: 1"))
     expect(send).to_be_enabled()
 
+    dropped = FILE.replace("gpus: -1", "gpus: 1").replace("from-the-browser", "dropped-here")
+    page.evaluate(DROP, dropped)
+    expect(area).to_have_value(dropped)
+    area.fill(FILE.replace("gpus: -1", "gpus: 1"))
+    expect(send).to_be_enabled()
     send.click()
     expect(page).to_have_url(re.compile("/console/jobs/from-the-browser-"))
     job_id = page.url.rpartition("/")[2]

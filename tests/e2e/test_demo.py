@@ -29,6 +29,7 @@ def test_the_demo_shows_a_jobs_whole_life_through_a_failure(tmp_path: Path) -> N
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert "kill -&gt; first new step (s)" in page
+    assert re.search(r"then the page is http://127\.0\.0\.1:\d+/console/", output)
     held = subprocess.run(
         ["pgrep", "-f", str(tmp_path)], capture_output=True, text=True, check=False
     )

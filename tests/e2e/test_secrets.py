@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from gangline_bus.ports import OutRecord
+from gangline_console.pages.job.tabs import TABS
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.requests import JobSubmitted
 from gangline_schemas.secrets import REDACTED
@@ -72,6 +73,12 @@ def rest_paths(job_id: str) -> list[str]:
         "/v1/nodes",
         "/v1/teams",
     ]
+
+
+def page_paths(job_id: str) -> list[str]:
+    """Pages of the console that show something of a job."""
+    tabs = (f"/console/jobs/{job_id}?tab={tab}" for tab in TABS)
+    return [*tabs, "/console/runs", "/console/runs.csv", f"/console/incidents/{job_id}/1"]
 
 
 def wait_rows(platform: RunningPlatform, job_id: str, tables: set[str]) -> None:
@@ -136,7 +143,8 @@ def test_a_named_secret_reaches_its_job_and_nothing_else(
     assert leak_search.in_clickhouse(platform.client, value) == []
     assert leak_search.at_endpoints(platform.data_dir, value) == []
     for job in jobs:
-        assert leak_search.in_answers(platform.client, rest_paths(job), value) == []
+        paths = [*rest_paths(job), *page_paths(job)]
+        assert leak_search.in_answers(platform.client, paths, value) == []
 
 
 def test_a_secret_file_that_others_may_read_is_not_used(watch: LogWatch, secret: Path) -> None:

@@ -46,7 +46,7 @@ PIPELINE: dict[str, Any] = {
 
 MODEL_GATE = Gate.model_validate(
     {
-        "team": "default", "model": "tour", "aliases": ["champion"], "baseline": "current",
+        "team": "default", "model": "ticket-tagger", "aliases": ["champion"], "baseline": "current",
         "suites": {"qa": {"rule": "better"}},
     }
 )  # fmt: skip
@@ -111,8 +111,8 @@ def stops(seeded: Seeded) -> dict[str, str]:
         "pipeline": "/pipelines/nightly?team=default",
         "pipeline-run": f"/pipelines/runs/{seeded.pipeline_run}?step=prepare",
         "models": "/models",
-        "model": "/models/tour?team=default",
-        "model-move": "/models/tour/move?alias=champion&team=default",
+        "model": "/models/ticket-tagger?team=default",
+        "model-move": "/models/ticket-tagger/move?alias=champion&team=default",
         "nodes": "/nodes",
         "node": f"/nodes/{seeded.node}",
         "teams": "/teams",

@@ -69,7 +69,7 @@ def test_filters_are_asked_of_rest_and_kept_in_links() -> None:
 def test_the_list_shows_the_costs_and_counts_of_rest() -> None:
     client, _ = console({"GET /v1/incidents": page(incident())})
     text = client.get("/console/incidents").text
-    for shown in ("2 GPU-h", "corpus/shard-7", "52 s", "rank 3", "recovered", "0.338 GPU-h"):
+    for shown in ("2 GPU-h", "corpus/shard-7", "52 s", "rank 3", "recovered", "20.3 GPU-min"):
         assert shown in text, shown
     assert 'href="/console/incidents/llama-0a1b/1"' in text
 

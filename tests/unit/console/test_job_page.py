@@ -165,6 +165,44 @@ def test_a_restore_says_what_is_lost_before_it_asks_rest() -> None:
     assert done.headers["location"] == f"{PAGE}?done=restored"
 
 
+def test_an_unpin_says_what_may_be_lost_before_it_asks_rest() -> None:
+    path = f"POST {PATH}/checkpoints/1000/pin"
+    browser, gateway = console({**answers(), path: CHECKPOINT})
+    fields = {"csrf": csrf(), "step": "1000", "pinned": "0"}
+
+    assert "it is deleted" in browser.post(f"{PAGE}/pin", data=fields).text
+    assert not any(item[0] == path for item in gateway.asked)
+
+    done = browser.post(f"{PAGE}/pin", data={**fields, "sure": "1"})
+    assert done.headers["location"] == f"{PAGE}?done=unpinned&tab=checkpoints"
+    assert gateway.asked[-1][2] == {"pinned": False}
+
+
+@pytest.mark.parametrize(
+    ("gpu_seconds", "running", "price", "past", "shown"),
+    [
+        (0.0, 8 * 1800.0, 16.0, None, ("4 GPU-h", 'Cost</dt><dd><span class="value">8<')),
+        (7200.0, 8 * 1800.0, 16.0, 5.5, ("6 GPU-h", ">13.5<")),
+        (7200.0, 0.0, None, 5.5, ("2 GPU-h", ">5.5<")),
+        (7200.0, 8 * 1800.0, None, 5.5, ("6 GPU-h", "its GPUs have no price")),
+        (7200.0, 8 * 1800.0, 16.0, None, ("6 GPU-h", "its GPUs have no price")),
+    ],
+)
+def test_gpu_time_and_cost_have_the_attempt_that_runs(
+    gpu_seconds: float, running: float, price: float | None, past: float | None,
+    shown: tuple[str, ...],
+) -> None:  # fmt: skip
+    found = job(gpu_seconds=gpu_seconds, running_gpu_seconds=running, price_per_hour=price)
+    history = RunPage(runs=[run(ID).model_copy(update={"cost": past})], cursor=None)
+    browser, gateway = console({**answers(), f"GET {PATH}": found, "GET /v1/runs": history})
+
+    text = browser.get(PAGE).text
+
+    for item in shown:
+        assert item in text, item
+    assert any(item[0] == "GET /v1/runs" for item in gateway.asked) == (gpu_seconds > 0)
+
+
 @pytest.mark.parametrize(
     ("action", "fields", "path", "body", "goes"),
     [

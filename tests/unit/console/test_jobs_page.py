@@ -37,6 +37,7 @@ def test_filters_of_the_address_are_asked_of_rest_and_kept_in_links():
         "project": None, "text": None, "order_by": None,
     }  # fmt: skip
     assert "state=running&amp;team=research&amp;name=lla&amp;cursor=7.x" in answer.text
+    assert '<input name="name" value="lla"' in answer.text
 
 
 def test_a_row_shows_values_with_their_units():

@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
+from gangline_console.pages.studies import REASONS
+from gangline_console.pages.study import TRIAL_REASONS
 from gangline_gateway import studies_state, study_views
 from gangline_schemas.api.cluster import TeamList
 from gangline_schemas.api.studies import StudyPage, TrialPage
+from gangline_schemas.events.studies import EndReason, PruneReason
 from support.builders.console import console, csrf, job
 from support.builders.studies import Studies, example
 from support.fakes.console_gateway import away
@@ -109,8 +112,10 @@ def test_an_ended_study_says_why_and_has_no_button() -> None:
     made.create()
     made.end()
     text = console(answers(made))[0].get(f"/console/studies/{ID}").text
-    assert "The study has ended: trials." in text
+    assert "The study has ended: all its trials have ended." in text
     assert "Stop…" not in text
+    assert {*REASONS} == {*EndReason}
+    assert {*TRIAL_REASONS} == {*PruneReason}
 
 
 def test_it_is_stopped_by_its_form_alone() -> None:

@@ -85,4 +85,5 @@ def demo(
         failed = [name for name, passed in outcome.checks.items() if not passed]
         raise CliError(f"some checks failed: {'; '.join(failed)}", f"logs: {data_dir}/logs")
     say("demo: everything shown was true")
-    say("look around in a browser: gangline up, and in a second shell: gangline open")
+    say(f"see it in a browser: gangline up --data-dir {data_dir}")
+    say(f"then the page is {started.url}/console/")

@@ -70,11 +70,6 @@ def duration(seconds: float | None) -> str:
     return f"{whole} s"
 
 
-def gpu_hours(gpu_seconds: float | None) -> str:
-    """GPU-seconds as GPU-hours."""
-    return NONE if gpu_seconds is None else f"{number(gpu_seconds / 3600, 3)} GPU-h"
-
-
 def gpu_time(gpu_seconds: float | None) -> str:
     """GPU-seconds in a unit that fits: `32 GPU-s`, `5.4 GPU-min`, `1,250 GPU-h`."""
     if gpu_seconds is None:

@@ -26,7 +26,7 @@ class Page:
     `get` and `post` map paths below /console to handlers. A POST is handed on once its form has
     the CSRF token. `nav`: the path that the navigation links to; empty: it is not listed.
     `icon`: the name of a symbol in templates/components/icons.html. `key`: its letter, where
-    another page's title begins with the same one.
+    another page's title begins with the same one. `timeless`: its texts do not grow old.
     """
 
     name: str
@@ -36,6 +36,7 @@ class Page:
     nav: str = ""
     icon: str = "dot"
     key: str = ""
+    timeless: bool = False
 
     @property
     def letter(self) -> str:

@@ -58,7 +58,6 @@ def environment(assets: Assets, package: Path = PACKAGE) -> Environment:
         "percent": formats.percent,
         "size": formats.size,
         "duration": formats.duration,
-        "gpu_hours": formats.gpu_hours,
         "gpu_time": formats.gpu_time,
         "plain": formats.plain,
         "time": time_tag,

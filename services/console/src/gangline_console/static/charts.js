@@ -33,6 +33,10 @@ export const colour = (name) =>
   getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 export const seriesColour = (index) => colour(`--series-${index % 8 + 1}`);
 
+/** The dashes of a series: with its colour no two of 56 are alike, and the first 7 differ without. */
+const DASHES = [[], [8, 3], [2, 2], [12, 3, 2, 3], [16, 4], [6, 3, 1, 3, 1, 3], [4, 5]];
+export const dashes = (index) => DASHES[index % DASHES.length];
+
 /**
  * A chart in a figure that the macro `chart` made.
  *
@@ -96,6 +100,7 @@ export class Chart {
         { label: x, value: (_, value) => value === null ? "–" : xValue(value) },
         ...this.series.flatMap((item, index) => [{
           label: item.name, stroke: seriesColour(index), width: 1.5, spanGaps: true,
+          dash: dashes(index),
           points: { show: item.xs.length < 2 },
           value: (_, value) => value === null || value === undefined ? "–" : yValue(value),
         }, ...(item.lows ? [EDGE, EDGE] : [])]),

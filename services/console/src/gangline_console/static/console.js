@@ -1,6 +1,7 @@
 // What every page has: theme switch, keys, dialogs, times that stay current.
 import { keepTimes } from "./format.js";
 import { keys } from "./keys.js";
+import { keepAge } from "./live.js";
 import "./search.js";
 
 const root = document.documentElement;
@@ -34,3 +35,4 @@ addEventListener("pageshow", (event) => {
 });
 keys({ t: switchTheme });
 keepTimes();
+keepAge("timeless" in document.body.dataset);

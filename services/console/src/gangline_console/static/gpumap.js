@@ -1,5 +1,7 @@
 // The map of GPUs: one SVG a rack, one row a node, one square a GPU. Squares of one gang on a rack
 // are one path, so 10,000 GPUs are some thousand elements.
+import { tableRow } from "./charts.js";
+import { number } from "./format.js";
 import { atMost } from "./live.js";
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -66,10 +68,14 @@ const sideOf = (gpus) => gpus <= 64 ? 26 : gpus <= 600 ? 16 : gpus <= 3000 ? 12 
  */
 export class GpuMap {
   constructor(place, legend, { by = "job", onPick = () => {} } = {}) {
-    Object.assign(this, { place, legend, by, onPick });
+    Object.assign(this, { place, legend, by, onPick, lit: null });
     this.nodes = new Map();
     this.racks = new Map();
     this.legendSoon = atMost(500, () => this.drawLegend());
+    for (const [on, off] of [["pointerover", "pointerleave"], ["focusin", "focusout"]]) {
+      legend.addEventListener(on, (event) => this.light(event.target.closest("[data-name]")?.dataset.name ?? null));
+      legend.addEventListener(off, () => this.light(null));
+    }
     this.tip = document.createElement("div");
     this.tip.className = "tip";
     this.tip.hidden = true;
@@ -98,8 +104,16 @@ export class GpuMap {
     this.legendSoon(); // a gang's start changes many nodes at once
   }
 
+  /** Show the GPUs of one entry of the legend, and the others faint; null: all. */
+  light(name) {
+    if (this.lit === name) return;
+    this.lit = name;
+    for (const rack of this.racks.values()) this.drawRack(rack);
+  }
+
   colour(by) {
     this.by = by;
+    this.lit = null;
     for (const rack of this.racks.values()) this.drawRack(rack);
     this.drawLegend();
   }
@@ -137,7 +151,8 @@ export class GpuMap {
       const y = row * (step + GAP);
       gangs(node).forEach((gang, at) => {
         const name = BY[this.by](node, gang, at);
-        const style = kind(this.by, name, node);
+        const faint = this.lit !== null && this.lit !== name;
+        const style = kind(this.by, name, node) + (faint ? " faint" : "");
         paths.set(style, `${paths.get(style) ?? ""}M${at * step + 0.5} ${y + 0.5}h${inner}v${inner}h${-inner}z`);
       });
       const state = health(node);
@@ -171,10 +186,14 @@ export class GpuMap {
       const box = made("svg", { width: 12, height: 12, "aria-hidden": "true" },
         made("path", { class: style, d: "M.5 .5h11v11h-11z" }));
       const isJob = this.by === "job" && !["idle", "other teams"].includes(name);
-      const text = document.createElement(isJob ? "a" : "span");
+      const text = document.createElement(isJob ? "a" : "button");
       if (isJob) text.href = `/console/jobs/${encodeURIComponent(name)}`;
+      else text.type = "button";
       text.textContent = name;
-      return wrapped(box, text, ` ${gpus.toLocaleString("en-US")}`);
+      text.title = "Its GPUs alone, while it is pointed at or has the focus";
+      const item = wrapped(box, text, ` ${gpus.toLocaleString("en-US")}`);
+      item.dataset.name = name;
+      return item;
     });
     if (sorted.length > MOST_IN_LEGEND) {
       items.push(wrapped(`and ${sorted.length - MOST_IN_LEGEND} more`));
@@ -184,7 +203,9 @@ export class GpuMap {
         made("path", { class: "mark", d: "M0 12L12 0" }));
       items.push(wrapped(box, ` ${marked === 1 ? "1 node takes" : `${marked} nodes take`} no gangs, or slows one`));
     }
+    const focus = this.legend.contains(document.activeElement) && document.activeElement.textContent;
     this.legend.replaceChildren(...items);
+    if (focus) [...this.legend.querySelectorAll("a, button")].find((item) => item.textContent === focus)?.focus();
   }
 
   at(event) {
@@ -219,6 +240,22 @@ export class GpuMap {
     this.tip.style.left = `${Math.min(event.clientX + 12, innerWidth - this.tip.offsetWidth - 8)}px`;
     this.tip.style.top = `${Math.min(event.clientY + 12, innerHeight - this.tip.offsetHeight - 8)}px`;
   }
+}
+
+/** The same as a map, for those who read tables: one row a node, in a `details` that is open. */
+export function mapTable(details, nodes) {
+  if (!details.open) return;
+  const rows = [["Node", "Rack", "Standing", "GPUs", "In use", "Jobs"]];
+  for (const node of nodes) {
+    rows.push([
+      node.node_id, node.rack, standing(node), number(node.gpus.length),
+      number(node.gangs.reduce((sum, gang) => sum + gang.gpus.length, 0)),
+      node.gangs.map((gang) => gang.job_id ?? "another team's").join(", "),
+    ]);
+  }
+  details.querySelector("table").replaceChildren(
+    ...rows.map((texts, at) => tableRow(at ? "td" : "th", texts)),
+  );
 }
 
 const key = (node) => `${node.block}\0${node.rack}`;

@@ -2,17 +2,50 @@
 import { exact, relative } from "./format.js";
 
 const RETRY_MS = [1000, 2000, 5000, 10000];
+const AGES_MS = 60_000;
+let followed = false;
 
 function show(state, at) {
   const place = document.getElementById("live");
   if (!place) return;
-  place.hidden = false;
-  place.className = `live ${state}`;
-  place.textContent = state === "on" ? "● live"
+  const text = state === "on" ? "● live"
     : state === "ended" ? "■ complete"
     : state === "signed-out" ? "Your session has ended: sign in again"
+    : state === "read" ? `as of ${relative(at)}`
     : `◌ as of ${relative(at)}`;
+  place.hidden = false;
+  place.className = `live ${state}`;
+  place.setAttribute("aria-live", state === "read" ? "off" : "polite");
+  if (place.textContent !== text) place.textContent = text;
   place.title = `The page is as of ${exact(at)}`;
+}
+
+/**
+ * The age of a page that follows no stream: after a minute, and at once without a network or when
+ * a part of it could not be read again. `timeless`: its age says nothing while there is a network.
+ */
+export function keepAge(timeless) {
+  let at = Date.now(), away = !navigator.onLine;
+  function tell() {
+    if (followed) return;
+    const old = !timeless && Date.now() - at >= AGES_MS;
+    if (away || old) show(away ? "away" : "read", at);
+    else document.getElementById("live").hidden = true;
+  }
+  function became(gone) {
+    away = gone;
+    tell();
+  }
+  addEventListener("offline", () => became(true));
+  addEventListener("online", () => became(false));
+  for (const name of ["htmx:afterRequest", "again"]) {
+    document.addEventListener(name, ({ detail }) => {
+      if (detail.successful) at = Date.now();
+      became(!detail.successful);
+    });
+  }
+  setInterval(tell, 1000);
+  tell();
 }
 
 /**
@@ -23,6 +56,7 @@ function show(state, at) {
  */
 export function follow(url, handlers, { onAgain = () => {} } = {}) {
   let source = null, tries = 0, fresh = Date.now(), state = "on", timer = 0, over = false;
+  followed = true;
 
   function open(again) {
     source = new EventSource(url);
@@ -69,6 +103,9 @@ export function follow(url, handlers, { onAgain = () => {} } = {}) {
 
   const ages = setInterval(() => { if (state !== "on") show(state, fresh); }, 1000);
   addEventListener("offline", () => { if (!over) show(state = "away", fresh); });
+  addEventListener("online", () => {
+    if (!over && source.readyState === EventSource.OPEN) show(state = "on", fresh = Date.now());
+  });
   addEventListener("pagehide", () => stop());
   addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
   open(false);

@@ -1,9 +1,13 @@
 // Parts of a page that the server makes again; it escapes their texts, and scripts in them never run.
 
-/** The page as the server makes it now; null while it does not answer, or the page is hidden. */
+/**
+ * The page as the server makes it now; null while it does not answer, or the page is hidden.
+ * The document's event `again` says whether it answered.
+ */
 export async function readAgain() {
   if (document.hidden) return null;
   const answer = await fetch(location.href).catch(() => null);
+  document.dispatchEvent(new CustomEvent("again", { detail: { successful: Boolean(answer?.ok) } }));
   return answer?.ok ? answer.text() : null;
 }
 

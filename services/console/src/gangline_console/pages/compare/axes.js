@@ -1,6 +1,7 @@
 // Parallel coordinates with brushing: the ranges are in the address, the table shows who is in them.
-import { colour } from "../../charts.js";
+import { colour, dashes } from "../../charts.js";
 import { axisStyle, chartIn, fillPlaces, isLog, places, text, tooltip } from "./space.js";
+import { fillRanges } from "./ranges.js";
 import { write } from "./view.js";
 
 const PART = "~", NARROW_PX = 640, ROW_PX = 48, NAME_PX = 88;
@@ -50,13 +51,19 @@ export async function start(shared) {
           name: run.name,
           value: run.values.map((value) => value ?? "-"),
           lineStyle: {
-            color: colours[shared.places.get(run.run_id)], opacity: shared.lit && shared.lit !== run.run_id ? 0.15 : 0.9,
+            color: colours[shared.places.get(run.run_id)], type: line(run), opacity: shared.lit && shared.lit !== run.run_id ? 0.15 : 0.9,
             width: shared.lit === run.run_id ? 4 : 2,
           },
         })),
       }],
     }, { notMerge: true });
     brush();
+  }
+
+  /** Trials are shaded by their value; runs differ in their dashes, too. */
+  function line(run) {
+    const parts = shared.source ? [] : dashes(shared.places.get(run.run_id));
+    return parts.length ? parts : "solid";
   }
 
   const label = (run) => [
@@ -87,7 +94,8 @@ export async function start(shared) {
     const active = new Set(ranges().some((item) => item.activeIntervals.length)
       ? series.getRawIndicesByActiveState("active") : runs.keys());
     ids = new Set(runs.filter((_, at) => active.has(at)).map((run) => run.run_id));
-    kept.textContent = ids.size === runs.length ? `All ${runs.length} runs are kept.` : `${ids.size} of ${runs.length} runs are kept.`;
+    const what = shared.source ? "trials" : "runs";
+    kept.textContent = `${ids.size === runs.length ? "All" : `${ids.size} of`} ${runs.length} ${what} are kept.`;
     fillPlaces(shared, found, found.axes, ids);
   }
 
@@ -99,6 +107,16 @@ export async function start(shared) {
     write({ brush: shared.brush });
     table();
   });
+  /** Keep this range of one axis; the others stay. Without ends the axis has no range. */
+  function keep(key, ends) {
+    const others = shared.brush.split(",").filter((part) => part && decodeURIComponent(part.split(PART)[0]) !== key);
+    const own = ends ? [[key, ...ends].map(encodeURIComponent).join(PART)] : [];
+    shared.brush = [...others, ...own].join(",");
+    write({ brush: shared.brush });
+    redraw();
+  }
+
+  fillRanges(document.getElementById("ranges"), found.axes, keep);
   redraw();
   return { redraw, changed: redraw };
 }

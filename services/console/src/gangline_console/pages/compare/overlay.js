@@ -1,9 +1,8 @@
 // One plot of one metric of all runs. uPlot has the axes, the crosshair and the zoom; the lines are
 // drawn here, as each run has its own places on the axis.
-import { colour, tableRow, vendor } from "../../charts.js";
+import { colour, dashes, tableRow, vendor } from "../../charts.js";
 import { saveCsv, savePng } from "../../export.js";
 import { number } from "../../format.js";
-import { dashes } from "./lines.js";
 import { extent, logTicks, nearest, roomy, smoothed, span } from "./shapes.js";
 
 const SECONDS = [

@@ -14,4 +14,4 @@ async def _show(view: View) -> Response:
     return view.render("components/page.html", moments=[view.now - age for age in ages])
 
 
-PAGE = Page("components", "Components", get={"/components": _show})
+PAGE = Page("components", "Components", get={"/components": _show}, timeless=True)

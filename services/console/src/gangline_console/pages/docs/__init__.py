@@ -65,4 +65,4 @@ def _keep_inside(token: Token, page: str) -> None:
         token.type, token.children = "text", []
 
 
-PAGE = Page("docs", "Documentation", get={"/docs": _home, "/docs/{page:path}": _doc})
+PAGE = Page("docs", "Documentation", get={"/docs": _home, "/docs/{page:path}": _doc}, timeless=True)

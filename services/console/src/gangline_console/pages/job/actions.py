@@ -35,8 +35,12 @@ async def _priority(view: View) -> Response:
 
 
 async def _pin(view: View) -> Response:
+    """Without `sure`, an unpin is the page that says what may be lost."""
     job_id, step = view.path("job_id"), _whole(view, "step")
     pinned = view.form.get("pinned") == "1"
+    if not pinned and not view.form.get("sure"):
+        job = await view.api.get(job_path(job_id), Job)
+        return view.render("job/unpin.html", job=job, step=step)
     path = f"{job_path(job_id)}/checkpoints/{step}/pin"
     await view.api.post(path, Checkpoint, {"pinned": pinned})
     return _to(view, job_id, "pinned" if pinned else "unpinned", "checkpoints")

@@ -31,7 +31,7 @@ function show(job) {
   if (typeof job.cpus !== "number") put("gpus", `${job.gpus_allocated} of ${job.gpus}`);
   put("use", number(job.gpu_utilization, 3) + (job.gpu_utilization === null ? "" : " %"));
   put("elapsed", duration(job.elapsed_s));
-  put("gpu_time", gpuTime(job.gpu_seconds));
+  put("gpu_time", gpuTime(job.gpu_seconds + job.running_gpu_seconds));
   put("attempt", String(job.attempt));
 }
 
@@ -42,10 +42,10 @@ const refresh = atMost(1000, async () => {
 
 /** Parts of the page that the server writes are exchanged when an event may have changed them. */
 const exchange = atMost(3000, async () => {
-  const place = document.querySelector("[data-fresh]");
-  if (!place || place.querySelector("details[open]") || place.contains(document.activeElement)) return;
-  const text = await readAgain();
-  if (text) replacePart(place.id, text);
+  const places = [...document.querySelectorAll("[data-fresh]")].filter((place) =>
+    !place.querySelector("details[open]") && !place.contains(document.activeElement));
+  const text = places.length ? await readAgain() : null;
+  if (text) for (const place of places) replacePart(place.id, text);
 });
 
 const part = { overview, metrics, logs: () => logs(id) }[tab]?.() ?? none;

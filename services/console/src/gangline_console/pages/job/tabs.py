@@ -17,7 +17,7 @@ from gangline_schemas.api.incidents import IncidentPage, Notice
 from gangline_schemas.api.jobs import Job, RankList
 from gangline_schemas.api.logs import BusEvent, EventPage, LogPage
 from gangline_schemas.api.questions import Explanation
-from gangline_schemas.api.runs import Comparison
+from gangline_schemas.api.runs import Comparison, RunPage
 from gangline_schemas.job_file import write_document
 
 Values = dict[str, Any]
@@ -39,11 +39,12 @@ class Tab:
 
 async def _overview(view: View, job: Job) -> Values:
     path = job_path(job.job_id)
-    events, checkpoints, incidents, lines = await asyncio.gather(
+    events, checkpoints, incidents, lines, past = await asyncio.gather(
         _life(view, path),
         view.api.part(f"{path}/checkpoints", CheckpointList, {"limit": 1000}),
         view.api.part("/v1/incidents", IncidentPage, {**_of(job), "limit": 100}),
         view.api.part(f"{path}/logs", LogPage, {"tail": LOG_LINES}),
+        _past_cost(view, job),
     )
     rows = checkpoints.checkpoints if checkpoints is not None else []
     line = None
@@ -55,8 +56,27 @@ async def _overview(view: View, job: Job) -> Values:
         "line": line,
         "lines": lines,
         "incidents": incidents,
+        "cost": cost(job, past),
         "live": ("events", "metrics", "logs"),
     }
+
+
+async def _past_cost(view: View, job: Job) -> float | None:
+    """Of the attempts that have ended; None where some GPUs have no price, or history is away."""
+    if not job.gpu_seconds:
+        return 0.0
+    asked: Query = {"where": f"run_id = '{job.job_id}'", "limit": 1}
+    found = await view.api.part("/v1/runs", RunPage, asked)
+    return found.runs[0].cost if found is not None and found.runs else None
+
+
+def cost(job: Job, past: float | None) -> float | None:
+    """Of all attempts of a job, the one that runs up to now; None where it is not known."""
+    if not job.running_gpu_seconds:
+        return past
+    if past is None or job.price_per_hour is None:
+        return None
+    return past + job.price_per_hour * job.running_gpu_seconds / job.gpus_allocated / 3600
 
 
 def _of(job: Job) -> dict[str, Value]:

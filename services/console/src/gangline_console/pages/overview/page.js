@@ -1,7 +1,7 @@
 // The map follows /v1/changes; the lists are read again when they may have changed.
-import { Chart, tableRow } from "../../charts.js";
+import { Chart } from "../../charts.js";
 import { duration, number } from "../../format.js";
-import { GpuMap, standing } from "../../gpumap.js";
+import { GpuMap, mapTable } from "../../gpumap.js";
 import { atMost, follow, get } from "../../live.js";
 import { readAgain, replacePart } from "../../parts.js";
 
@@ -49,22 +49,7 @@ function note(text) {
   place.removeAttribute("aria-busy");
 }
 
-/** The same as the map, for those who read tables. */
-function table() {
-  const details = document.getElementById("map-table");
-  if (!details.open) return;
-  const rows = [["Node", "Rack", "Standing", "GPUs", "In use", "Jobs"]];
-  for (const node of map.nodes.values()) {
-    rows.push([
-      node.node_id, node.rack, standing(node), number(node.gpus.length),
-      number(node.gangs.reduce((sum, gang) => sum + gang.gpus.length, 0)),
-      node.gangs.map((gang) => gang.job_id ?? "another team's").join(", "),
-    ]);
-  }
-  details.querySelector("table").replaceChildren(
-    ...rows.map((texts, at) => tableRow(at ? "td" : "th", texts)),
-  );
-}
+const table = () => mapTable(document.getElementById("map-table"), map.nodes.values());
 
 /** Nodes change in place at once; figures of the cluster need the whole map, which may be long. */
 const reread = () => document.hidden || read();
@@ -108,20 +93,36 @@ document.querySelector(".choice").addEventListener("click", (event) => {
 });
 document.getElementById("map-table").addEventListener("toggle", table);
 
-const use = new Chart(document.getElementById("use"), {
-  x: "hours from now",
-  xValue: (hours) => `${number(hours, 2)} h`,
-});
+const use = new Chart(document.getElementById("use"));
+const UNITS = { h: [3_600_000, "hours from now"], min: [60_000, "minutes from now"] };
+const YOUNG_H = 6;
+
+/** Means over 24 hours; over the time since the first node, if the platform is young. */
+async function steps() {
+  const path = "/v1/reports/utilization/steps?steps=96";
+  const { steps: day } = await get(path);
+  const first = day.find((step) => step.gpus_total > 0);
+  const young = first && Date.now() - Date.parse(first.since) < 3_600_000 * YOUNG_H;
+  if (!young) return ["h", day];
+  const from = new URLSearchParams({ from: first.since });
+  const { steps: since } = await get(`${path}&${from}`);
+  const at = since.findIndex((step) => step.gpus_total > 0);
+  return ["min", since.slice(Math.max(0, at))];
+}
 
 async function uses() {
   const said = document.getElementById("no-use");
   try {
-    const { steps } = await get("/v1/reports/utilization/steps?steps=96");
-    const xs = steps.map((step) => (Date.parse(step.since) - Date.now()) / 3_600_000);
+    const [unit, found] = await steps();
+    const [ms, x] = UNITS[unit];
+    const other = use.options.x !== x;
+    Object.assign(use.options, { x, xValue: (value) => `${number(value, 2)} ${unit}` });
+    const xs = found.map((step) => (Date.parse(step.since) - Date.now()) / ms);
     await use.show([
-      { name: "allocated", xs, ys: steps.map((step) => step.gpus_allocated) },
-      { name: "up", xs, ys: steps.map((step) => step.gpus_total) },
+      { name: "allocated", xs, ys: found.map((step) => step.gpus_allocated) },
+      { name: "up", xs, ys: found.map((step) => step.gpus_total) },
     ]);
+    if (other) await use.draw();
     said.hidden = true;
   } catch (error) {
     said.hidden = false;

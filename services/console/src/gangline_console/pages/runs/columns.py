@@ -27,7 +27,7 @@ ATTRIBUTES: dict[str, tuple[str, Kind]] = {
     "user": ("User", "text"),
     "gpus": ("GPUs", "number"),
     "gpu_model": ("GPU", "text"),
-    "gpu_hours": ("GPU-hours", "number"),
+    "gpu_hours": ("GPU time", "gpu_hours"),
     "cost": ("Cost", "number"),
     "hours": ("Duration", "duration"),
     "restarts": ("Restarts", "number"),

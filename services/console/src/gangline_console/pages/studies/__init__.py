@@ -15,6 +15,16 @@ STATES: dict[str, tuple[str, str]] = {
     "ended": ("off", "■"),
 }
 """Kind and icon of each state of a study."""
+REASONS = {
+    "trials": "all its trials have ended",
+    "exhausted": "each point of its grid was tried",
+    "gpu_hours": "its GPU-hours are spent",
+    "failed": "too many trials failed",
+    "deadline": "its deadline has passed",
+    "stopped": "it was stopped",
+    "sampler": "its sampler could propose no trial",
+}
+"""Why a study ends or has ended."""
 
 
 async def _show(view: View) -> Response:
@@ -27,6 +37,7 @@ async def _show(view: View) -> Response:
     )
     return view.render(
         "studies/page.html",
+        reasons=REASONS,
         studies=page.studies,
         next_cursor=page.cursor,
         cursor=cursor,

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from gangline_console.client import Query
 from gangline_console.page import Page, View
-from gangline_console.pages.studies import STATES
+from gangline_console.pages.studies import REASONS, STATES
 from gangline_schemas.api.studies import (
     ENOUGH_TRIALS,
     ParetoFront,
@@ -30,6 +30,14 @@ TRIAL_STATES: dict[str, tuple[str, str]] = {
     "failed": ("bad", "✕"),
 }
 """Kind and icon of each state of a trial."""
+TRIAL_REASONS = {
+    "rung": "others were better at its rung",
+    "median": "worse than the median",
+    "replaced": "replaced by a better one",
+    "not_finite": "its value was not finite",
+    "ended": "its study ended",
+}
+"""Why a trial was pruned."""
 ORDERS = {
     "value": "Best first", "number": "By number", "newest": "Newest first",
     "gpu_hours": "Most GPU-hours",
@@ -69,6 +77,8 @@ async def _show(view: View) -> Response:
         ],
         states=STATES,
         trial_states=TRIAL_STATES,
+        reasons=REASONS,
+        trial_reasons=TRIAL_REASONS,
         **values,
     )
 

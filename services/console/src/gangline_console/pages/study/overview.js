@@ -4,9 +4,11 @@ import { number } from "../../format.js";
 import { get } from "../../live.js";
 import { axisStyle, echarts, tooltip } from "../compare/space.js";
 
+/** Colour, width and dashes of a curve by its trial's state. */
 const LOOKS = {
-  running: ["--series-1", 2], waiting: ["--series-1", 1], paused: ["--series-2", 1.5],
-  completed: ["--series-3", 2], pruned: ["--idle", 1], failed: ["--series-6", 1],
+  running: ["--series-1", 2, [12, 3, 2, 3]], waiting: ["--series-1", 1, [2, 4]],
+  paused: ["--series-2", 1.5, [8, 3]], completed: ["--series-3", 2, []],
+  pruned: ["--idle", 1, [2, 2]], failed: ["--series-6", 1, [6, 3, 1, 3]],
 };
 const WORDS = Object.keys(LOOKS);
 
@@ -47,12 +49,12 @@ export async function start(study) {
   }
 
   function series(one, isBest, first) {
-    const [name, width] = LOOKS[one.state] ?? LOOKS.pruned;
+    const [name, width, dashes] = LOOKS[one.state] ?? LOOKS.pruned;
     return {
       type: "line", name: `trial ${one.number} (${one.state})`, symbolSize: 5,
       showSymbol: one.steps.length < 2, z: isBest ? 5 : 2,
       data: one.steps.map((step, at) => [step, one.values[at]]),
-      lineStyle: { color: colour(name), width: isBest ? 4 : width, type: one.state === "paused" ? "dashed" : "solid" },
+      lineStyle: { color: colour(name), width: isBest ? 4 : width, type: dashes.length ? dashes : "solid" },
       itemStyle: { color: colour(name) },
       markLine: first && found.rungs.length ? {
         silent: true, symbol: "none", label: { show: false },
@@ -71,7 +73,7 @@ export async function start(study) {
     mark.setAttribute("aria-hidden", "true");
     const line = document.createElementNS(mark.namespaceURI, "line");
     for (const [name, value] of Object.entries({ x1: 0, y1: 5, x2: 18, y2: 5, "stroke-width": LOOKS[word][1] + 1, stroke: colour(LOOKS[word][0]) })) line.setAttribute(name, value);
-    if (word === "paused") line.setAttribute("stroke-dasharray", "4 3");
+    line.setAttribute("stroke-dasharray", LOOKS[word][2].join(" "));
     mark.append(line);
     const text = document.createElement("span");
     text.textContent = ` ${word}  `;

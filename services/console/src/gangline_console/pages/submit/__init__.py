@@ -130,6 +130,7 @@ PAGE = Page(
     "Submit",
     nav="/submit",
     icon="submit",
+    timeless=True,
     get={"/submit": _show},
     post={"/submit": _submit, "/submit/check": _check},
 )

@@ -1,6 +1,6 @@
 // The slider goes to a time. The map of GPUs and the steps of jobs at that time are read here.
 import { exact, number } from "../../format.js";
-import { GpuMap } from "../../gpumap.js";
+import { GpuMap, mapTable } from "../../gpumap.js";
 
 const slider = document.getElementById("slider");
 const at = (moment) => `${new Date(Number(moment)).toISOString().slice(0, 19)}Z`;
@@ -21,6 +21,8 @@ async function read() {
   if (!answer.ok) throw new Error(`status ${answer.status}`);
   const { gpus, jobs } = await answer.json();
   new GpuMap(place, document.getElementById("legend")).show(gpus.nodes);
+  const details = document.getElementById("map-table");
+  details.addEventListener("toggle", () => mapTable(details, gpus.nodes));
   const steps = new Map(jobs.map((job) => [job.job_id, job.step]));
   for (const row of document.querySelectorAll("tr[data-job]")) {
     const step = steps.get(row.dataset.job) ?? null;
