@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import shutil
 import sys
 import tempfile
 from dataclasses import replace
@@ -18,6 +19,7 @@ from mlflow import MlflowClient
 from PIL import Image
 from playwright.sync_api import Page
 
+from gangline.job_file import pack
 from gangline.sdk import Gangline, connect
 from support.fixtures.platform import start_platform
 from support.harnesses.console_page import (
@@ -29,6 +31,7 @@ from support.harnesses.console_page import (
 )
 from support.harnesses.console_tour import MODEL_GATE, seed, stops
 from support.harnesses.console_tour import STUDY as SMALL_STUDY
+from support.harnesses.log_watch import PACED
 from support.harnesses.up_process import wait_until
 
 PROGRAM = """import math, gangline_worker as w
@@ -107,7 +110,14 @@ def main() -> None:
         with connect(url, token) as gateway:
             study = gateway.submit_study(STUDY).study_id
             wait_until("the study", lambda: gateway.study(study).state == "ended", ENDS_S)
-            places = stops(replace(seed(gateway), study=study))
+            program = Path(folder, "program")
+            program.mkdir()
+            shutil.copy(PACED[1], program / "train.py")
+            bundle = pack(program)
+            gateway.upload(bundle, "default")
+            fields = {"command": ["python", "train.py"], "code_bundle": bundle.digest}
+            seeded = seed(gateway, fields)
+            places = stops(replace(seeded, study=study))
             versions(gateway, url, token)
         with chromium() as browser, console_page(browser, url, token) as console:
             take(console, places, SIZE, FOLDER)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -65,20 +66,20 @@ class Seeded:
     pipeline_run: str = "r"
 
 
-def seed(gateway: Gangline) -> Seeded:
-    """A job that runs, one that waits for GPUs, a failed one, one that ended."""
+def seed(gateway: Gangline, program: Mapping[str, Any] | None = None) -> Seeded:
+    """A job that runs, one that waits for GPUs, a failed one, one that ended.
+
+    `program`: fields of the first and the last, in place of their command.
+    """
+    paced = program or {"command": PACED}
     gateway.set_gate(MODEL_GATE)
     nodes = gateway.nodes()
     gpus = sum(len(node.gpus) for node in nodes)
     failed = gateway.submit(job_spec("loads-data", command=FAILING)).job_id
-    ended = gateway.submit(
-        job_spec("first-try", command=PACED, hyperparameters={"steps": 30})
-    ).job_id
+    ended = gateway.submit(job_spec("first-try", **paced, hyperparameters={"steps": 30})).job_id
     wait_until("the ends", lambda: gateway.get(failed).ended and gateway.get(ended).ended)
     running = gateway.submit(
-        job_spec(
-            "llama-sft", command=PACED, env={"PAUSE_S": "0.3"}, hyperparameters={"steps": 100_000}
-        )
+        job_spec("llama-sft", **paced, env={"PAUSE_S": "0.3"}, hyperparameters={"steps": 100_000})
     ).job_id
     wait_until("steps", lambda: (gateway.get(running).step or 0) > 5)
     waiting = gateway.submit(job_spec("llama-large", resources={"gpus": gpus})).job_id

@@ -28,6 +28,9 @@ function uplot() {
   return loading;
 }
 
+/** The width of an axis whose ticks have these texts. */
+const roomFor = (texts) => 16 + Math.max(40, ...(texts ?? []).map((text) => 8 * String(text).length));
+
 /** The value of a variable of the style sheet. */
 export const colour = (name) =>
   getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -94,7 +97,7 @@ export class Chart {
       scales: { x: { time: false }, y: log ? { distr: 3 } : {} },
       axes: [
         { ...axis, size: 34, values: (_, found) => found.map((value) => xValue(value)) },
-        { ...axis, size: 64, values: (_, found) => found.map((value) => value === null ? "" : yValue(value)) },
+        { ...axis, size: (_, texts) => roomFor(texts), values: (_, found) => found.map((value) => value === null ? "" : yValue(value)) },
       ],
       series: [
         { label: x, value: (_, value) => value === null ? "–" : xValue(value) },

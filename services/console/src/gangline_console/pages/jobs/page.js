@@ -55,7 +55,9 @@ function made(job) {
   const link = row.querySelector("a.row");
   link.href = `/console/jobs/${encodeURIComponent(job.job_id)}`;
   link.textContent = job.name;
-  row.querySelector(".id").textContent = job.job_id === job.name ? "" : job.job_id;
+  const id = row.querySelector(".id");
+  id.textContent = job.job_id === job.name ? "" : job.job_id;
+  id.title = job.job_id;
   put(row, "team", job.team);
   put(row, "user", job.user);
   put(row, "project", job.project ?? NONE);
