@@ -9,6 +9,7 @@ import httpx
 from playwright.sync_api import expect
 
 from gangline.sdk import connect
+from gangline_console.formats import number
 from support.fixtures.platform import RunningPlatform
 from support.harnesses.console_page import ConsolePage
 from support.harnesses.log_watch import job_spec
@@ -78,6 +79,10 @@ def test_health_shows_each_process_and_a_silence_begins_and_ends(
         expect(page.locator(f'tr[data-rule="{rule["rule"]}"]').first).to_contain_text(
             rule["severity"]
         )
+    console.go("/alerts/deliveries")
+    for sent in rest(platform, "/v1/notifications")["notifications"][:10]:
+        row = page.locator(f'tr[data-notification="{sent["notification"]}"]').first
+        expect(row).to_contain_text(sent["target"])
 
 
 def test_teams_and_the_search_by_keys(platform: RunningPlatform, console: ConsolePage) -> None:
@@ -87,6 +92,12 @@ def test_teams_and_the_search_by_keys(platform: RunningPlatform, console: Consol
         expect(page.locator(f'tr[data-team="{team["team"]}"]')).to_contain_text(
             f"of {team['gpu_limit']} GPUs"
         )
+    week = rest(platform, "/v1/reports/weekly")["this"]
+    console.go("/teams/weekly")
+    for name, field in (("Jobs submitted", "jobs_submitted"), ("Gangs that failed", "failures")):
+        row = page.locator("#figures tr", has_text=name)
+        expect(row.locator("td").nth(1)).to_contain_text(number(week[field]))
+    console.go("/teams")
     page.keyboard.press("/")
     page.keyboard.type("silences")
     option = page.get_by_role("option", name=re.compile("^Silences"))

@@ -134,6 +134,12 @@ def test_what_differs_and_the_space_of_runs(console: ConsolePage, compared: Comp
     page = console.page
     ids = ",".join(run.run_id for run in compared.runs)
     console.go(f"/compare?runs={ids}")
+    plots = page.locator("figure.overlay")
+    expect(plots.nth(1).locator("canvas")).to_be_visible()
+    plots.first.locator(".u-over").hover()
+    heads = plots.locator(".readout b")
+    expect(heads.nth(1)).to_be_visible()  # one crosshair over all plots
+    assert heads.first.inner_text() == heads.nth(1).inner_text()
     page.get_by_role("link", name="Differences").click()
     expect(page.locator("#differences")).to_contain_text("hyperparameters.lr")
     for tab in ("Parallel axes", "Scatter"):
