@@ -245,17 +245,20 @@ export class GpuMap {
 /** The same as a map, for those who read tables: one row a node, in a `details` that is open. */
 export function mapTable(details, nodes) {
   if (!details.open) return;
-  const rows = [["Node", "Rack", "Standing", "GPUs", "In use", "Jobs"]];
+  const rows = [tableRow("th", ["Node", "Rack", "Standing", "GPUs", "In use", "Jobs"])];
   for (const node of nodes) {
-    rows.push([
-      node.node_id, node.rack, standing(node), number(node.gpus.length),
+    const row = tableRow("td", [
+      "", node.rack, standing(node), number(node.gpus.length),
       number(node.gangs.reduce((sum, gang) => sum + gang.gpus.length, 0)),
       node.gangs.map((gang) => gang.job_id ?? "another team's").join(", "),
     ]);
+    const link = document.createElement("a");
+    link.href = `/console/nodes/${encodeURIComponent(node.node_id)}`;
+    link.textContent = node.node_id;
+    row.cells[0].append(link);
+    rows.push(row);
   }
-  details.querySelector("table").replaceChildren(
-    ...rows.map((texts, at) => tableRow(at ? "td" : "th", texts)),
-  );
+  details.querySelector("table").replaceChildren(...rows);
 }
 
 const key = (node) => `${node.block}\0${node.rack}`;
