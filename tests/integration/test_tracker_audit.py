@@ -31,7 +31,7 @@ def test_entries_are_found_by_user_team_action_and_page(tracker: TrackerProcess)
     for one in told:
         tracker.send(one, AUDIT_SUBJECT)
     trail = AuditTrail(tracker.client("service"))
-    wait_until(lambda: len(trail.page(ADMIN).entries) == len(told))
+    wait_until("the entries", lambda: len(trail.page(ADMIN).entries) == len(told))
 
     def found(wanted: AuditFilter) -> list[tuple[str, str]]:
         return [(one.user, one.action) for one in trail.page(wanted).entries]

@@ -60,7 +60,7 @@ class JobTokens:
         job = self._find(of.job_id)
         name = job.user if job is not None and job.user else f"job {of.job_id}"
         teams = frozenset({team_of(scope.workspace)})
-        return Principal(name=name, role=Role.MEMBER, teams=teams)
+        return Principal(name=name, role=Role.MEMBER, teams=teams, via="job")
 
     def scope(self, of: JobAttempt) -> JobScope:
         """The scope of an attempt that has its GPUs. Raises Refused for any other one.

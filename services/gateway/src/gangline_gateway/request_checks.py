@@ -275,7 +275,10 @@ class RequestChecks:
         """Whether the token of a running request still stands for the same rights."""
         if "authorization" not in headers and self._sign_in.token(headers) != token:
             return False
-        return await self._who.authenticate(token) == principal
+        try:
+            return await self._who.authenticate(token) == principal
+        except ProblemError:  # a sign-in that cannot be checked any more
+            return False
 
     async def _principal(self, token: str, scope: Scope) -> Principal | None:
         if is_join(scope["method"], scope["path"]):
