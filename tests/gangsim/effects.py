@@ -17,7 +17,7 @@ from gangline_schemas.events.scheduling import CheckpointRef, GangAllocated
 from gangline_schemas.events.workers import CheckpointShardWritten, ObjectDigest
 from gangline_schemas.rank_protocol import FromRank, ShardReady
 from gangline_storage.digest import digest_bytes
-from gangline_storage.errors import NotFound, StoreError
+from gangline_storage.errors import NotFound, StoreError, StoreUnavailable
 from gangline_worker.agent.decide import effects, inputs
 from gangline_worker.agent.decide.keys import GangKey, RankKey
 from gangsim.engine import Violation
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from gangsim.node import AgentProcess
 
 _STORE_TRIES = 3
+_AWAY_TRIES = 22
+"""Of a store that does not answer: each after 2 s, for 45 s."""
 _SLOW_SHARE, _SLOWER = 0.2, 10.0  # a node whose uploads take their time: gangs fail meanwhile
 
 
@@ -63,7 +65,7 @@ class NodeEffects:
                 now_s = self._process.engine.now_s
                 later(
                     uniform(0.1, 1.0),
-                    lambda: self._prepare(gang, allocation, _STORE_TRIES, now_s),
+                    lambda: self._prepare(gang, allocation, 1, now_s),
                 )
             case effects.OpenStore(gang=gang):
                 later(uniform(0.02, 0.1), lambda: self._process.give(inputs.StoreOpened(gang)))
@@ -97,7 +99,7 @@ class NodeEffects:
         self.ranks.clear()
 
     def _prepare(
-        self, gang: GangKey, allocation: GangAllocated, tries: int, since_s: float
+        self, gang: GangKey, allocation: GangAllocated, tried: int, since_s: float
     ) -> None:
         try:
             if allocation.resume is not None:
@@ -110,9 +112,10 @@ class NodeEffects:
             )
             self._process.give(failed)
         except StoreError as error:
-            if tries > 1:
+            away = isinstance(error, StoreUnavailable)
+            if tried < (_AWAY_TRIES if away else _STORE_TRIES):
                 self._process.later(
-                    2.0, lambda: self._prepare(gang, allocation, tries - 1, since_s)
+                    2.0, lambda: self._prepare(gang, allocation, tried + 1, since_s)
                 )
             else:
                 failed = inputs.PrepareFailed(gang, user_fault=False, message=str(error))

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from secrets import token_urlsafe
 
@@ -16,7 +17,7 @@ from pydantic import ValidationError
 from gangline_schemas.artifacts import JobArtifacts
 from gangline_schemas.events.scheduling import GangAllocated, NodeAssignment
 from gangline_schemas.secrets import redact
-from gangline_storage.errors import NotFound, StoreError
+from gangline_storage.errors import NotFound, StoreError, StoreUnavailable
 from gangline_storage.port import ObjectStore
 from gangline_worker.agent.checkpoints.integrity import CheckpointDamaged, WrongPath
 from gangline_worker.agent.checkpoints.old_copies import delete_unused, note_use
@@ -43,6 +44,8 @@ from .mlflow import TOKEN, MlflowAccess
 
 _STORE_ATTEMPTS = 3
 _RETRY_S = 2.0
+_AWAY_S = 45.0
+"""So long a store that does not answer is tried again; then the attempt fails, and is restarted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +128,8 @@ class Preparer:
     ) -> tuple[GangWorkspace | None, Prepared | PrepareFailed]:
         """The workspace and Prepared, or why there is none. A store that is away is tried again."""
         damaged: str | None = None
-        for attempt in range(1, _STORE_ATTEMPTS + 1):
+        until = time.monotonic() + _AWAY_S
+        for attempt in count(1):
             try:
                 return self._prepare(key, allocation, assignment), Prepared(key)
             except ImageProblem as error:
@@ -139,7 +143,9 @@ class Preparer:
             ) as error:  # fmt: skip
                 message = f"{type(error).__name__}: {error}"
                 damaged = error.key if isinstance(error, CheckpointDamaged) else None
-                if attempt == _STORE_ATTEMPTS or self._stopping.wait(_RETRY_S):
+                away = isinstance(error, StoreUnavailable) and time.monotonic() < until
+                enough = attempt >= _STORE_ATTEMPTS and not away
+                if enough or self._stopping.wait(_RETRY_S):
                     break
         failed = PrepareFailed(key, user_fault=False, message=message, damaged_object=damaged)
         return None, failed
