@@ -12,10 +12,11 @@ from starlette.datastructures import Headers
 
 from gangline_bus.ports import Record, TopicPartition
 from gangline_bus.topics import TopicNames
-from gangline_gateway import cursor, job_ids, ring
+from gangline_gateway import cursor, ring
 from gangline_gateway.config import Settings
 from gangline_gateway.request_checks import Names
 from gangline_gateway.ring import Ring
+from gangline_schemas import job_ids
 from gangline_schemas.base import Identifier
 from gangline_service.settings import ServiceSettings
 

@@ -68,9 +68,10 @@ def drain(
     cordon: Annotated[
         bool, typer.Option("--cordon", help="Only keep new gangs off; those there continue.")
     ] = False,
+    reason: Annotated[str, typer.Option(help="Why; kept in the log of quota.")] = "",
 ) -> None:
     """Empty a node for maintenance: its gangs save and resume on other nodes."""
-    done = session.client.drain(node_id, drain=not undo, move_jobs=not cordon)
+    done = session.client.drain(node_id, drain=not undo, move_jobs=not cordon, reason=reason)
     session.out.show(done, f"{done.node_id} is {done.status}")
 
 

@@ -132,13 +132,19 @@ class Cluster(Calls):
         params = {"time": time.isoformat(), "steps": steps}
         return self._read(PlatformAt, "GET", "/v1/history/at", params=params)
 
-    def drain(self, node_id: str, *, drain: bool = True, move_jobs: bool = True) -> Drained:
+    def drain(
+        self, node_id: str, *, drain: bool = True, move_jobs: bool = True, reason: str = ""
+    ) -> Drained:
         """Keep gangs off a node, or let them start there again.
 
         Gangs there save and resume on other nodes; without `move_jobs` they keep running.
         """
         path = f"/v1/nodes/{path_id(node_id)}/drain"
-        body = {"drain": drain} if move_jobs else {"drain": drain, "move_jobs": False}
+        body: dict[str, object] = {"drain": drain}
+        if not move_jobs:
+            body["move_jobs"] = False
+        if reason:
+            body["reason"] = reason
         return self._read(Drained, "POST", path, body=body, repeatable=True)
 
     def node_token(self, *, nodes: int = 1, expires_s: int = 3600) -> NodeToken:

@@ -11,6 +11,7 @@ from gangline_schemas.api.base import OPEN_WORD, Answer, Body
 from gangline_schemas.api.jobs import Waiting
 from gangline_schemas.api.questions import OrderParts
 from gangline_schemas.isolation import Isolation
+from gangline_schemas.limits import ShortText
 from gangline_schemas.team_limits import GpuTypeLimit, Surplus, TeamConfig, TeamLimits
 
 
@@ -182,6 +183,7 @@ class DrainBody(Body):
         default=True,
         description="Gangs there move to other nodes; else they stay (a cordon).",
     )
+    reason: ShortText = Field(default="", description="Why, for the audit trail.")
 
 
 class Drained(Answer):

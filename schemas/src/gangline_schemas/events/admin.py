@@ -9,7 +9,7 @@ from pydantic import Field
 from gangline_schemas.alerts import SilenceScope
 from gangline_schemas.base import Event, Identifier, Timestamp
 from gangline_schemas.data_use import SnapshotName
-from gangline_schemas.limits import Few, Label, ShortText, User
+from gangline_schemas.limits import Few, Label, Message, ShortText, User
 from gangline_schemas.team_limits import TeamConfig
 
 
@@ -51,6 +51,7 @@ class NodeDrainRequested(Event):
         description="Gangs there move to other nodes after their next checkpoint; else they "
         "keep running.",
     )
+    reason: Message = Field(default="", description="Why, in the requester's words.")
     user: User = "unknown"
 
 

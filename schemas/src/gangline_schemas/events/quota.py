@@ -182,6 +182,7 @@ class DrainAdmitted(Event):
     node_id: Identifier
     drain: bool
     move_jobs: bool = Field(default=True, description="As the request says.")
+    reason: Message = Field(default="", description="As the request says.")
     user: User
     request_id: RequestCeId = ""
     request_source: RequestCeSource = ""

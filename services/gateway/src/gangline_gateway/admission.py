@@ -6,10 +6,10 @@ No event carries quota's rule for data approvals, so the gateway has its own set
 
 from __future__ import annotations
 
-from gangline_gateway import job_ids
 from gangline_gateway.app_context import AppContext
 from gangline_gateway.quota_state import state_of
 from gangline_quota.core.admission import must_wait, never_runs
+from gangline_schemas import job_ids
 from gangline_schemas.job import JobSpec
 
 DRY_RUN_SUFFIX = "0" * job_ids.SUFFIX_CHARS

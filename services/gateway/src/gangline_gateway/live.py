@@ -20,7 +20,6 @@ from itertools import islice
 from typing import Generic, TypeVar
 
 from gangline_gateway import checkpoint_rows
-from gangline_gateway.job_ids import suffix_of
 from gangline_gateway.live_model import (
     JobPlace,
     LiveFacts,
@@ -74,6 +73,7 @@ from gangline_schemas.events.scheduling import (
 from gangline_schemas.events.studies import StudyCreated, StudyEnding, StudyRefused
 from gangline_schemas.events.workers import NodeUnfit
 from gangline_schemas.job import JobSpec, JobState
+from gangline_schemas.job_ids import suffix_of
 
 Admitted = (
     CancelAdmitted | PriorityAdmitted | RestoreAdmitted | PinAdmitted | DrainAdmitted

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from gangline_gateway import job_ids
 from gangline_gateway.admission import DRY_RUN_SUFFIX, quota_notes
 from gangline_gateway.app_context import AppContext, may_change
 from gangline_gateway.problems import conflict, unavailable
 from gangline_gateway.studies_state import studies_of
+from gangline_schemas import job_ids
 from gangline_schemas.api.studies import StudyPlan
 from gangline_schemas.events.automation import StudySubmitted
 from gangline_schemas.study_file import STUDY_ID_CHARS, StudySpec

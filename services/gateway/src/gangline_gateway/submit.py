@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
 
-from gangline_gateway import gang_heartbeats, job_ids, present
+from gangline_gateway import gang_heartbeats, present
 from gangline_gateway.admission import DRY_RUN_SUFFIX, quota_notes
 from gangline_gateway.app_context import AppContext, may_change
 from gangline_gateway.gang_price import price_of_gang
@@ -16,6 +16,7 @@ from gangline_gateway.images import image_notes
 from gangline_gateway.live_model import JobDetails, LiveJob
 from gangline_gateway.live_view import LiveView
 from gangline_gateway.problems import ProblemError, conflict
+from gangline_schemas import job_ids
 from gangline_schemas.api.jobs import REJECTED, DryRun, Job
 from gangline_schemas.base import FieldError
 from gangline_schemas.events.requests import JobSubmitted

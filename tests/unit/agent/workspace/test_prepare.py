@@ -139,8 +139,9 @@ def test_a_hostname_becomes_an_identifier(host: str, name: str):
 
 
 def test_slots_stand_in_for_gpus():
-    labels = Labels("n", "i", "127.0.0.1", "r", "b")
+    labels = Labels("n", "i", "127.0.0.1", "r", "b", {"disk": "nvme"})
     node = take_inventory(labels, slots=3, ports=(20_001,))
+    assert node.labels == {"disk": "nvme"}
     assert [(gpu.index, gpu.model) for gpu in node.gpus] == [(0, "cpu"), (1, "cpu"), (2, "cpu")]
     assert node.rendezvous_ports == (20_001,)
 

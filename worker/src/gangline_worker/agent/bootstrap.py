@@ -73,7 +73,14 @@ def inventory(
 ) -> NodeInfo:
     """The node, as a new incarnation. Raises DriverUnusable."""
     node = take_inventory(
-        Labels(settings.node_id, token_hex(8), settings.address, settings.rack, settings.block),
+        Labels(
+            settings.node_id,
+            token_hex(8),
+            settings.address,
+            settings.rack,
+            settings.block,
+            settings.node_labels,
+        ),
         slots=settings.slots,
         ports=ports,
         cpus=settings.cpus,

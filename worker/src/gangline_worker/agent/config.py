@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from gangline_schemas.base import Identifier
 from gangline_schemas.isolation import Isolation
+from gangline_schemas.limits import Labels
 from gangline_service.settings import ServiceSettings
 
 from .health.notices import Provider
@@ -70,6 +71,9 @@ class AgentSettings(ServiceSettings):
     """The authority that signed the certificates of all agents."""
     rack: str = "rack-0"
     block: str = "block-0"
+    node_labels: Labels = Field(default_factory=dict)
+    """Labels of this node, for `node_labels` of jobs; JSON in the environment. Also its domain at
+    levels of the scheduler's own, such as nvlink."""
     warm_start: Literal["auto", "fork", "standby", "off"] = "auto"
     """Ranks come of a process that has torch imported (400 MB): forked from one (fork), or each of
     one that waits for it (standby); auto: standby on GPUs, fork elsewhere."""

@@ -180,7 +180,11 @@ async def drain_node(
     if app.tail.view().node(node_id) is None:
         raise not_found("node")
     event = NodeDrainRequested(
-        node_id=node_id, drain=body.drain, move_jobs=body.move_jobs, user=caller.name
+        node_id=node_id,
+        drain=body.drain,
+        move_jobs=body.move_jobs,
+        reason=body.reason,
+        user=caller.name,
     )
     await app.request(node_id, event)
 

@@ -268,6 +268,7 @@ def _forwarded(
             node_id=request.node_id,
             drain=request.drain,
             move_jobs=request.move_jobs,
+            reason=request.reason,
             user=request.user,
             **ref._asdict(),
         )

@@ -6,7 +6,8 @@ import contextlib
 import os
 import re
 import socket
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import psutil
 import structlog
@@ -34,6 +35,7 @@ class Labels:
     address: str
     rack: str
     block: str
+    more: Mapping[str, str] = field(default_factory=dict)
 
 
 def node_name(hostname: str) -> str:
@@ -146,6 +148,7 @@ def take_inventory(
         hostname=socket.gethostname(),
         rack=labels.rack,
         block=labels.block,
+        labels=dict(labels.more),
         gpus=gpus,
         cpu_only=not gpus,
         cpus=cpus or float(here),
