@@ -84,9 +84,11 @@ class _Asked:
         """Librdkafka's settings of the administrator. Raises CliError."""
         from gangline.kafka.connecting import read_settings
 
-        if self.settings is None and not admin_file(self.local).exists():
+        file = self.settings or admin_file(self.local)
+        plain = self.settings is None and not file.exists()
+        if plain and self.kafka is None:
             raise _not_secure(self.local)
-        own = read_settings(self.settings or admin_file(self.local))
+        own = {} if plain else read_settings(file)
         if self.kafka is not None:
             own["bootstrap.servers"] = self.kafka
         if not own.get("bootstrap.servers"):

@@ -1,0 +1,1 @@
+"""Kubernetes: TrainingJob objects and nodes, beside the REST of the gateway."""

@@ -1,0 +1,1 @@
+"""Decisions without I/O: nodes, pods and TrainingJob objects."""

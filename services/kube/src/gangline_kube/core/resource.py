@@ -1,0 +1,40 @@
+"""The kinds of objects that Gangline reads and writes in Kubernetes, and their paths."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+Object = dict[str, Any]
+"""An object of Kubernetes, as its JSON."""
+GROUP = "gangline.dev"
+"""The group of our own kinds, and the prefix of our labels, annotations and taints."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A kind of objects, in one version of its API."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    namespaced: bool
+
+    def path(self, namespace: str = "", name: str = "", part: str = "") -> str:
+        """The path of all objects, of those of a namespace, of one, or of a part of it."""
+        root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        spaced = f"namespaces/{namespace}" if self.namespaced and namespace else ""
+        return "/".join(each for each in (root, spaced, self.plural, name, part) if each)
+
+
+NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
+PODS = Resource("", "v1", "pods", "Pod", namespaced=True)
+NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
+TRAINING_JOBS = Resource(GROUP, "v1", "trainingjobs", "TrainingJob", namespaced=True)
+
+
+def annotation(found: Object, name: str) -> str | None:
+    """One of our annotations of an object, by its name without the prefix."""
+    value = (found["metadata"].get("annotations") or {}).get(f"{GROUP}/{name}")
+    return None if value is None else str(value)

@@ -1,0 +1,65 @@
+"""`python -m gangline_kube.operator`: TrainingJob objects, beside REST.
+
+1. kopf follows the objects in a thread of its own and calls `service/operator.py`.
+2. This thread mirrors the states of jobs into the objects (`service/mirror.py`).
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+
+import kopf
+
+from gangline_kube.core.resource import TRAINING_JOBS
+from gangline_kube.service.api import Cluster
+from gangline_kube.service.config import OperatorSettings, words
+from gangline_kube.service.following import Followed
+from gangline_kube.service.gateway import Gateway
+from gangline_kube.service.mirror import Mirror
+from gangline_kube.service.operator import Operator, registry_of, settings_of
+from gangline_service.lifecycle import Context, run
+
+_STOP_S = 5.0
+
+
+def main(context: Context[OperatorSettings]) -> None:
+    """The life of the process. If kopf ends by itself, the process ends."""
+    settings, health = context.settings, context.health
+    health.expect("objects")
+    health.expect("gateway")
+    api = Cluster(settings.kubeconfig)
+    token = settings.kube_token.get_secret_value()
+    gateway = Gateway(settings.kube_gateway_url, token, settings.kube_gateway_ca)
+    objects = Followed(api, TRAINING_JOBS, context.stopping)
+    objects.start()
+    namespaces = words(settings.kube_namespaces)
+    stop: Future[None] = Future()
+
+    def follow() -> None:
+        kopf.run(
+            registry=registry_of(Operator(api, gateway), api),
+            settings=settings_of(),
+            standalone=True,
+            clusterwide=not namespaces,
+            namespaces=namespaces,
+            stop_flag=stop,
+        )
+        if not stop.done():
+            raise RuntimeError("kopf has ended")
+
+    kopf_thread = threading.Thread(target=follow, name="kopf", daemon=True)
+    kopf_thread.start()
+
+    def beat(well: bool) -> None:  # noqa: FBT001 -- see Mirror.run
+        health.beat()
+        health.set("objects", ok=objects.listed.is_set())
+        health.set("gateway", ok=well)
+
+    Mirror(api, gateway, objects.items).run(context.stopping, settings.kube_mirror_s, beat)
+    stop.set_result(None)
+    kopf_thread.join(_STOP_S)
+
+
+if __name__ == "__main__":
+    run("kube-operator", OperatorSettings.load(), main)

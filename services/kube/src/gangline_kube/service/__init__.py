@@ -1,0 +1,1 @@
+"""The processes: clients, loops and settings."""

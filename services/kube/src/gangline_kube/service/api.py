@@ -1,0 +1,261 @@
+"""A client of the Kubernetes API server: JSON in, JSON out, and errors with names.
+
+Credentials, TLS and proxies are the `kubernetes` package's. Its models are not used: a list of
+10,000 pods would be parsed into a million objects.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import kubernetes.client
+import kubernetes.config
+import urllib3
+
+from gangline_kube.core.resource import Object, Resource
+
+CONNECT_S, ANSWER_S = 5.0, 30.0
+WATCH_S, SILENCE_S = 240, 300.0
+"""A watch ends after so many seconds, at the server and here."""
+_BEARER = ["BearerToken"]
+_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+
+
+class KubeError(Exception):
+    """The API server refused a request; `status` is HTTP's."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class NotFound(KubeError):
+    """There is no such object, or no such kind."""
+
+
+class Conflict(KubeError):
+    """The object exists already, or was changed since it was read."""
+
+
+class Gone(KubeError):
+    """The resource version is too old: list again."""
+
+
+class Denied(KubeError):
+    """The credentials are refused, or lack a right."""
+
+
+class Unavailable(KubeError):
+    """The server is away or busy: try again after `retry_s` seconds."""
+
+    def __init__(self, status: int, message: str, retry_s: float = 1.0) -> None:
+        super().__init__(status, message)
+        self.retry_s = retry_s
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """Objects, and the resource version from which a watch sees what happens later."""
+
+    items: list[Object]
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One event of a watch. A BOOKMARK has a resource version alone."""
+
+    kind: Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
+    item: Object
+
+    @property
+    def version(self) -> str:
+        """The resource version from which a later watch continues."""
+        return str(self.item["metadata"]["resourceVersion"])
+
+
+class KubeApi(Protocol):
+    """The calls that Gangline makes. Each raises KubeError. Any thread may call."""
+
+    def list(self, of: Resource, namespace: str = "", *, labels: str = "") -> Listed:
+        """All objects, or those of a namespace or with these labels."""
+
+    def watch(
+        self, of: Resource, version: str, namespace: str = "", *, labels: str = ""
+    ) -> Iterator[Change]:
+        """The changes after this resource version, until the server ends the stream."""
+
+    def get(self, of: Resource, name: str, namespace: str = "") -> Object:
+        """One object."""
+
+    def create(self, of: Resource, item: Object, namespace: str = "") -> Object:
+        """Create an object. Raises Conflict if its name is taken."""
+
+    def patch(
+        self, of: Resource, name: str, change: Object, namespace: str = "", *, part: str = ""
+    ) -> Object:
+        """Merge a change into an object (RFC 7386), or into its part `status`.
+
+        With `metadata.resourceVersion` in the change, it raises Conflict if the object is newer.
+        """
+
+    def delete(
+        self,
+        of: Resource,
+        name: str,
+        namespace: str = "",
+        *,
+        uid: str = "",
+        grace_s: int | None = None,
+    ) -> None:
+        """Delete an object. Raises Conflict if its uid is another one by now."""
+
+
+class Cluster:
+    """A real API server: in a pod by its service account, elsewhere by a kubeconfig."""
+
+    def __init__(self, kubeconfig: Path | None = None) -> None:
+        configuration = kubernetes.client.Configuration()
+        if kubeconfig is None and _ACCOUNT.exists():
+            kubernetes.config.load_incluster_config(configuration)  # type: ignore[no-untyped-call]
+        else:
+            file = None if kubeconfig is None else str(kubeconfig)
+            kubernetes.config.load_kube_config(  # type: ignore[no-untyped-call]
+                file, client_configuration=configuration
+            )
+        configuration.retries = urllib3.Retry(0)  # callers know what may be done twice
+        configuration.connection_pool_maxsize = 32
+        self.configuration = configuration
+        self._client = kubernetes.client.ApiClient(configuration)
+        self._refreshing = threading.Lock()
+
+    def list(self, of: Resource, namespace: str = "", *, labels: str = "") -> Listed:
+        """See KubeApi."""
+        found = self._ask("GET", of.path(namespace), {"labelSelector": labels} if labels else {})
+        return Listed(found["items"], str(found["metadata"]["resourceVersion"]))
+
+    def watch(
+        self, of: Resource, version: str, namespace: str = "", *, labels: str = ""
+    ) -> Iterator[Change]:
+        """See KubeApi."""
+        query = {
+            "watch": "true",
+            "resourceVersion": version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(WATCH_S),
+        } | ({"labelSelector": labels} if labels else {})
+        response = self._open("GET", of.path(namespace), query, None, SILENCE_S)
+        try:
+            for line in _lines(response):
+                event = json.loads(line)
+                if event["type"] == "ERROR":
+                    status = event["object"]
+                    raise _error(int(status.get("code", 500)), str(status.get("message", "")))
+                yield Change(event["type"], event["object"])
+        except (urllib3.exceptions.HTTPError, ValueError) as error:
+            raise Unavailable(0, f"the watch broke: {type(error).__name__}") from None
+        finally:
+            response.close()
+
+    def get(self, of: Resource, name: str, namespace: str = "") -> Object:
+        """See KubeApi."""
+        return self._ask("GET", of.path(namespace, name))
+
+    def create(self, of: Resource, item: Object, namespace: str = "") -> Object:
+        """See KubeApi."""
+        return self._ask("POST", of.path(namespace), body=item)
+
+    def patch(
+        self, of: Resource, name: str, change: Object, namespace: str = "", *, part: str = ""
+    ) -> Object:
+        """See KubeApi."""
+        return self._ask("PATCH", of.path(namespace, name, part), body=change)
+
+    def delete(
+        self,
+        of: Resource,
+        name: str,
+        namespace: str = "",
+        *,
+        uid: str = "",
+        grace_s: int | None = None,
+    ) -> None:
+        """See KubeApi."""
+        options: Object = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        if uid:
+            options["preconditions"] = {"uid": uid}
+        if grace_s is not None:
+            options["gracePeriodSeconds"] = grace_s
+        self._ask("DELETE", of.path(namespace, name), body=options)
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: Object | None = None,
+    ) -> Object:
+        response = self._open(method, path, query or {}, body, ANSWER_S)
+        try:
+            answer: Object = json.loads(response.data)
+        except (urllib3.exceptions.HTTPError, ValueError) as error:
+            raise Unavailable(0, f"the answer broke: {type(error).__name__}") from None
+        return answer
+
+    def _open(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        body: Object | None,
+        silence_s: float,
+    ) -> Any:
+        headers = {"Accept": "application/json"}
+        if body is not None:
+            kind = "merge-patch+json" if method == "PATCH" else "json"
+            headers["Content-Type"] = f"application/{kind}"
+        with self._refreshing:  # reads a new token from its file where the old one has expired
+            method, url, headers, sent, _ = self._client.param_serialize(
+                method,
+                path,
+                query_params=list(query.items()),
+                header_params=headers,
+                body=body,
+                auth_settings=_BEARER,
+            )
+        try:
+            response = self._client.call_api(
+                method, url, headers, sent, _request_timeout=(CONNECT_S, silence_s)
+            ).response
+            if 200 <= response.status <= 299:
+                return response
+            text = response.data
+        except (kubernetes.client.ApiException, urllib3.exceptions.HTTPError) as error:
+            raise Unavailable(0, f"the API server is away: {type(error).__name__}") from None
+        raise _error(response.status, _message(text), response.headers.get("Retry-After"))
+
+
+def _lines(response: Any) -> Iterator[bytes]:
+    rest = b""
+    for chunk in response.stream(amt=None, decode_content=True):
+        *whole, rest = (rest + chunk).split(b"\n")
+        yield from (line for line in whole if line.strip())
+
+
+def _message(text: bytes) -> str:
+    try:
+        return str(json.loads(text)["message"])
+    except (ValueError, KeyError, TypeError):
+        return text[:200].decode(errors="replace")
+
+
+def _error(status: int, message: str, retry: str | None = None) -> KubeError:
+    if status == 429 or status >= 500:
+        return Unavailable(status, message, float(retry) if retry and retry.isdigit() else 1.0)
+    named = {404: NotFound, 409: Conflict, 410: Gone, 401: Denied, 403: Denied}
+    return named.get(status, KubeError)(status, message)

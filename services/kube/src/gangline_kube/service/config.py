@@ -1,0 +1,64 @@
+"""Settings of the processes that connect Gangline with Kubernetes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from pydantic import Field, SecretStr
+
+from gangline_kube.core.nodes import Rules
+from gangline_service.settings import ServiceSettings
+
+
+class KubeSettings(ServiceSettings):
+    """Settings as GANGLINE_ variables or in the table [kube]."""
+
+    section: ClassVar[str] = "kube"
+
+    kubeconfig: Path | None = None
+    """How the API server is reached; None: by the pod's service account, else the user's file."""
+    kube_gateway_url: Annotated[str, Field(pattern=r"^https?://")]
+    """The gateway."""
+    kube_gateway_ca: Path | None = None
+    """CA certificates that signed the gateway's; None: the system's."""
+    kube_token: SecretStr
+    """A token of the gateway, of the role admin: jobs of all teams, and drains of nodes."""
+
+
+class OperatorSettings(KubeSettings):
+    """Settings of the operator of TrainingJob objects."""
+
+    kube_namespaces: str = ""
+    """Namespaces whose objects count, by commas; empty: all."""
+    kube_mirror_s: Annotated[float, Field(gt=0, le=60)] = 2.0
+    """How often the states of jobs are written into their objects."""
+
+
+class NodeSettings(KubeSettings):
+    """Settings of the process that follows nodes."""
+
+    kube_round_s: Annotated[float, Field(gt=0, le=60)] = 5.0
+    """How often nodes are compared."""
+    kube_conditions: str = "KernelDeadlock,ReadonlyFilesystem"
+    """Node conditions, by commas and with wildcards, that drain a node when they are True."""
+    kube_tolerated_taints: str = ""
+    """Keys of NoExecute taints, by commas and with wildcards, that drain no node."""
+    kube_gpu_resource: str = "nvidia.com/gpu"
+    """Pods of others that ask for it keep new gangs off their node; empty: they do not."""
+    kube_most_drained: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """The share of nodes that conditions may drain, at least one node."""
+
+    def rules(self) -> Rules:
+        """The rules of drains."""
+        return Rules(
+            conditions=words(self.kube_conditions),
+            tolerated=words(self.kube_tolerated_taints),
+            gpu_resource=self.kube_gpu_resource,
+            most_drained=self.kube_most_drained,
+        )
+
+
+def words(text: str) -> tuple[str, ...]:
+    """The parts of a setting that lists them by commas."""
+    return tuple(each.strip() for each in text.split(",") if each.strip())

@@ -1,0 +1,88 @@
+"""All objects of a kind, kept current in this process by a list and then by watches.
+
+1. List. 2. Watch from the list's resource version on. 3. A watch that ended is opened again where
+it ended; if that version is too old by then, or the server was away for long, list again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import structlog
+
+from gangline_kube.core.resource import Object, Resource
+from gangline_kube.service.api import Denied, Gone, KubeApi, KubeError, Unavailable
+
+log = structlog.get_logger(__name__)
+LONGEST_PAUSE_S = 30.0
+
+
+class Followed(threading.Thread):
+    """Objects by namespace and name. `changed` is called after each change, in this thread."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        of: Resource,
+        ended: threading.Event,
+        *,
+        labels: str = "",
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        super().__init__(name=f"follow-{of.plural}", daemon=True)
+        self._api, self._of, self._labels = api, of, labels
+        self._ended, self._changed = ended, changed
+        self._lock = threading.Lock()
+        self._items: dict[tuple[str, str], Object] = {}
+        self._version = ""
+        self.listed = threading.Event()
+        """Set once all objects are known."""
+
+    def items(self) -> list[Object]:
+        """The objects as they are known now. They must not be changed."""
+        with self._lock:
+            return list(self._items.values())
+
+    def run(self) -> None:
+        """Follow until `ended` is set; called by `start`, in the thread."""
+        pause_s = 0.0
+        while not self._ended.wait(pause_s):
+            try:
+                if not self._version:
+                    self._list()
+                self._watch()
+                pause_s = 0.0
+            except Gone:
+                self._version, pause_s = "", 0.0
+            except KubeError as error:
+                level = log.error if isinstance(error, Denied) else log.warning
+                level("kube.follow_failed", kind=self._of.plural, error=str(error))
+                least_s = error.retry_s if isinstance(error, Unavailable) else 1.0
+                pause_s = min(LONGEST_PAUSE_S, max(least_s, 2 * pause_s))
+
+    def _list(self) -> None:
+        found = self._api.list(self._of, labels=self._labels)
+        with self._lock:
+            self._items = {_key(item): item for item in found.items}
+        self._version = found.version
+        self.listed.set()
+        self._changed()
+
+    def _watch(self) -> None:
+        for change in self._api.watch(self._of, self._version, labels=self._labels):
+            if change.kind != "BOOKMARK":
+                with self._lock:
+                    if change.kind == "DELETED":
+                        self._items.pop(_key(change.item), None)
+                    else:
+                        self._items[_key(change.item)] = change.item
+                self._changed()
+            self._version = change.version
+            if self._ended.is_set():
+                return
+
+
+def _key(item: Object) -> tuple[str, str]:
+    metadata = item["metadata"]
+    return metadata.get("namespace", ""), metadata["name"]

@@ -1,0 +1,82 @@
+"""Writes the states of jobs into their TrainingJob objects.
+
+A round reads the active jobs of the gateway once, and single jobs that are no longer among them.
+It patches only what differs. The status of an object whose job has ended is never changed again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import structlog
+
+from gangline_kube.core.resource import TRAINING_JOBS, Object
+from gangline_kube.core.training_job import difference, ended, status_of
+from gangline_kube.service.api import Conflict, KubeApi, KubeError, NotFound
+from gangline_kube.service.gateway import Gateway, GatewayError
+from gangline_schemas.api.jobs import JobSummary
+
+log = structlog.get_logger(__name__)
+SINGLE = 200
+"""So many jobs are read one by one in a round; the others come in the next ones."""
+_PATCHES_AT_ONCE = 8
+
+
+class Mirror:
+    """Mirrors jobs into the objects that `objects` gives."""
+
+    def __init__(self, api: KubeApi, gateway: Gateway, objects: Callable[[], list[Object]]) -> None:
+        self._api, self._gateway, self._objects = api, gateway, objects
+        self._user = ""
+        self._pool = ThreadPoolExecutor(_PATCHES_AT_ONCE, thread_name_prefix="mirror")
+
+    def run(self, stopping: threading.Event, every_s: float, beat: Callable[[bool], None]) -> None:
+        """Mirror until `stopping` is set; `beat` gets whether the round went through."""
+        while not stopping.wait(every_s):
+            try:
+                self.round()
+                beat(True)
+            except (GatewayError, KubeError) as error:
+                log.warning("kube.mirror_failed", error=str(error))
+                beat(False)
+
+    def round(self) -> int:
+        """Compare once; how many objects were changed. Raises GatewayError and KubeError."""
+        open_ = {}
+        for item in self._objects():
+            status = item.get("status") or {}
+            if status.get("jobId") and not ended(status):
+                open_[status["jobId"]] = item
+        if not open_:
+            return 0
+        jobs = self._jobs(open_)
+        return sum(self._pool.map(lambda job: self._show(open_[job.job_id], job), jobs))
+
+    def _jobs(self, open_: dict[str, Object]) -> list[JobSummary]:
+        found: dict[str, JobSummary] = {}
+        if self._user:
+            active = self._gateway.active_jobs(self._user)
+            found = {job.job_id: job for job in active if job.job_id in open_}
+        single = [job_id for job_id in open_ if job_id not in found][:SINGLE]
+        for job in self._pool.map(self._gateway.job, single):
+            if job is not None:
+                found[job.job_id] = job
+                self._user = job.user
+        return list(found.values())
+
+    def _show(self, item: Object, job: JobSummary) -> bool:
+        change = difference(item.get("status") or {}, status_of(job))
+        if not change:
+            return False
+        metadata = item["metadata"]
+        # A status without this uid would be another object's of the same name.
+        body = {"metadata": {"uid": metadata["uid"]}, "status": change}
+        try:
+            self._api.patch(
+                TRAINING_JOBS, metadata["name"], body, metadata["namespace"], part="status"
+            )
+        except (Conflict, NotFound):
+            return False
+        return True

@@ -1,0 +1,182 @@
+"""The operator's work for a TrainingJob object: submit, change the priority, cancel.
+
+kopf calls these methods, each until it ends without TemporaryError, over restarts too. Each may
+come twice: the gateway knows the object's uid, and a second cancel or priority changes nothing. It
+decides nothing: quota admits or rejects the job, the scheduler places it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import kopf
+
+from gangline_kube.core.resource import NAMESPACES, TRAINING_JOBS, Object
+from gangline_kube.core.training_job import (
+    FINALIZER,
+    RefusedError,
+    Wanted,
+    check_team,
+    ended,
+    refused_status,
+    status_of,
+    wanted,
+)
+from gangline_kube.service.api import Cluster, KubeApi, KubeError
+from gangline_kube.service.gateway import Away, Gateway, GatewayError
+
+PREFIX = "gangline.dev"
+RETRY_S = 3.0
+NAMESPACE_S = 10.0
+"""So long an answer about a namespace's teams is used again."""
+WORKERS = 16
+
+
+class Operator:
+    """The methods that kopf calls, in its threads."""
+
+    def __init__(self, api: KubeApi, gateway: Gateway) -> None:
+        self._api, self._gateway = api, gateway
+        self._namespaces: dict[str, tuple[float, Object]] = {}
+        self._lock = threading.Lock()
+
+    def submit(
+        self,
+        name: str,
+        namespace: str | None,
+        uid: str,
+        spec: Mapping[str, Any],
+        status: Mapping[str, Any],
+        patch: kopf.Patch,
+        **_: Any,
+    ) -> None:
+        """Submit the object's job, once for its uid, and show it. Raises TemporaryError."""
+        if ended(status) or status.get("jobId"):
+            return
+        try:
+            job = wanted(name, uid, spec)
+            check_team(self._namespace(namespace or ""), job.spec.team)
+            found = self._submitted(job)
+        except RefusedError as refused:
+            patch.status.update(refused_status(str(refused)))
+            return
+        except Away as away:
+            raise kopf.TemporaryError(str(away), delay=RETRY_S) from None
+        except GatewayError as refused:
+            patch.status.update(refused_status(str(refused)))
+            return
+        patch.status.update(found)
+
+    def prioritize(
+        self,
+        name: str,
+        uid: str,
+        spec: Mapping[str, Any],
+        status: Mapping[str, Any],
+        **_: Any,
+    ) -> None:
+        """Give the job the priority that the object has now. Raises TemporaryError."""
+        if ended(status):
+            return
+        try:
+            job = wanted(name, uid, spec)
+            self._gateway.prioritize(status.get("jobId") or job.job_id, job.spec.priority)
+        except Away as away:
+            raise kopf.TemporaryError(str(away), delay=RETRY_S) from None
+        except (RefusedError, GatewayError) as refused:
+            raise kopf.PermanentError(str(refused)) from None
+
+    def cancel(
+        self,
+        name: str,
+        uid: str,
+        spec: Mapping[str, Any],
+        status: Mapping[str, Any],
+        **_: Any,
+    ) -> None:
+        """Cancel the job of an object that is being deleted. Raises TemporaryError."""
+        if ended(status):
+            return
+        try:
+            job_id = status.get("jobId") or wanted(name, uid, spec).job_id
+            self._gateway.cancel(job_id)
+        except RefusedError:
+            return
+        except Away as away:
+            raise kopf.TemporaryError(str(away), delay=RETRY_S) from None
+        except GatewayError as refused:
+            raise kopf.PermanentError(str(refused)) from None
+
+    def _submitted(self, job: Wanted) -> Object:
+        """The status of the job. Of an object that was changed since, the job as it is counts."""
+        try:
+            return status_of(self._gateway.submit(job.spec, job.key))
+        except GatewayError as refused:
+            known = self._gateway.job(job.job_id) if refused.status == 409 else None
+            if known is None:
+                raise
+            return status_of(known)
+
+    def _namespace(self, name: str) -> Object:
+        with self._lock:
+            read_at, found = self._namespaces.get(name, (0.0, {}))
+        if not found or time.monotonic() - read_at > NAMESPACE_S:
+            try:
+                found = self._api.get(NAMESPACES, name)
+            except KubeError as error:
+                raise kopf.TemporaryError(str(error), delay=RETRY_S) from None
+            with self._lock:
+                self._namespaces[name] = time.monotonic(), found
+        return found
+
+
+def registry_of(operator: Operator, cluster: Cluster) -> kopf.OperatorRegistry:
+    """The registry for kopf: the operator's methods, and the credentials of the cluster."""
+    registry = kopf.OperatorRegistry()
+
+    def login(**_: Any) -> kopf.ConnectionInfo:
+        """Called at the start, and again when the server refuses a token that has expired."""
+        found = cluster.configuration
+        header = found.get_api_key_with_prefix("BearerToken", alias="authorization") or ""
+        return kopf.ConnectionInfo(
+            server=found.host,
+            ca_path=found.ssl_ca_cert,
+            insecure=not found.verify_ssl,
+            scheme="Bearer" if header else None,
+            token=header.rpartition(" ")[2] or None,
+            certificate_path=found.cert_file,
+            private_key_path=found.key_file,
+        )
+
+    kopf.on.login(id="cluster", registry=registry)(login)
+    of = (TRAINING_JOBS.group, TRAINING_JOBS.version, TRAINING_JOBS.plural)
+    kopf.on.create(*of, id="submit", registry=registry)(operator.submit)
+    kopf.on.resume(*of, id="submit", registry=registry)(operator.submit)
+    changed = kopf.on.update(*of, id="priority", field="spec.priority", registry=registry)
+    changed(operator.prioritize)
+    kopf.on.delete(*of, id="cancel", registry=registry)(operator.cancel)
+    return registry
+
+
+def settings_of() -> kopf.OperatorSettings:
+    """Settings of kopf: our names, bounded waits (a watch may go silent), no copies of the spec."""
+    settings = kopf.OperatorSettings()
+    settings.persistence.finalizer = FINALIZER
+    settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=PREFIX)
+    settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(
+        prefix=PREFIX,
+        # An annotation holds 256 KB; of a change only the priority is heeded.
+        ignored_fields=["spec.env", "spec.hyperparameters", "spec.command", "spec.run"],
+    )
+    settings.watching.server_timeout = 240
+    settings.watching.client_timeout = 300
+    settings.watching.connect_timeout = 10
+    settings.networking.request_timeout = 30
+    settings.networking.connect_timeout = 10
+    settings.posting.enabled = False
+    settings.execution.max_workers = WORKERS
+    settings.execution.default_backoff = RETRY_S
+    return settings

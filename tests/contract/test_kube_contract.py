@@ -1,0 +1,254 @@
+"""What our client relies on of an API server: the in-memory one, and a real one where it is named.
+
+`GANGLINE_TEST_KUBECONFIG=FILE` names a cluster for tests: they create a namespace there, pods that
+never run, and the definition of TrainingJob.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gangline_kube.core.crd import training_job_crd
+from gangline_kube.core.resource import NAMESPACES, PODS, TRAINING_JOBS, Resource
+from gangline_kube.service.api import (
+    Cluster,
+    Conflict,
+    Denied,
+    Gone,
+    KubeError,
+    NotFound,
+    Unavailable,
+)
+from support.fakes.kube_api import KubeServer
+
+CRDS = Resource(
+    "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition",
+    namespaced=False,
+)  # fmt: skip
+REAL = os.environ.get("GANGLINE_TEST_KUBECONFIG")
+SERVERS = ["in-memory", *(["real"] if REAL else [])]
+
+
+@pytest.fixture(scope="module")
+def in_memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[KubeServer, Cluster]]:
+    with KubeServer() as server:
+        yield server, Cluster(server.kubeconfig(tmp_path_factory.mktemp("kube")))
+
+
+@pytest.fixture(scope="module", params=SERVERS)
+def api(request: pytest.FixtureRequest, in_memory: tuple[KubeServer, Cluster]) -> Cluster:
+    found = Cluster(Path(REAL)) if REAL and request.param == "real" else in_memory[1]
+    with contextlib.suppress(Conflict):
+        found.create(CRDS, training_job_crd())
+    return found
+
+
+@pytest.fixture
+def space(api: Cluster) -> Iterator[str]:
+    name = f"gangline-test-{uuid.uuid4().hex[:8]}"
+    api.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    yield name
+    api.delete(NAMESPACES, name)
+
+
+def pod(name: str, *, gates: tuple[str, ...] = (), **metadata: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, **metadata},
+        "spec": {
+            "containers": [{"name": "main", "image": "none.invalid/none"}],
+            "schedulingGates": [{"name": gate} for gate in gates],
+        },
+    }
+
+
+def job(name: str, **spec: Any) -> dict[str, Any]:
+    wanted = {"team": "nlp", "run": "true", "resources": {"gpus": 1}, **spec}
+    return {
+        "apiVersion": "gangline.dev/v1",
+        "kind": "TrainingJob",
+        "metadata": {"name": name},
+        "spec": wanted,
+    }
+
+
+def eventually_create(api: Cluster, item: dict[str, Any], space: str) -> dict[str, Any]:
+    """A kind that was just defined may be unknown for a moment."""
+    for _ in range(100):
+        try:
+            return api.create(TRAINING_JOBS, item, space)
+        except (NotFound, Unavailable):
+            pass
+    return api.create(TRAINING_JOBS, item, space)
+
+
+def test_a_watch_continues_where_the_list_ended(api: Cluster, space: str) -> None:
+    api.create(PODS, pod("before"), space)
+    listed = api.list(PODS, space)
+    assert [item["metadata"]["name"] for item in listed.items] == ["before"]
+    made = api.create(PODS, pod("one"), space)
+    api.patch(PODS, "one", {"metadata": {"labels": {"a": "b"}}}, space)
+    api.delete(PODS, "one", space, uid=made["metadata"]["uid"], grace_s=0)
+    seen = list(islice(api.watch(PODS, listed.version, space), 3))
+    assert [change.kind for change in seen] == ["ADDED", "MODIFIED", "DELETED"]
+    assert {change.item["metadata"]["name"] for change in seen} == {"one"}
+    assert seen[1].item["metadata"]["labels"] == {"a": "b"}
+    again = next(iter(api.watch(PODS, seen[0].version, space)))
+    assert (again.kind, again.version) == ("MODIFIED", seen[1].version)
+
+
+def test_a_watch_from_a_forgotten_version_is_gone(
+    api: Cluster, space: str, in_memory: tuple[KubeServer, Cluster]
+) -> None:
+    api.create(PODS, pod("one"), space)
+    in_memory[0].cut_history()
+    with pytest.raises(Gone):
+        next(iter(api.watch(PODS, "1", space)))
+
+
+def test_names_are_taken_once(api: Cluster, space: str) -> None:
+    first = api.create(PODS, pod("one"), space)
+    with pytest.raises(Conflict):
+        api.create(PODS, pod("one"), space)
+    with pytest.raises(NotFound):
+        api.get(PODS, "two", space)
+    with pytest.raises(NotFound):
+        api.patch(PODS, "two", {"metadata": {"labels": {"a": "b"}}}, space)
+    with pytest.raises(NotFound):
+        api.delete(PODS, "two", space)
+    api.delete(PODS, "one", space, grace_s=0)
+    assert api.create(PODS, pod("one"), space)["metadata"]["uid"] != first["metadata"]["uid"]
+
+
+def test_a_change_of_an_older_version_conflicts(api: Cluster, space: str) -> None:
+    old = api.create(PODS, pod("one"), space)["metadata"]["resourceVersion"]
+    change = {"metadata": {"resourceVersion": old, "annotations": {"a": "b"}}}
+    newer = api.patch(PODS, "one", change, space)
+    assert newer["metadata"]["resourceVersion"] != old
+    with pytest.raises(Conflict):
+        api.patch(
+            PODS, "one", {"metadata": {**change["metadata"], "annotations": {"a": "c"}}}, space
+        )
+    same = api.patch(PODS, "one", {"metadata": {"annotations": {"a": "b"}}}, space)
+    assert same["metadata"]["resourceVersion"] == newer["metadata"]["resourceVersion"]
+    gone = api.patch(PODS, "one", {"metadata": {"annotations": {"a": None}}}, space)
+    assert not gone["metadata"].get("annotations")
+
+
+def test_a_uid_guards_deletion_and_changes(api: Cluster, space: str) -> None:
+    api.create(PODS, pod("one"), space)
+    with pytest.raises(Conflict):
+        api.delete(PODS, "one", space, uid=str(uuid.uuid4()))
+    change = {"metadata": {"uid": str(uuid.uuid4()), "labels": {"a": "b"}}}
+    with pytest.raises(Conflict):
+        api.patch(PODS, "one", change, space)
+
+
+def test_finalizers_hold_an_object_back(api: Cluster, space: str) -> None:
+    api.create(PODS, pod("one", finalizers=["gangline.dev/test"]), space)
+    api.delete(PODS, "one", space, grace_s=0)
+    held = api.get(PODS, "one", space)["metadata"]
+    assert held["deletionTimestamp"]
+    api.patch(PODS, "one", {"metadata": {"finalizers": None}}, space)
+    with pytest.raises(NotFound):
+        api.get(PODS, "one", space)
+
+
+def test_labels_choose_what_is_listed_and_watched(api: Cluster, space: str) -> None:
+    listed = api.list(PODS, space, labels="gangline.dev/part=rank")
+    api.create(PODS, pod("other"), space)
+    api.create(PODS, pod("ours", labels={"gangline.dev/part": "rank"}), space)
+    found = api.list(PODS, space, labels="gangline.dev/part=rank").items
+    assert [item["metadata"]["name"] for item in found] == ["ours"]
+    first = next(iter(api.watch(PODS, listed.version, space, labels="gangline.dev/part=rank")))
+    assert first.item["metadata"]["name"] == "ours"
+
+
+def bind(api: Cluster, name: str, space: str, node: str) -> None:
+    body = {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": name},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+    }
+    api._ask("POST", PODS.path(space, name, "binding"), body=body)
+
+
+def test_a_gated_pod_is_bound_only_when_its_gates_are_gone(api: Cluster, space: str) -> None:
+    made = api.create(PODS, pod("one", gates=("gangline.dev/gang",)), space)
+    assert made["status"]["conditions"][0]["reason"] == "SchedulingGated"
+    with pytest.raises(Conflict):
+        bind(api, "one", space, "n1")
+    gates = [{"name": "gangline.dev/gang"}, {"name": "gangline.dev/more"}]
+    with pytest.raises(KubeError) as more:
+        api.patch(PODS, "one", {"spec": {"schedulingGates": gates}}, space)
+    assert more.value.status == 422
+    api.patch(PODS, "one", {"spec": {"nodeSelector": {"pool": "a"}}}, space)
+    api.patch(PODS, "one", {"spec": {"schedulingGates": []}}, space)
+    with pytest.raises(KubeError) as late:
+        api.patch(PODS, "one", {"spec": {"nodeSelector": {"pool": "b"}}}, space)
+    assert late.value.status == 422
+    bind(api, "one", space, "n1")
+    assert api.get(PODS, "one", space)["spec"]["nodeName"] == "n1"
+    with pytest.raises(Conflict):
+        bind(api, "one", space, "n2")
+
+
+def test_a_bound_pod_ends_when_its_node_says_so(api: Cluster, space: str) -> None:
+    api.create(PODS, pod("one"), space)
+    bind(api, "one", space, "n1")
+    api.delete(PODS, "one", space, grace_s=5)
+    going = api.get(PODS, "one", space)["metadata"]
+    assert going["deletionTimestamp"]
+    assert going["deletionGracePeriodSeconds"] == 5
+    api.delete(PODS, "one", space, grace_s=0)
+    with pytest.raises(NotFound):
+        api.get(PODS, "one", space)
+
+
+def test_a_training_job_is_checked_by_its_schema(api: Cluster, space: str) -> None:
+    made = eventually_create(api, job("good", priority="high", typo=1), space)
+    assert "typo" not in made["spec"]
+    for wrong in ({"resources": {"gpus": -1}}, {"team": "Not A Team"}, {"command": "true"}):
+        with pytest.raises(KubeError) as refused:
+            api.create(TRAINING_JOBS, job("bad", **wrong), space)
+        assert refused.value.status == 422, wrong
+
+
+def test_the_status_is_a_part_of_its_own(api: Cluster, space: str) -> None:
+    eventually_create(api, job("one"), space)
+    change = {"status": {"state": "running", "step": 3}, "spec": {"run": "false"}}
+    shown = api.patch(TRAINING_JOBS, "one", change, space, part="status")
+    assert shown["spec"]["run"] == "true"
+    assert shown["status"] == {"state": "running", "step": 3}
+    generation = shown["metadata"]["generation"]
+    changed = api.patch(TRAINING_JOBS, "one", {"spec": {"priority": 3}, "status": None}, space)
+    assert changed["status"]["state"] == "running"
+    assert changed["metadata"]["generation"] == generation + 1
+
+
+def test_errors_have_names(in_memory: tuple[KubeServer, Cluster], tmp_path: Path) -> None:
+    server, api = in_memory
+    server.busy = 1
+    with pytest.raises(Unavailable) as busy:
+        api.list(PODS)
+    assert (busy.value.status, busy.value.retry_s) == (429, 0.0)
+    config = server.kubeconfig(tmp_path)
+    config.write_text(config.read_text(encoding="utf-8").replace(server.token, "another"))
+    with pytest.raises(Denied):
+        Cluster(config).list(PODS)
+    config.write_text(config.read_text(encoding="utf-8").replace(server.url, "https://127.0.0.1:9"))
+    with pytest.raises(Unavailable):
+        Cluster(config).list(PODS)
+    unknown = Resource("gangline.dev", "v1", "nothings", "Nothing", namespaced=True)
+    with pytest.raises(NotFound):
+        api.list(unknown)

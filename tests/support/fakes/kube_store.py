@@ -1,0 +1,195 @@
+"""The objects of the in-memory API server, their history, and its rules about changes."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import secrets
+import uuid
+from collections import deque
+from datetime import UTC, datetime
+
+from support.fakes.kube_objects import BUILT_IN, Json, Kind, Refused, validated
+
+HISTORY = 100_000
+_SERVER_FIELDS = ("uid", "creationTimestamp", "deletionTimestamp", "generation")
+
+
+class Store:
+    """Objects and their history, in the server's thread alone."""
+
+    def __init__(self) -> None:
+        self.version = 1
+        self.kinds = {(kind.group, kind.plural): copy.deepcopy(kind) for kind in BUILT_IN}
+        self.history: deque[tuple[int, str, Kind, Json]] = deque(maxlen=HISTORY)
+        self.oldest = 0
+        self.news = asyncio.Event()
+
+    def kind(self, group: str, plural: str) -> Kind:
+        found = self.kinds.get((group, plural))
+        if found is None:
+            raise Refused(404, "the server could not find the requested resource")
+        return found
+
+    def get(self, kind: Kind, namespace: str, name: str) -> Json:
+        found = kind.objects.get((namespace, name))
+        if found is None:
+            raise Refused(404, f'{kind.plural} "{name}" not found')
+        return found
+
+    def write(self, event: str, kind: Kind, item: Json) -> Json:
+        """Keep an object, or forget it, under the next resource version."""
+        self.version += 1
+        metadata = item["metadata"]
+        metadata["resourceVersion"] = str(self.version)
+        place = metadata.get("namespace", ""), metadata["name"]
+        if event == "DELETED":
+            kind.objects.pop(place, None)
+        else:
+            kind.objects[place] = item
+        if len(self.history) == HISTORY:
+            self.oldest = self.history[0][0]
+        self.history.append((self.version, event, kind, copy.deepcopy(item)))
+        self.news.set()
+        self.news = asyncio.Event()
+        return item
+
+    def create(self, kind: Kind, namespace: str, item: Json, *, strict: bool) -> Json:
+        metadata = item.setdefault("metadata", {})
+        if metadata.get("generateName") and not metadata.get("name"):
+            metadata["name"] = metadata["generateName"] + secrets.token_hex(3)[:5]
+        if not metadata.get("name"):
+            raise Refused(422, "metadata.name: Required value: name or generateName is required")
+        if kind.namespaced:
+            metadata["namespace"] = namespace
+            if ("", namespace) not in self.kind("", "namespaces").objects:
+                raise Refused(404, f'namespaces "{namespace}" not found')
+        if (metadata.get("namespace", ""), metadata["name"]) in kind.objects:
+            raise Refused(
+                409, f'{kind.plural} "{metadata["name"]}" already exists', "AlreadyExists"
+            )
+        for name in _SERVER_FIELDS:
+            metadata.pop(name, None)
+        metadata |= {"uid": str(uuid.uuid4()), "creationTimestamp": _now(), "generation": 1}
+        item.setdefault("apiVersion", kind.api_version)
+        item.setdefault("kind", kind.kind)
+        if kind.schema is not None:
+            item = validated(item, kind.schema, strict=strict)
+            item.pop("status", None)
+        if kind.kind == "Pod":
+            gated = bool(item["spec"].get("schedulingGates"))
+            item["status"] = {"phase": "Pending"} | (
+                {"conditions": [_unscheduled("SchedulingGated")]} if gated else {}
+            )
+        if kind.kind == "CustomResourceDefinition":
+            self._define(item)
+        return self.write("ADDED", kind, item)
+
+    def _define(self, item: Json) -> None:
+        spec = item["spec"]
+        version, names = spec["versions"][0], spec["names"]
+        self.kinds[spec["group"], names["plural"]] = Kind(
+            spec["group"],
+            version["name"],
+            names["plural"],
+            names["kind"],
+            namespaced=spec["scope"] == "Namespaced",
+            parts=tuple(version.get("subresources", {})),
+            short=tuple(names.get("shortNames", ())),
+            schema=version["schema"]["openAPIV3Schema"],
+        )
+        item["status"] = {"conditions": [{"type": "Established", "status": "True"}]}
+
+    def update(self, kind: Kind, old: Json, new: Json, part: str, *, strict: bool) -> Json:
+        """Put a changed object in the place of the old one. Raises Refused."""
+        was, now = old["metadata"], new["metadata"]
+        if now.get("resourceVersion", was["resourceVersion"]) != was["resourceVersion"]:
+            raise Refused(
+                409,
+                f'Operation cannot be fulfilled on {kind.plural} "{was["name"]}": the object has '
+                "been modified; please apply your changes to the latest version and try again",
+            )
+        if now.get("uid", was["uid"]) != was["uid"]:
+            raise Refused(409, f"Precondition failed: UID in precondition: {now['uid']}")
+        if part == "status":
+            new = {**copy.deepcopy(old), "status": new.get("status", {})}
+        elif "status" in kind.parts and "status" in old:
+            new["status"] = copy.deepcopy(old["status"])
+        elif "status" in kind.parts:
+            new.pop("status", None)
+        new["metadata"] |= {name: was[name] for name in _SERVER_FIELDS if name in was}
+        new["metadata"] |= {"name": was["name"], "resourceVersion": was["resourceVersion"]}
+        if kind.schema is not None:
+            new = validated(new, kind.schema, strict=strict)
+        if kind.kind == "Pod" and part != "status":
+            _check_pod(old["spec"], new["spec"])
+        if new == old:
+            return old
+        if new.get("spec") != old.get("spec"):
+            new["metadata"]["generation"] = was["generation"] + 1
+        if "deletionTimestamp" in was and not new["metadata"].get("finalizers"):
+            return self.write("DELETED", kind, new)
+        return self.write("MODIFIED", kind, new)
+
+    def delete(self, kind: Kind, item: Json, options: Json) -> Json:
+        """Delete at once, or once finalizers and the grace period of a bound pod are over."""
+        uid = (options.get("preconditions") or {}).get("uid")
+        if uid is not None and uid != item["metadata"]["uid"]:
+            raise Refused(409, f"Precondition failed: UID in precondition: {uid}")
+        grace_s = options.get("gracePeriodSeconds")
+        lives = kind.kind == "Pod" and item["spec"].get("nodeName") and grace_s != 0
+        lives = lives and item["status"].get("phase") not in {"Succeeded", "Failed"}
+        if not lives and not item["metadata"].get("finalizers"):
+            return self.write("DELETED", kind, copy.deepcopy(item))
+        if "deletionTimestamp" in item["metadata"]:
+            return item
+        new = copy.deepcopy(item)
+        new["metadata"]["deletionTimestamp"] = _now()
+        if kind.kind == "Pod":
+            new["metadata"]["deletionGracePeriodSeconds"] = 30 if grace_s is None else grace_s
+        return self.write("MODIFIED", kind, new)
+
+    def bind(self, item: Json, node: str) -> None:
+        """Bind a pod to a node, as a scheduler asks. Raises Refused."""
+        name = item["metadata"]["name"]
+        if item["spec"].get("nodeName"):
+            raise Refused(409, f"pod {name} is already assigned to node {item['spec']['nodeName']}")
+        if item["spec"].get("schedulingGates"):
+            raise Refused(409, f"pod {name} has non-empty .spec.schedulingGates")
+        new = copy.deepcopy(item)
+        new["spec"]["nodeName"] = node
+        new["status"]["conditions"] = [{"type": "PodScheduled", "status": "True"}]
+        self.write("MODIFIED", self.kind("", "pods"), new)
+
+    def since(self, version: int, kind: Kind) -> list[tuple[str, Json]]:
+        """What happened to a kind after a version. Raises Refused if that is forgotten."""
+        if version < self.oldest:
+            raise Refused(410, f"too old resource version: {version} ({self.oldest})")
+        found = []
+        for at, event, of, item in reversed(self.history):
+            if at <= version:
+                break
+            if of is kind:
+                found.append((event, item))
+        return found[::-1]
+
+
+def _now() -> str:
+    return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _unscheduled(reason: str) -> Json:
+    return {"type": "PodScheduled", "status": "False", "reason": reason}
+
+
+def _check_pod(old: Json, new: Json) -> None:
+    """Gates only go; placement changes only before that; nothing else does."""
+    gates = [gate["name"] for gate in old.get("schedulingGates") or ()]
+    left = [gate["name"] for gate in new.get("schedulingGates") or ()]
+    if not set(left) <= set(gates):
+        raise Refused(422, "spec.schedulingGates: Forbidden: only deletion is allowed")
+    open_ = {"schedulingGates"} | ({"nodeSelector", "affinity", "tolerations"} if gates else set())
+    if {k: v for k, v in old.items() if k not in open_} != {
+        k: v for k, v in new.items() if k not in open_
+    }:
+        raise Refused(422, "spec: Forbidden: pod updates may not change these fields")
