@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Caches and virtual environment may lie on different file systems.
 export UV_LINK_MODE ?= $(if $(CI),copy,hardlink)
 
-.PHONY: help setup lock wheels up demo test all-tests lint-log test-unit test-gpu test-limits lint format soak fuzz load upgrade chaos bench bench-scheduler bench-worker bench-tracker bench-console screenshots clean
+.PHONY: help setup lock wheels up demo test all-tests lint-log test-unit test-gpu test-limits test-kube lint format soak fuzz load upgrade chaos bench bench-scheduler bench-worker bench-tracker bench-console screenshots clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -78,6 +78,14 @@ test-unit: $(STAMP) ## the fast part
 
 test-limits: $(STAMP) ## ways out of a node with control groups, on a kernel that has them
 	@PYTHONPATH=tests $(BIN)/python -m limits -q
+
+build/bin/helm:
+	@mkdir -p build/bin
+	@GOBIN=$(CURDIR)/build/bin GOFLAGS=-mod=mod go install helm.sh/helm/v3/cmd/helm@v3.22.0
+
+test-kube: $(STAMP) build/bin/helm ## the Helm chart, 1,000 TrainingJobs and 20 kills of their operator; needs Go
+	@GANGLINE_HELM=build/bin/helm GANGLINE_TRAINING_JOBS=1000 GANGLINE_OPERATOR_KILLS=20 $(PYTEST) -q -n 0 --timeout 0 \
+	  tests/unit/kube tests/unit/deploy/test_helm_chart.py tests/contract/test_kube_contract.py tests/integration/test_kube_operator.py
 
 test-gpu: $(STAMP) ## tests that need GPUs (one, some two); skipped where there are none
 	@$(PYTEST) -q -rs -m gpu tests/gpu

@@ -1,0 +1,158 @@
+{{- define "gangline.labels" -}}
+app.kubernetes.io/name: gangline
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .name }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+gangline.dev/part: {{ .name }}
+{{- end }}
+
+{{- define "gangline.selector" -}}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+gangline.dev/part: {{ .name }}
+{{- end }}
+
+{{- define "gangline.image" -}}
+{{- $image := index .root.Values.images .which -}}
+image: {{ printf "%s:%s" $image.repository ($image.tag | default .root.Chart.AppVersion) | quote }}
+imagePullPolicy: {{ .root.Values.images.pullPolicy }}
+{{- end }}
+
+{{- define "gangline.restricted" -}}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities: {drop: [ALL]}
+{{- end }}
+
+{{- define "gangline.podSecurity" -}}
+automountServiceAccountToken: {{ .token | default false }}
+enableServiceLinks: false
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 10001
+  runAsGroup: 10001
+  fsGroup: 10001
+  seccompProfile: {type: RuntimeDefault}
+{{- with .root.Values.images.pullSecrets }}
+imagePullSecrets: {{ range . }}
+  - name: {{ . }}{{ end }}
+{{- end }}
+{{- end }}
+
+{{/* Variables that all services and agents share: where Kafka and the store are. */}}
+{{- define "gangline.commonEnv" -}}
+- {name: GANGLINE_CONFIG, value: /etc/gangline/gangline.toml}
+- {name: GANGLINE_BOOTSTRAP_SERVERS, value: {{ required "kafka.bootstrapServers: the address of Kafka" .root.Values.kafka.bootstrapServers | quote }}}
+- {name: GANGLINE_STORE_URL, value: {{ required "store.url: the object store" .root.Values.store.url | quote }}}
+{{- with .root.Values.kafka.topicPrefix }}
+- {name: GANGLINE_TOPIC_PREFIX, value: {{ . | quote }}}
+{{- end }}
+{{- if .root.Values.kafka.secret }}
+- {name: GANGLINE_KAFKA_FILE, value: /run/gangline/private/{{ .kafka }}.toml}
+{{- end }}
+- name: GANGLINE_INSTANCE_ID
+  valueFrom: {fieldRef: {fieldPath: metadata.name}}
+{{- end }}
+
+{{- define "gangline.storeFrom" -}}
+{{- with .Values.store.secret }}
+envFrom:
+  - secretRef: {name: {{ . }}}
+{{- end }}
+{{- end }}
+
+{{- define "gangline.health" -}}
+- {name: GANGLINE_HEALTH_HOST, value: 0.0.0.0}
+- {name: GANGLINE_HEALTH_PORT, value: {{ . | quote }}}
+{{- end }}
+
+{{- define "gangline.probes" -}}
+livenessProbe:
+  httpGet: {path: /healthz, port: {{ . }}}
+  periodSeconds: 10
+  failureThreshold: 6
+  initialDelaySeconds: 30
+readinessProbe:
+  httpGet: {path: /readyz, port: {{ . }}}
+  periodSeconds: 3
+{{- end }}
+
+{{- define "gangline.serviceToken" -}}
+- name: GANGLINE_SERVICE_TOKEN
+  valueFrom: {secretKeyRef: {name: {{ .Values.secrets.service }}, key: service-token}}
+{{- end }}
+
+{{- define "gangline.clickhouseEnv" -}}
+{{- with .Values.clickhouse.url }}
+- {name: GANGLINE_CLICKHOUSE_URL, value: {{ . | quote }}}
+- {name: GANGLINE_CLICKHOUSE_USER, value: {{ $.Values.clickhouse.gatewayUser | quote }}}
+{{- end }}
+{{- end }}
+
+{{- define "gangline.env" -}}
+{{- range $name, $value := . }}
+- {name: {{ $name }}, value: {{ $value | quote }}}
+{{- end }}
+{{- end }}
+
+{{/* Secrets as files of the service's own user: services refuse files that others may read. */}}
+{{- define "gangline.privateCopies" -}}
+- name: private
+  {{- include "gangline.image" (dict "root" .root "which" "services") | nindent 2 }}
+  command: [python, -m, gangline_service.private_copies, /run/gangline/mounted, /run/gangline/private, --follow]
+  restartPolicy: Always
+  startupProbe:
+    exec: {command: [sh, -c, "test -n \"$(ls /run/gangline/private)\""]}
+    periodSeconds: 1
+    failureThreshold: 60
+  resources:
+    requests: {cpu: 1m, memory: 16Mi}
+    limits: {memory: 64Mi}
+  {{- if .privileged }}
+  securityContext: {runAsUser: 0}
+  {{- else }}
+  {{- include "gangline.restricted" . | nindent 2 }}
+  {{- end }}
+  volumeMounts:
+    - {name: mounted, mountPath: /run/gangline/mounted, readOnly: true}
+    - {name: private, mountPath: /run/gangline/private}
+{{- end }}
+
+{{- define "gangline.mounts" -}}
+- {name: settings, mountPath: /etc/gangline/gangline.toml, subPath: gangline.toml, readOnly: true}
+- {name: tmp, mountPath: /tmp}
+{{- if .private }}
+- {name: private, mountPath: /run/gangline/private, readOnly: true}
+{{- end }}
+{{- end }}
+
+{{/* `kafka`: names of the parts whose files are wanted; `tokens`: tokens.json too. */}}
+{{- define "gangline.volumes" -}}
+- name: settings
+  configMap: {name: {{ .root.Release.Name }}-settings}
+- name: tmp
+  emptyDir: {}
+{{- if .private }}
+- name: private
+  emptyDir: {medium: Memory}
+- name: mounted
+  projected:
+    defaultMode: 0440
+    sources:
+      {{- if .root.Values.kafka.secret }}
+      - secret:
+          name: {{ .root.Values.kafka.secret }}
+          items:
+            {{- range .kafka }}
+            - {key: {{ . }}.toml, path: {{ . }}.toml}
+            {{- end }}
+            - {key: ca.pem, path: ca.pem}
+      {{- end }}
+      {{- if .tokens }}
+      - secret:
+          name: {{ .root.Values.secrets.tokens }}
+          items: [{key: tokens.json, path: tokens.json}]
+      {{- end }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,169 @@
+"""The chart: each example renders, fits Kubernetes' models, and its settings are the services'.
+
+Needs Helm 3.14 or later: `helm` on the PATH, or GANGLINE_HELM=FILE. `make test-kube` builds it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+CHART = Path(__file__).parents[3] / "deploy" / "helm" / "gangline"
+EXAMPLES = sorted((CHART.parent / "examples").glob("*.yaml"))
+HELM = os.environ.get("GANGLINE_HELM") or shutil.which("helm")
+SETTINGS = {
+    "gangline_quota": "gangline_quota.service.config:QuotaSettings",
+    "gangline_scheduler": "gangline_scheduler.service.config:SchedulerSettings",
+    "gangline_faults": "gangline_faults.service.config:FaultSettings",
+    "gangline_checkpoints": "gangline_checkpoints.service.config:CheckpointSettings",
+    "gangline_alerts": "gangline_alerts.service.config:AlertSettings",
+    "gangline_studies": "gangline_studies.service.config:StudySettings",
+    "gangline_pipelines": "gangline_pipelines.service.config:PipelineSettings",
+    "gangline_registry": "gangline_registry.service.config:RegistrySettings",
+    "gangline_tracker": "gangline_tracker.config:Settings",
+    "gangline_tracker.live": "gangline_tracker.views.config:LiveSettings",
+    "gangline_mlflow": "gangline_mlflow.config:Settings",
+    "gangline_gateway": "gangline_gateway.config:Settings",
+    "gangline_console": "gangline_console.config:Settings",
+    "gangline_kube": "gangline_kube.service.config:NodeSettings",
+    "gangline_kube.operator": "gangline_kube.service.config:OperatorSettings",
+    "gangline_kube.node_settings": "gangline_kube.node_settings:NodeSettingsSettings",
+    "gangline_worker.agent": "gangline_worker.agent.config:AgentSettings",
+}
+SHARED = {"config", "store_url"}
+"""Variables that all services are given."""
+pytestmark = [
+    pytest.mark.skipif(HELM is None, reason="no helm: `make test-kube` builds it"),
+    pytest.mark.parametrize("example", EXAMPLES, ids=[path.stem for path in EXAMPLES]),
+]
+
+
+@cache
+def rendered(example: Path) -> list[dict[str, Any]]:
+    assert HELM is not None
+    command = [HELM, "template", "gangline", str(CHART), "--namespace=gangline", "-f", str(example)]
+    done = subprocess.run(
+        [*command, "--include-crds", "--kube-version=1.37.2"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [each for each in yaml.safe_load_all(done.stdout) if each]
+
+
+def pods(example: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    for item in rendered(example):
+        if item["kind"] in {"Deployment", "DaemonSet", "Job"}:
+            yield item["metadata"]["name"], item["spec"]["template"]["spec"]
+
+
+def containers(spec: dict[str, Any]) -> list[dict[str, Any]]:
+    return [*spec.get("initContainers", []), *spec["containers"]]
+
+
+def lost(given: Any, kept: Any, path: str) -> list[str]:
+    """What a model of Kubernetes did not know of an object."""
+    if isinstance(given, dict) and isinstance(kept, dict):
+        found = [f"{path}.{name}" for name in given if name not in kept and given[name] is not None]
+        for name in given.keys() & kept.keys():
+            found += lost(given[name], kept[name], f"{path}.{name}")
+        return found
+    if isinstance(given, list) and isinstance(kept, list):
+        pairs = enumerate(zip(given, kept, strict=True))
+        return [each for index, (a, b) in pairs for each in lost(a, b, f"{path}[{index}]")]
+    return []
+
+
+def test_each_object_fits_the_model_of_its_kind(example: Path) -> None:
+    from kubernetes import client
+
+    for item in rendered(example):
+        if item["kind"] in {"PodMonitor", "CustomResourceDefinition"}:
+            continue
+        version = item["apiVersion"].rpartition("/")[2]
+        model = getattr(client, f"{version[0].upper()}{version[1:]}{item['kind']}")
+        kept = client.ApiClient().sanitize_for_serialization(model.from_dict(item))
+        assert lost(item, kept, item["kind"]) == [], item["metadata"]["name"]
+
+
+def test_all_pods_but_agents_keep_to_the_restricted_profile(example: Path) -> None:
+    for name, spec in pods(example):
+        assert "nodeName" not in spec
+        assert spec["enableServiceLinks"] is False
+        if "-agent-" in name:
+            continue
+        own = spec["securityContext"]
+        assert (own["runAsNonRoot"], own["seccompProfile"]) == (True, {"type": "RuntimeDefault"})
+        assert not spec.get("hostNetwork")
+        assert all(
+            set(each) & {"configMap", "emptyDir", "secret", "projected"} for each in spec["volumes"]
+        )
+        for container in containers(spec):
+            limits = container["securityContext"]
+            assert limits["allowPrivilegeEscalation"] is False, container["name"]
+            assert limits["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_names_that_objects_refer_to_exist(example: Path) -> None:
+    by_kind: dict[str, set[str]] = {}
+    for item in rendered(example):
+        by_kind.setdefault(item["kind"], set()).add(item["metadata"]["name"])
+    for name, spec in pods(example):
+        account = spec.get("serviceAccountName")
+        assert account is None or account in by_kind["ServiceAccount"], name
+        volumes = {each["name"] for each in spec["volumes"]}
+        for container in containers(spec):
+            mounted = {each["name"] for each in container.get("volumeMounts", [])}
+            assert mounted <= volumes, (name, container["name"])
+            ports = {each["name"] for each in container.get("ports", [])}
+            probe = container.get("readinessProbe", {}).get("httpGet", {}).get("port")
+            assert probe is None or probe in ports
+    roles = {item["roleRef"]["name"] for item in rendered(example) if "roleRef" in item}
+    assert roles <= by_kind.get("ClusterRole", set())
+
+
+def test_the_environment_is_what_each_service_reads(
+    example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    maps = [item for item in rendered(example) if item["kind"] == "ConfigMap"]
+    file = tmp_path / "gangline.toml"
+    file.write_text(maps[0]["data"]["gangline.toml"], encoding="utf-8")
+    kafka = tmp_path / "kafka.toml"
+    kafka.write_text('"security.protocol" = "SASL_SSL"\n', encoding="utf-8")
+    for name in [name for name in os.environ if name.startswith("GANGLINE_")]:
+        monkeypatch.delenv(name)
+    checked = set()
+    for _, spec in pods(example):
+        for container in containers(spec):
+            module = " ".join(container["command"]).removeprefix("python -m ")
+            if module not in SETTINGS:
+                assert re.match(r"gangline_service\.private_copies|gangline kafka", module), module
+                continue
+            place, _, wanted = SETTINGS[module].partition(":")
+            settings = getattr(importlib.import_module(place), wanted)
+            with monkeypatch.context() as patch:
+                for each in container["env"]:
+                    value = each.get("value", "value-from-elsewhere")
+                    if each["name"] == "GANGLINE_CONFIG":
+                        value = str(file)
+                    if each["name"] == "GANGLINE_KAFKA_FILE":
+                        value = str(kafka)
+                    if each["name"].startswith("GANGLINE_"):
+                        known = each["name"].removeprefix("GANGLINE_").lower()
+                        fields = settings.model_fields.keys() | SHARED
+                        assert known in fields, (module, each["name"])
+                    patch.setenv(each["name"], value)
+                settings()
+            checked.add(module)
+    assert {"gangline_gateway", "gangline_scheduler"} <= checked
