@@ -121,7 +121,7 @@ KINDS = """
 import time
 from gangline_worker import hyperparameters, report
 kind = hyperparameters()["kind"]
-for step in range(1, 41):
+for step in range(1, 101):
     time.sleep(0.2)
     report({"score": float("nan") if kind == "nan" and step == 3 else 1 / step}, step)
     if kind == "memory" and step == 3:
@@ -141,7 +141,7 @@ def test_trials_that_run_out_of_memory_or_are_nan_and_one_that_is_preempted(
     }).study_id  # fmt: skip
     good = f"{study_id}-t0"
     watch.wait_for(lambda s: s.type == "trial.measured" and s.data.study_id == study_id)
-    wide = {"gpus": 4, "cpus_per_gpu": 4, "memory_per_gpu_gb": 0.1}
+    wide = {"gpus": 2, "cpus_per_gpu": 4, "memory_per_gpu_gb": 0.1}
     watch.submit("wide", command=["python", "-c", "pass"], resources=wide)
     released = watch.wait_for(lambda s: s.type == "gang.released" and s.data.job_id == good).data
     assert released.reason == "preempted"
@@ -149,7 +149,7 @@ def test_trials_that_run_out_of_memory_or_are_nan_and_one_that_is_preempted(
     assert (ended.reason, ended.trials.total) == ("exhausted", 3)
     trials = {str(trial.parameters["kind"]): trial for trial in gateway.trials(study_id)}
     assert trials["good"].state == "completed"
-    assert trials["good"].value == 1 / 40
+    assert trials["good"].value == 1 / 100
     assert (trials["nan"].state, trials["nan"].reason) == ("pruned", "not_finite")
     assert (trials["memory"].state, trials["memory"].reason) == ("failed", "out_of_memory")
     assert ended.best is not None

@@ -11,9 +11,10 @@ from gangline.sdk import Gangline, connect
 from support.harnesses.cli_run import runner
 from support.harnesses.up_process import UpProcess, wait_until
 
+WAIT_S = 400.0
 _NEED = {"gpus": 0, "cpus": 1, "memory_gb": 0.2}
 
-pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1800)]
 """It starts a platform of its own."""
 
 
@@ -40,7 +41,7 @@ def test_a_platform_without_gpus_runs_jobs_studies_and_pipelines_to_their_ends(
     assert [(node.gpus, node.status) for node in gateway.nodes()] == [([], "ready")] * 2
     job = {"name": "count", "team": "default", "command": ["python", "-c", "print(42)"]}
     made = gateway.submit({**job, "resources": {**_NEED, "nodes": 2}})
-    assert gateway.wait(made.job_id, 120).state == "succeeded"
+    assert gateway.wait(made.job_id, WAIT_S).state == "succeeded"
     assert [line.text for line in gateway.logs(made.job_id)] == ["42", "42"]
 
     report = "from gangline_worker import report; report({'score': ${{ x }}}, 1)"
@@ -49,7 +50,7 @@ def test_a_platform_without_gpus_runs_jobs_studies_and_pipelines_to_their_ends(
         "space": {"x": {"type": "choice", "values": [3, 2]}}, "limits": {"parallel": 2, "ahead": 2},
         "job": {"command": ["python", "-c", report], "resources": _NEED},
     })  # fmt: skip
-    ended = gateway.wait_for_study(study.study_id, 120)
+    ended = gateway.wait_for_study(study.study_id, WAIT_S)
     assert ended.best is not None
     assert ended.best.value == 2
 
@@ -58,7 +59,7 @@ def test_a_platform_without_gpus_runs_jobs_studies_and_pipelines_to_their_ends(
         "steps": {"a": {"job": {"run": "echo 1 > $GANGLINE_OUT/n", "resources": _NEED},
                         "out": {"n": "score"}}},
     })  # fmt: skip
-    run = gateway.wait_pipeline_run(gateway.run_pipeline("one").run_id, 120)
+    run = gateway.wait_pipeline_run(gateway.run_pipeline("one").run_id, WAIT_S)
     assert run.state == "succeeded"
 
     never = gateway.submit({**job, "resources": {"gpus": 1}})
