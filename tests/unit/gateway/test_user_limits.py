@@ -38,6 +38,25 @@ def test_a_user_that_asks_too_often_waits_and_others_do_not() -> None:
     rates.begin("ada")
 
 
+def test_a_large_body_costs_as_much_as_many_requests() -> None:
+    clock = Clock()
+    rates = RequestRates(RequestLimits(per_s=100, burst=300, at_once=10), clock)
+    for _ in range(2):
+        rates.begin("ada")
+        for _part in range(16):
+            rates.charge("ada", 64 << 10)
+        rates.end("ada")
+    with pytest.raises(ProblemError) as refused:
+        rates.begin("ada")
+    assert refused.value.headers == {"Retry-After": "3"}
+    rates.begin("bob")
+    rates.charge("bob", 1 << 30)
+    rates.end("bob")
+    clock.now_s = 3.1
+    for user in ("ada", "bob"):
+        rates.begin(user)
+
+
 def test_users_that_come_no_more_are_forgotten() -> None:
     """Each job that logs to MLflow is a user."""
     clock = Clock()

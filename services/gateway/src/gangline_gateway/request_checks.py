@@ -38,7 +38,14 @@ from gangline_bus.tracing import context_of
 from gangline_gateway import audit, problems
 from gangline_gateway.access_tokens import AccessTokens
 from gangline_gateway.audit import ACCESS, AuditLog
-from gangline_gateway.body_limits import FORM_LIMIT_BYTES, check_length, limit_of, limited
+from gangline_gateway.body_limits import (
+    FORM_LIMIT_BYTES,
+    JSON_LIMIT_BYTES,
+    SCORES_LIMIT_BYTES,
+    check_length,
+    limit_of,
+    limited,
+)
 from gangline_gateway.console_proxy import HOME, asks_page, is_console
 from gangline_gateway.identities import Identities
 from gangline_gateway.mlflow_door import check_scope, is_mlflow
@@ -191,7 +198,10 @@ class RequestChecks:
             mlflow = is_mlflow(scope["path"])
             await problems.response(error, scope["trace_id"], mlflow=mlflow)(scope, receive, send)
             return
-        await self._share(scope, limited(receive, limit), send, principal.name, rates)
+        receive = limited(receive, limit)
+        if rates is self.rates and limit in {JSON_LIMIT_BYTES, SCORES_LIMIT_BYTES}:
+            receive = _charged(receive, rates, principal.name)
+        await self._share(scope, receive, send, principal.name, rates)
 
     async def _session(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
         terminal = scope["path"] in {flows.DEVICE, flows.DEVICE_TOKEN}
@@ -341,6 +351,17 @@ class RequestChecks:
             user=principal.name if principal else None,
             trace=trace,
         )
+
+
+def _charged(receive: Receive, rates: RequestRates, user: str) -> Receive:
+    """Counts a body that is read as a whole, and checked on the event loop."""
+
+    async def counted() -> Message:
+        message = await receive()
+        rates.charge(user, len(message.get("body", b"")))
+        return message
+
+    return counted
 
 
 def _token(headers: Headers, *, basic: bool) -> str | None:

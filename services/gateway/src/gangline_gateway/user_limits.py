@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from gangline_gateway.problems import ProblemError, too_many, unavailable
 
 _USERS_LOOKED_AT = 1000
+REQUEST_BYTES = 4096
+"""So many bytes of a JSON body count as one request more."""
 current_user: ContextVar[str] = ContextVar("current_user", default="")
 """The user of the current request, in its tasks and threads."""
 
@@ -62,6 +64,12 @@ class RequestRates:
             raise too_many(f"{limits.at_once} requests at once", 1)
         self._left[user] = (left - 1, now_s)
         self._running[user] += 1
+
+    def charge(self, user: str, size_bytes: int) -> None:
+        """A part of a body came: to read it costs as much as further requests, up to a burst."""
+        left, seen_s = self._left.get(user, (float(self._limits.burst), self._clock()))
+        least = -float(self._limits.burst)
+        self._left[user] = (max(least, left - size_bytes / REQUEST_BYTES), seen_s)
 
     def end(self, user: str) -> None:
         """The request is answered, or became a stream."""
