@@ -65,6 +65,7 @@ from gangline_storage.errors import StoreError
 
 log = structlog.get_logger(__name__)
 
+ASK_TOKEN = {"WWW-Authenticate": 'Bearer realm="gangline"'}
 MLFLOW_ROUTE = "/mlflow/..."
 CONSOLE_ROUTE = "/console/..."
 _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -271,7 +272,7 @@ class RequestChecks:
         if token is None or principal is None:
             raise ProblemError(
                 401, "no-token", "give a token of this installation: Authorization: Bearer TOKEN",
-                headers={"WWW-Authenticate": 'Bearer realm="gangline"'},
+                headers=ASK_TOKEN,
             )  # fmt: skip
         if "authorization" not in headers:
             audit.note().via = "session"
@@ -313,7 +314,7 @@ class RequestChecks:
         except StoreError:
             raise unavailable("store", "the object store does not answer") from None
         if found is None:
-            raise ProblemError(401, "no-token", NOT_VALID)
+            raise ProblemError(401, "no-token", NOT_VALID, headers=ASK_TOKEN)
         scope.setdefault("state", {})["node_token"] = token
         return Principal(name="a joining node", role=Role.MEMBER, teams=frozenset())
 
