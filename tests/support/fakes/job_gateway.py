@@ -1,4 +1,4 @@
-"""The jobs of a gateway, over HTTP: idempotency keys, states, cancellation. For the operator."""
+"""The jobs and nodes of a gateway, over HTTP: for the processes beside Kubernetes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
 from gangline_schemas import job_ids
+from gangline_schemas.api.base import Answer
+from gangline_schemas.api.cluster import Node
 from gangline_schemas.api.jobs import Job
 
 ENDED = {"succeeded", "failed", "cancelled"}
@@ -17,6 +19,7 @@ ENDED = {"succeeded", "failed", "cancelled"}
 class JobGateway:
     """`jobs` by id, `submitted`: how often each id was created, `cancelled`: asked for.
 
+    `nodes`: the status of each node; `drains`: the bodies of requests about them.
     `away`: all requests are answered with 503.
     """
 
@@ -26,6 +29,8 @@ class JobGateway:
         self.keys: dict[str, int] = {}
         self.cancelled: list[str] = []
         self.priorities: dict[str, int] = {}
+        self.nodes: dict[str, str] = {}
+        self.drains: list[dict[str, Any]] = []
         self.away = False
         self.lock = threading.Lock()
 
@@ -61,9 +66,8 @@ class JobGateway:
             if job_id in self.jobs:
                 return 200, self.jobs[job_id]
             self.submitted[job_id] = self.submitted.get(job_id, 0) + 1
-            fields = dict.fromkeys(Job.model_fields)
             self.jobs[job_id] = {
-                **fields,
+                **_required(Job),
                 "job_id": job_id,
                 "name": spec["name"],
                 "team": spec["team"],
@@ -109,6 +113,30 @@ class JobGateway:
                 self.priorities[parts[0]] = body["priority"]
             return 202, job
 
+    def about_nodes(self, parts: list[str], body: Any) -> Any:
+        with self.lock:
+            if parts:
+                self.drains.append(body)
+                wanted = "draining" if body["move_jobs"] else "cordoned"
+                self.nodes[parts[0]] = wanted if body["drain"] else "ready"
+                return 202, {"node_id": parts[0], "status": self.nodes[parts[0]]}
+            empty = {**_required(Node), "gpus": [], "jobs": [], "gpus_used": 0}
+            texts = dict.fromkeys(
+                ("why", "straggler", "incarnation", "hostname", "rack", "block"), ""
+            )
+            numbers = {"cpus": 8, "memory_gb": 8}
+            more = {"isolation": "none", "runs_images": False}
+            nodes = [
+                {**empty, **texts, **numbers, **more, "node_id": name, "status": status}
+                for name, status in self.nodes.items()
+            ]
+            return 200, {"nodes": nodes, "cursor": None}
+
+
+def _required(model: type[Answer]) -> dict[str, Any]:
+    """Each field without a default, as null."""
+    return {name: None for name, field in model.model_fields.items() if field.is_required()}
+
 
 class _Handler(BaseHTTPRequestHandler):
     gateway: JobGateway
@@ -121,6 +149,10 @@ class _Handler(BaseHTTPRequestHandler):
         at = urlsplit(self.path)
         if self.gateway.away:
             status, answer = 503, {"detail": "away"}
+        elif at.path.startswith("/v1/nodes"):
+            status, answer = self.gateway.about_nodes(
+                at.path.split("/")[3:], json.loads(text or b"null")
+            )
         else:
             status, answer = self.gateway.answer(
                 self.command,

@@ -1,4 +1,4 @@
-"""The operator of TrainingJob objects as a process of its own."""
+"""The processes beside Kubernetes, each as a process of its own."""
 
 from __future__ import annotations
 
@@ -36,16 +36,24 @@ def prepared(server: KubeServer) -> None:
 
 
 class OperatorProcess:
-    """`python -m gangline_kube.operator`, which `kill` ends at once."""
+    """`python -m gangline_kube.operator`, or another module; `kill` ends it at once."""
 
-    def __init__(self, server: KubeServer, gateway_url: str, folder: Path) -> None:
-        self._log = folder / "operator.log"
+    def __init__(
+        self,
+        server: KubeServer,
+        gateway_url: str,
+        folder: Path,
+        module: str = "gangline_kube.operator",
+    ) -> None:
+        self._module = module
+        self._log = folder / f"{module}.log"
         self._environment = {
             **os.environ,
             "GANGLINE_KUBECONFIG": str(server.kubeconfig(folder)),
             "GANGLINE_KUBE_GATEWAY_URL": gateway_url,
             "GANGLINE_KUBE_TOKEN": "a-token",
             "GANGLINE_KUBE_MIRROR_S": "0.2",
+            "GANGLINE_KUBE_ROUND_S": "0.2",
         }
 
     def __enter__(self) -> Self:
@@ -58,7 +66,7 @@ class OperatorProcess:
     def start(self) -> None:
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "gangline_kube.operator"],
+                [sys.executable, "-m", self._module],
                 env=self._environment,
                 stdout=log,
                 stderr=log,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from gangline_kube.core.resource import NODES, PODS
 from gangline_kube.service.api import Cluster, KubeError
 from gangline_kube.service.config import NodeSettings
@@ -14,6 +16,7 @@ from gangline_service.lifecycle import Context, run
 def main(context: Context[NodeSettings]) -> None:
     """The life of the process: follow nodes and pods, and compare each `kube_round_s`."""
     settings, health = context.settings, context.health
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each request else
     health.expect("nodes")
     health.expect("gateway")
     api = Cluster(settings.kubeconfig)

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from concurrent.futures import Future
 
@@ -26,6 +27,7 @@ _STOP_S = 5.0
 def main(context: Context[OperatorSettings]) -> None:
     """The life of the process. If kopf ends by itself, the process ends."""
     settings, health = context.settings, context.health
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each request else
     health.expect("objects")
     health.expect("gateway")
     api = Cluster(settings.kubeconfig)
