@@ -56,7 +56,7 @@ class Site:
 
     folder: Path
     replaced: dict[str, str]
-    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @property
     def etc(self) -> Path:
@@ -102,22 +102,20 @@ class Site:
 
     def start(self, name: str, command: list[str], variables: dict[str, str], place: Path) -> None:
         with (self.folder / f"{name}.log").open("wb") as log:
-            self.processes.append(
-                subprocess.Popen(
-                    command, env=self.environment | variables, cwd=place, stdout=log, stderr=log
-                )
+            self.processes[name] = subprocess.Popen(
+                command, env=self.environment | variables, cwd=place, stdout=log, stderr=log
             )
 
     def ended(self) -> str:
-        """The last lines of processes that have ended; "" if all run."""
-        ended = [process for process in self.processes if process.poll() is not None]
-        logs = sorted(self.folder.glob("*.log")) if ended else []
-        return "\n".join(log.name + log.read_text(errors="replace")[-300:] for log in logs)
+        """The ends of the logs of processes that have ended; "" if all run."""
+        ended = [name for name, process in self.processes.items() if process.poll() is not None]
+        logs = {name: (self.folder / f"{name}.log").read_text(errors="replace") for name in ended}
+        return "\n".join(f"{name}: {text[-1500:]}" for name, text in logs.items())
 
     def stop(self) -> None:
-        for process in reversed(self.processes):
+        for process in reversed(self.processes.values()):
             process.terminate()
-        for process in self.processes:
+        for process in self.processes.values():
             process.wait(STOP_S)
 
 
@@ -181,7 +179,8 @@ def test_from_nothing_to_two_nodes(site: Site) -> None:
         site.service(name)
     ask = "export GANGLINE_URL" + commands("6. Services").partition("export GANGLINE_URL")[2]
     wait_until("the gateway", lambda: succeeds(site, ask) or site.ended())
-    assert site.ended() == ""
+    if ended := site.ended():
+        pytest.fail(ended)
     site.run(ask)
 
     admin = site.here(
