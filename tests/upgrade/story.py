@@ -69,7 +69,7 @@ class Story:
             self._switch(name, BEFORE)
         self.until.touch()
         for job in long:
-            self._check(job, self.watch.wait_state(job, *ended(), timeout_s=JOB_S).data.state)
+            self._end(job)
         self.watch.assert_sound()
         self.verdict.crashes = self.platform.crashes()
         self.verdict.dead_letters = dict(self._dead_letters())
@@ -98,9 +98,16 @@ class Story:
         self.say(f"{name:22} {release:7} {time.monotonic() - began:6.1f} s")
 
     def _short(self, name: str) -> None:
-        job = self.watch.submit(name, hyperparameters={"steps": 10})
-        state = self.watch.wait_state(job, *ended(), timeout_s=JOB_S).data.state
-        self._check(job, state)
+        self._end(self.watch.submit(name, hyperparameters={"steps": 10}))
+
+    def _end(self, job: str) -> None:
+        """Wait for its end; a job that does not end is lost."""
+        try:
+            state = self.watch.wait_state(job, *ended(), timeout_s=JOB_S).data.state
+        except AssertionError:
+            self.verdict.lost.append(f"{job}: has not ended after {JOB_S:.0f} s")
+        else:
+            self._check(job, state)
 
     def _check(self, job: str, state: JobState) -> None:
         """The job succeeded in one attempt, and the loss of each step was reported once."""
