@@ -1,0 +1,62 @@
+"""The client of the processes beside Kubernetes, with the genuine gateway over HTTP."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from gangline_kube.core.training_job import status_of, wanted
+from gangline_kube.service.gateway import Away, Gateway, GatewayError
+from support.builders.gateway import GatewayHarness
+from support.fixtures.gateway_http import ADMIN, http_client, scene
+
+__all__ = ["http_client", "scene"]
+SPEC = {"team": "nlp", "run": "true", "resources": {"gpus": 2}}
+
+
+@pytest.fixture
+def gateway(http_client: httpx.Client) -> Gateway:
+    return Gateway(str(http_client.base_url), ADMIN["Authorization"].removeprefix("Bearer "))
+
+
+def test_an_object_s_uid_is_one_job(gateway: Gateway) -> None:
+    job = wanted("train", "uid-1", SPEC)
+    first = gateway.submit(job.spec, job.key)
+    assert (first.job_id, first.name) == (job.job_id, "train")
+    assert gateway.submit(job.spec, job.key).job_id == first.job_id
+    active = {each.job_id: each for each in gateway.active_jobs(first.user)}
+    shown = status_of(active[first.job_id])
+    assert (shown["jobId"], shown["ended"]) == (first.job_id, False)
+    gateway.prioritize(first.job_id, 7)
+    found = gateway.job(first.job_id)
+    assert found is not None
+    assert found.priority == 7
+    gateway.cancel(first.job_id)
+    gateway.cancel(first.job_id)
+    gateway.cancel("unknown-0123456789")
+    assert gateway.job("unknown-0123456789") is None
+    with pytest.raises(GatewayError) as changed:
+        gateway.submit(wanted("train", "uid-1", {**SPEC, "run": "false"}).spec, job.key)
+    assert changed.value.status == 409
+    with pytest.raises(GatewayError) as rejected:
+        gateway.submit(wanted("big", "uid-2", {**SPEC, "resources": {"gpus": 512}}).spec, "uid-2")
+    assert rejected.value.status == 422
+    assert "512" in str(rejected.value)
+
+
+def test_nodes_are_drained_and_the_drain_ends(gateway: Gateway, scene: GatewayHarness) -> None:
+    scene.join("n-1")
+    scene.wait(lambda: gateway.statuses().get("n-1") == "ready")
+    gateway.drain("n-1", on=True, move_jobs=True, reason="cordoned in Kubernetes")
+    scene.wait(lambda: gateway.statuses()["n-1"] == "draining")
+    gateway.drain("n-1", on=True, move_jobs=False, reason="pods of others have 2 GPUs")
+    scene.wait(lambda: gateway.statuses()["n-1"] == "cordoned")
+    gateway.drain("n-1", on=False, move_jobs=True, reason="cordoned in Kubernetes")
+    scene.wait(lambda: gateway.statuses()["n-1"] == "ready")
+
+
+def test_a_token_that_is_unknown_may_be_known_later(http_client: httpx.Client) -> None:
+    with pytest.raises(Away):
+        Gateway(str(http_client.base_url), "gl_unknown").statuses()
+    with pytest.raises(Away):
+        Gateway("http://127.0.0.1:9", "gl_unknown").statuses()
