@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -142,6 +143,10 @@ class _Handler(BaseHTTPRequestHandler):
     gateway: JobGateway
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
+
+    def handle(self) -> None:
+        with contextlib.suppress(ConnectionError):  # an operator was killed
+            super().handle()
 
     def _do(self) -> None:
         length = int(self.headers.get("Content-Length", 0))
