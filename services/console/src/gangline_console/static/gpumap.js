@@ -201,7 +201,7 @@ export class GpuMap {
     if (marked) {
       const box = made("svg", { width: 12, height: 12, "aria-hidden": "true" },
         made("path", { class: "mark", d: "M0 12L12 0" }));
-      items.push(wrapped(box, ` ${marked === 1 ? "1 node takes" : `${marked} nodes take`} no gangs, or slows one`));
+      items.push(wrapped(box, ` ${marked === 1 ? "1 node takes no gangs, or slows one" : `${marked} nodes take no gangs, or slow one`}`));
     }
     const focus = this.legend.contains(document.activeElement) && document.activeElement.textContent;
     this.legend.replaceChildren(...items);

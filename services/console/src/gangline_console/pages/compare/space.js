@@ -54,6 +54,9 @@ export function fillPlaces(shared, found, axes, kept) {
   const at = axes.map((axis) => found.axes.indexOf(axis));
   const head = document.createElement("thead");
   head.append(tableRow("th", ["run", "id", "state", ...axes.map((axis) => axis.title)]));
+  axes.forEach((axis, column) => {
+    if (!axis.texts.length) head.rows[0].cells[column + 3].className = "n";
+  });
   const body = document.createElement("tbody");
   for (const run of found.runs) {
     if (!kept.has(run.run_id)) continue;
