@@ -38,12 +38,12 @@ $(STAMP): $(UV) requirements.lock $(PYPROJECTS)
 	@$(BIN)/python -m gangline.local.aot_cache || echo "no cache: each start of the broker takes 1 s longer"
 	@touch $(STAMP)
 
-setwheels: $(STAMP) ## build the wheels of all parts into dist
+wheels: $(STAMP) ## build the wheels of all parts into dist
 	@rm -rf dist
 	@for member in $(MEMBERS); do $(UV) build --quiet --wheel --no-build-isolation --out-dir dist ./$$member || exit 1; done
 	@ls dist
 
-up: $(STAMP) ## install everything into .venv
+setup: $(STAMP) ## install everything into .venv
 
 lock: $(UV) ## resolve requirements.lock again
 	$(UV) pip compile --quiet --upgrade --universal --generate-hashes --no-header --python-version 3.11 $(OWN) \
