@@ -31,9 +31,9 @@ def test_an_object_s_uid_is_one_job(gateway: Gateway) -> None:
     found = gateway.job(first.job_id)
     assert found is not None
     assert found.priority == 7
-    gateway.cancel(first.job_id)
-    gateway.cancel(first.job_id)
-    gateway.cancel("unknown-0123456789")
+    assert gateway.cancel(first.job_id)
+    assert gateway.cancel(first.job_id)
+    assert not gateway.cancel("unknown-0123456789")
     assert gateway.job("unknown-0123456789") is None
     with pytest.raises(GatewayError) as changed:
         gateway.submit(wanted("train", "uid-1", {**SPEC, "run": "false"}).spec, job.key)

@@ -74,9 +74,9 @@ class Gateway:
                 return
             query["cursor"] = page.cursor
 
-    def cancel(self, job_id: str) -> None:
-        """Cancel a job; one that has ended or is not known is left alone. Raises GatewayError."""
-        self._tolerating("POST", f"/v1/training-jobs/{job_id}/cancel")
+    def cancel(self, job_id: str) -> bool:
+        """Cancel a job, unless it has ended; false: it is not known. Raises GatewayError."""
+        return self._tolerating("POST", f"/v1/training-jobs/{job_id}/cancel")
 
     def prioritize(self, job_id: str, priority: int) -> None:
         """Change a job's priority, unless it has ended. Raises GatewayError."""
@@ -99,12 +99,15 @@ class Gateway:
         body = {"drain": on, "move_jobs": move_jobs, "reason": reason}
         self._ask("POST", f"/v1/nodes/{node_id}/drain", json=body)
 
-    def _tolerating(self, method: str, path: str, **more: Any) -> None:
+    def _tolerating(self, method: str, path: str, **more: Any) -> bool:
+        """Whether the gateway knows the job. One that has ended is left as it is."""
         try:
             self._ask(method, path, **more)
         except GatewayError as error:
             if error.status not in {404, 409}:
                 raise
+            return error.status == 409
+        return True
 
     def _ask(self, method: str, path: str, **more: Any) -> bytes:
         try:

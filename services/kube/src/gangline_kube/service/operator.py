@@ -33,6 +33,7 @@ RETRY_S = 3.0
 NAMESPACE_S = 10.0
 """So long an answer about a namespace's teams is used again."""
 WORKERS = 16
+UNKNOWN_TRIES = 3
 
 
 class Operator:
@@ -95,14 +96,20 @@ class Operator:
         uid: str,
         spec: Mapping[str, Any],
         status: Mapping[str, Any],
+        retry: int,
         **_: Any,
     ) -> None:
-        """Cancel the job of an object that is being deleted. Raises TemporaryError."""
+        """Cancel the job of an object that is being deleted. Raises TemporaryError.
+
+        A job that the gateway does not know may have been submitted a moment ago, by a process that
+        has ended: it is looked for again.
+        """
         if ended(status):
             return
         try:
             job_id = status.get("jobId") or wanted(name, uid, spec).job_id
-            self._gateway.cancel(job_id)
+            if not self._gateway.cancel(job_id) and retry < UNKNOWN_TRIES:
+                raise kopf.TemporaryError(f"job {job_id} is not known yet", delay=1.0)
         except RefusedError:
             return
         except Away as away:
