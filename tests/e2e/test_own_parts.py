@@ -7,19 +7,15 @@ from __future__ import annotations
 
 import os
 import signal
-import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
 import pytest
 
-from gangline.errors import CliError
 from gangline.local.client import Client
 from gangline.local.kafka import EmbeddedKafka
 from gangline.local.s3proxy import BUCKET
-from gangline.sdk import connect
 from gangline_schemas.events.checkpoints import CheckpointScrubbed
 from gangline_schemas.events.requests import JobCancelRequested
 from gangline_schemas.events.scheduling import CheckpointRef
@@ -63,7 +59,6 @@ def started(
         kafka=kafka.bootstrap,
         store=s3.url,
         live_view=False,
-        tls=True,
         environment={**SETTINGS, **s3.environment},
     )
     with running:
@@ -100,36 +95,6 @@ def test_a_job_is_saved_to_and_resumed_from_s3_over_ones_own_kafka(
     credentials = S3Credentials(s3.settings.access_key, s3.settings.secret_key)
     store = open_store(s3.url, credentials=credentials)
     assert store.head(last.commit_key).size_bytes > 0
-
-
-ASK = """
-import os, ssl, sys, urllib.error, urllib.request
-trust = ssl.create_default_context(cafile=os.environ["MLFLOW_TRACKING_SERVER_CERT_PATH"])
-try:
-    urllib.request.urlopen(os.environ["MLFLOW_TRACKING_URI"], context=trust)
-except urllib.error.HTTPError as answer:
-    sys.exit(answer.code != 401)
-"""
-
-
-def test_gateway_console_and_ranks_speak_tls(
-    started: Started, watch: LogWatch, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    client = started.client
-    assert client.url.startswith("https://127.0.0.1:")
-    job = watch.submit("asks", command=["python", "-c", ASK])
-    monkeypatch.delenv("GANGLINE_CA_FILE", raising=False)
-    with pytest.raises(CliError, match="not by a known authority"):
-        connect(client.url, client.token).version()
-    monkeypatch.setenv("GANGLINE_CA_FILE", client.ca)
-    with connect(client.url, client.token) as gateway:
-        assert [node.node_id for node in gateway.nodes()] == ["node-0"]
-    trust = ssl.create_default_context(cafile=client.ca)
-    headers = {"Authorization": f"Bearer {client.token}", "Accept": "text/html"}
-    page = httpx.get(f"{client.url}/console/nodes", headers=headers, verify=trust, timeout=60)
-    assert page.status_code == 200
-    assert "node-0" in page.text
-    assert watch.wait_state(job, "succeeded", "failed").data.state == "succeeded"
 
 
 def assert_listed(
@@ -210,7 +175,6 @@ def test_a_checkpoint_that_rots_is_found_and_the_interval_is_passed_on(
     assert not shard.exists()
 
     monkeypatch.setenv("GANGLINE_URL", client.url)
-    monkeypatch.setenv("GANGLINE_CA_FILE", client.ca)
     monkeypatch.setenv("GANGLINE_TOKEN", client.token)
     assert_listed(runner(capsys), job, scrubbed=first.data, corrupted=oldest)
     watch.assert_sound()
@@ -231,7 +195,6 @@ def test_the_last_checkpoint_is_validated_by_a_run_of_its_own_and_pinned(
     assert watch.of("checkpoint.committed", told.run) == []
 
     monkeypatch.setenv("GANGLINE_URL", started.client.url)
-    monkeypatch.setenv("GANGLINE_CA_FILE", started.client.ca)
     monkeypatch.setenv("GANGLINE_TOKEN", started.client.token)
     gangline = runner(capsys)
     [row] = gangline("checkpoints", job, "--pin", "8", "--json").json["checkpoints"]
