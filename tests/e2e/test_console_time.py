@@ -58,7 +58,7 @@ def test_a_past_time_is_rest_s_and_its_address_keeps_it(
         gangs = [gang["job_id"] for gang in node["gangs"]]
         expect(shown.locator("td").last).to_have_text(", ".join(gangs))
     page.get_by_label("Compare with").fill(datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S"))
-    page.get_by_role("button", name="Show").click()
+    page.get_by_role("button", name="Show", exact=True).click()
     changed = page.locator("tr", has=page.get_by_role("link", name=job_id)).first
     expect(changed).to_contain_text("not there")
     page.reload()
