@@ -154,8 +154,9 @@ def test_trials_that_run_out_of_memory_or_are_nan_and_one_that_is_preempted(
     assert (trials["memory"].state, trials["memory"].reason) == ("failed", "out_of_memory")
     assert ended.best is not None
     assert ended.best.number == trials["good"].number == 0
-    watch.settle()
-    assert max(s.data.attempt for s in watch.of("worker.started", good)) >= 2
+    watch.wait_for(
+        lambda s: s.type == "worker.started" and s.data.job_id == good and s.data.attempt >= 2
+    )
 
 
 MLFLOW = """
