@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gangline_kube.core.nodes import AskDrain, Patch, Rules, Step, foreign_gpus, node_id, plan
+from gangline_schemas.api.cluster import DrainBody
 from support.fakes.kube_objects import merged
 
 RULES = Rules(conditions=("Gpu*", "KernelDeadlock"), gpu_resource="nvidia.com/gpu")
@@ -123,6 +124,14 @@ def test_conditions_and_taints_are_causes() -> None:
     both.node["spec"]["taints"] = [{"key": "repair", "effect": "NoExecute"}]
     both.round()
     assert both.asked[-1].reason == "taint repair"
+
+
+def test_a_reason_has_characters_that_the_gateway_takes() -> None:
+    both = Both()
+    both.condition("GpuLost", "True", "\x1b[31mXid\n79\u2028\u202eon 3")
+    both.round()
+    assert both.asked[0].reason == "GpuLost: ?[31mXid 79 ?on 3"
+    assert DrainBody(drain=True, reason=both.asked[0].reason)
 
 
 def test_pods_of_others_with_gpus_keep_new_gangs_off() -> None:

@@ -58,7 +58,8 @@ def main(context: Context[OperatorSettings]) -> None:
         health.set("objects", ok=objects.listed.is_set())
         health.set("gateway", ok=well)
 
-    Mirror(api, gateway, objects.items).run(context.stopping, settings.kube_mirror_s, beat)
+    mirror = Mirror(api, gateway, objects.items, namespaces)
+    mirror.run(context.stopping, settings.kube_mirror_s, beat)
     stop.set_result(None)
     kopf_thread.join(_STOP_S)
 

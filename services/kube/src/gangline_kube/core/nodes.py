@@ -145,11 +145,15 @@ def _cause(node: Object, foreign: int, rules: Rules) -> Cause | None:
     for condition in status.get("conditions") or ():
         if condition.get("status") == "True" and _matches(condition["type"], rules.conditions):
             detail = condition.get("message") or condition.get("reason") or ""
-            words = " ".join(f"{condition['type']}: {detail}".split())
-            return Cause(words[:200], by_condition=True)
+            return Cause(_plain(f"{condition['type']}: {detail}")[:200], by_condition=True)
     if foreign:
         return Cause(f"pods of others have {foreign} GPUs", move_jobs=False)
     return None
+
+
+def _plain(text: str) -> str:
+    """A text in one line, of characters that a reason may have."""
+    return "".join(each if each.isprintable() else "?" for each in " ".join(text.split()))
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:

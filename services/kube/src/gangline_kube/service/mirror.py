@@ -7,8 +7,10 @@ It patches only what differs. The status of an object whose job has ended is nev
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatchcase
 
 import structlog
 
@@ -25,11 +27,19 @@ _PATCHES_AT_ONCE = 8
 
 
 class Mirror:
-    """Mirrors jobs into the objects that `objects` gives."""
+    """Mirrors jobs into the objects that `objects` gives; `namespaces`: of these alone, if any."""
 
-    def __init__(self, api: KubeApi, gateway: Gateway, objects: Callable[[], list[Object]]) -> None:
+    def __init__(
+        self,
+        api: KubeApi,
+        gateway: Gateway,
+        objects: Callable[[], list[Object]],
+        namespaces: tuple[str, ...] = (),
+    ) -> None:
         self._api, self._gateway, self._objects = api, gateway, objects
+        self._namespaces = namespaces
         self._user = ""
+        self._last = ""
         self._pool = ThreadPoolExecutor(_PATCHES_AT_ONCE, thread_name_prefix="mirror")
 
     def run(self, stopping: threading.Event, every_s: float, beat: Callable[[bool], None]) -> None:
@@ -47,19 +57,26 @@ class Mirror:
         open_ = {}
         for item in self._objects():
             status = item.get("status") or {}
-            if status.get("jobId") and not ended(status):
+            if status.get("jobId") and not ended(status) and self._counts(item):
                 open_[status["jobId"]] = item
         if not open_:
             return 0
         jobs = self._jobs(open_)
         return sum(self._pool.map(lambda job: self._show(open_[job.job_id], job), jobs))
 
+    def _counts(self, item: Object) -> bool:
+        own = item["metadata"]["namespace"]
+        return not self._namespaces or any(fnmatchcase(own, each) for each in self._namespaces)
+
     def _jobs(self, open_: dict[str, Object]) -> list[JobSummary]:
         found: dict[str, JobSummary] = {}
         if self._user:
             active = self._gateway.active_jobs(self._user)
             found = {job.job_id: job for job in active if job.job_id in open_}
-        single = [job_id for job_id in open_ if job_id not in found][:SINGLE]
+        rest = sorted(open_.keys() - found.keys())
+        after = bisect_right(rest, self._last)
+        single = (rest[after:] + rest[:after])[:SINGLE]
+        self._last = single[-1] if single else ""
         for job in self._pool.map(self._gateway.job, single):
             if job is not None:
                 found[job.job_id] = job

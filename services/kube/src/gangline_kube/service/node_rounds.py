@@ -11,7 +11,7 @@ import structlog
 from gangline_kube.core.nodes import AskDrain, Patch, Rules, Step, foreign_gpus, node_id, plan
 from gangline_kube.core.resource import NODES, Object
 from gangline_kube.service.api import Conflict, KubeApi, NotFound
-from gangline_kube.service.gateway import Gateway
+from gangline_kube.service.gateway import Away, Gateway, GatewayError
 
 log = structlog.get_logger(__name__)
 
@@ -27,12 +27,13 @@ class NodeRounds:
     def round(self, nodes: Iterable[Object], pods: Iterable[Object]) -> int:
         """Compare once; how many steps were done. Raises GatewayError and KubeError.
 
-        If a node was changed since it was seen, the rest of its steps wait for the next round.
+        If a node was changed since it was seen, the rest of its steps wait for the next round. So
+        do those of a node whose drain is refused; the error is raised after the other nodes.
         """
         resource = self.rules.gpu_resource
         foreign = foreign_gpus(pods, resource) if resource else {}
         steps = plan(nodes, self.gateway.statuses(), foreign, self.rules)
-        done = 0
+        done, refused = 0, None
         for _, own in groupby(steps, key=_node_of):
             try:
                 for step in own:
@@ -40,6 +41,12 @@ class NodeRounds:
                     done += 1
             except (Conflict, NotFound):
                 continue
+            except Away:
+                raise
+            except GatewayError as error:
+                refused = error
+        if refused is not None:
+            raise refused
         return done
 
     def _do(self, step: Step) -> None:
