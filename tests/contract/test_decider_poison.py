@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from datetime import datetime
 
 import pytest
@@ -275,6 +276,9 @@ class AtOnce:
     def completed(self) -> list[EffectDone]:
         found, self._done = self._done, []
         return found
+
+    def drop(self, keys: AbstractSet[str]) -> None:
+        pass
 
 
 def test_a_result_of_an_effect_that_cannot_be_decided_is_skipped(world: World) -> None:

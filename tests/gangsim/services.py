@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -53,6 +54,9 @@ class SimExecutor:
         delay_s = self._process.random.uniform(0.02, 0.8)
         tries = getattr(effect, "tries", 0)
         self._process.world.engine.after(delay_s + min(5.0, 0.5 * tries), self._work(key, effect))
+
+    def drop(self, keys: AbstractSet[str]) -> None:
+        """Nothing is tried again here."""
 
     def completed(self) -> list[EffectDone]:
         """What ended since the last call; raises what the executor raised."""

@@ -7,6 +7,7 @@ does the same to real processes.
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -40,6 +41,9 @@ class AtOnce:
     def completed(self) -> list[EffectDone]:
         found, self._done = self._done, []
         return found
+
+    def drop(self, keys: AbstractSet[str]) -> None:
+        pass
 
 
 class Processes:

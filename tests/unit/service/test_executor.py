@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 import pytest
 
-from gangline_bus.decision import EffectDone
+from gangline_bus.decision import Decider, EffectDone
+from gangline_bus.effects import Effects
 from gangline_service.executor import ThreadExecutor
 
 WAIT_S = 30.0
@@ -102,6 +104,28 @@ def test_an_effect_that_fails_is_tried_again_and_others_are_done_meanwhile(works
 
     poll(came)
     assert found == {"b1", "c1"}
+
+
+def test_an_effect_that_is_wanted_no_longer_is_not_tried_again(works: Works) -> None:
+    effects, state = Effects(works.executor), {"a1!": "a1!", "b!": "b!"}
+    decider = cast("Decider[Any, Any]", Requests())
+    effects.start(decider, dict(state), None)
+    works.until(lambda: {"a1!", "b!"} <= {*works.begun})
+    del state["a1!"]
+    effects.start(decider, dict(state), None)
+    works.end("*")
+    works.until(lambda: works.begun.count("b!") > 3)
+    assert works.begun.count("a1!") == 1
+    effects.start(decider, {}, None)
+    effects.start(decider, {"a1!": "a1!"}, None)
+    works.until(lambda: works.begun.count("a1!") == 3)
+
+
+class Requests:
+    """A decider of which the state is what it requests."""
+
+    def effects(self, state: dict[str, str], _soft: None) -> dict[str, str]:
+        return state
 
 
 def poll(done: Callable[[], bool]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from typing import Any, Protocol, TypeVar
 
 from gangline_bus.decision import Decider, EffectDone
@@ -17,6 +18,9 @@ class EffectExecutor(Protocol):
 
     def completed(self) -> list[EffectDone]:
         """The effects that were finished since the last call."""
+
+    def drop(self, keys: AbstractSet[str]) -> None:
+        """The state requests these no longer: they are not tried again."""
 
 
 class Effects:
@@ -35,7 +39,10 @@ class Effects:
         if self._executor is None:
             return
         requested = decider.effects(state, soft)
-        self._submitted &= requested.keys()
+        gone = self._submitted - requested.keys()
+        if gone:
+            self._executor.drop(gone)
+            self._submitted -= gone
         for key in sorted(requested.keys() - self._submitted):
             self._submitted.add(key)
             self._executor.submit(key, requested[key])

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 
 import structlog
 from opentelemetry import metrics
@@ -32,8 +33,9 @@ _FAILED = metrics.get_meter(__name__).create_counter(
 class ThreadExecutor:
     """Implements `EffectExecutor`.
 
-    Expected failures are results. After any other error an effect is tried again, after pauses that
-    grow from a second to five minutes: it may be about one team's data, and others are served.
+    Expected failures are results. After any other error an effect is tried again until it is
+    dropped, after pauses that grow from a second to five minutes: it may be about one team's data,
+    and others are served.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class ThreadExecutor:
         self._waiting: dict[str, deque[tuple[str, object]]] = {}
         self._later: list[tuple[float, int, str, object]] = []
         self._numbers = itertools.count()
+        self._wanted: set[str] = set()
         self._failures: dict[str, int] = {}
         self._busy: dict[str, int] = {}
         self._changed = threading.Condition()
@@ -61,8 +64,19 @@ class ThreadExecutor:
     def submit(self, key: str, effect: object) -> None:
         """Start the work of a key as soon as a thread is free for its share."""
         with self._changed:
+            self._wanted.add(key)
             self._waiting.setdefault(self._share(effect), deque()).append((key, effect))
             self._changed.notify()
+
+    def drop(self, keys: AbstractSet[str]) -> None:
+        """Try these no more. Those that have begun, or wait for their first try, are done."""
+        with self._changed:
+            self._wanted -= keys
+            for key in keys & self._failures.keys():
+                del self._failures[key]
+            if any(key in keys for _, _, key, _ in self._later):
+                self._later = [each for each in self._later if each[2] not in keys]
+                heapq.heapify(self._later)
 
     def completed(self) -> list[EffectDone]:
         """The effects that were finished since the last call."""
@@ -79,7 +93,8 @@ class ThreadExecutor:
             except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
                 self._try_later(key, effect, error)
             else:
-                self._failures.pop(key, None)
+                with self._changed:
+                    self._failures.pop(key, None)
             with self._changed:
                 self._busy[share] -= 1
                 if not self._busy[share]:
@@ -87,11 +102,14 @@ class ThreadExecutor:
                 self._changed.notify_all()
 
     def _try_later(self, key: str, effect: object, error: Exception) -> None:
-        failures = self._failures[key] = self._failures.get(key, 0) + 1
-        pause_s = min(LONGEST_PAUSE_S, self._first_pause_s * 2.0 ** min(failures - 1, 20))
-        _FAILED.add(1)
-        log.error("effect failed", effect=key, tries=failures, trace=trace_of(error))
         with self._changed:
+            failures = self._failures.get(key, 0) + 1
+            _FAILED.add(1)
+            log.error("effect failed", effect=key, tries=failures, trace=trace_of(error))
+            if key not in self._wanted:
+                return
+            self._failures[key] = failures
+            pause_s = min(LONGEST_PAUSE_S, self._first_pause_s * 2.0 ** min(failures - 1, 20))
             due_s = time.monotonic() + pause_s
             heapq.heappush(self._later, (due_s, next(self._numbers), key, effect))
 
