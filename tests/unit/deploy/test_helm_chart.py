@@ -167,3 +167,24 @@ def test_the_environment_is_what_each_service_reads(
                 settings()
             checked.add(module)
     assert {"gangline_gateway", "gangline_scheduler"} <= checked
+
+
+def test_each_process_has_the_settings_file_and_knows_the_gateway_s_authority(
+    example: Path,
+) -> None:
+    values = yaml.safe_load(example.read_text(encoding="utf-8"))
+    authority = "caSecret" in values["gateway"]
+    for _, spec in pods(example):
+        for container in containers(spec):
+            module = " ".join(container["command"]).removeprefix("python -m ")
+            if module not in SETTINGS or module == "gangline_kube.node_settings":
+                continue
+            given = {each["name"]: each.get("value") for each in container["env"]}
+            mounted = [each["mountPath"] for each in container["volumeMounts"]]
+            files = {"GANGLINE_CONFIG"}
+            if "GANGLINE_MLFLOW_TRACKING_URI" in given and authority:
+                files.add("GANGLINE_MLFLOW_CA_FILE")
+            for name in files:
+                file = given.get(name)
+                assert file is not None, (module, name)
+                assert any(Path(file).is_relative_to(place) for place in mounted), (module, name)
