@@ -184,6 +184,9 @@ def test_changes_sign_ins_and_refusals_are_recorded(
     assert (record["user"], record["status"]) == ("ada", 403)
     http_client.get("/v1/whoami", headers={"Authorization": "Bearer gl_guessed"})
     assert audited(scene, "access", status=401)["user"] == ""
+    guessed = {"Authorization": "Bearer gl_node_guessed"}
+    node = http_client.post("/v1/nodes/join", json={"node_id": "n-9"}, headers=guessed)
+    assert audited(scene, "access", status=401, trace=node.headers["x-trace-id"])
     ours = {"Origin": str(http_client.base_url).rstrip("/")}
     http_client.post("/session", data={"token": TOKENS["vision"]}, headers=ours)
     assert audited(scene, "session.begin", user="bob")["outcome"] == "done"

@@ -83,7 +83,10 @@ def test_each_route_refuses_tokens_of_a_smaller_scope() -> None:
         ("POST", "/mlflow/teams/nlp/api/2.0/mlflow/runs/search", True),
         ("POST", "/mlflow/api/2.0/mlflow/runs/log-metric", False),
         ("POST", "/mlflow/api/2.0/mlflow/runs/delete", False),
+        ("POST", "/mlflow/ajax-api/2.0/mlflow/runs/search", True),
         ("PUT", "/mlflow/api/2.0/mlflow-artifacts/artifacts/search", False),
+        ("PUT", "/mlflow/api/2.0/mlflow-artifacts/artifacts/1/api/2.0/mlflow/runs/search", False),
+        ("DELETE", "/mlflow/api/2.0/mlflow/label-schemas/search", False),
         ("POST", "/mlflow/graphql", False),
     ],
 )

@@ -38,7 +38,7 @@ _TRACES = re.compile(r"^/v1/traces$")
 _TEAM = re.compile(r"^/teams/([a-z0-9-]{1,63})(/.*)$")
 _MAKES_VERSION = re.compile(r"^/(?:ajax-)?api/\d\.\d/mlflow/model-versions/create$")
 _BIG = re.compile(r"^/(?:ajax-)?api/\d\.\d/mlflow-artifacts/artifacts/")
-_SEARCHES = re.compile(r"/api/\d\.\d/mlflow/[a-z-]+/search$")
+_SEARCHES = re.compile(r"^/(?:ajax-)?api/\d\.\d/mlflow/[a-z-]+/search$")
 _SOURCE = re.compile(r"(runs|models):/(?!/)")
 _SLASHES = str.maketrans("\u2044\u2215\u29f5\u29f8\ufe68", "/////")
 _MOST_QUOTED = 8
@@ -80,7 +80,9 @@ def takes_files(path: str) -> bool:
 
 def check_scope(caller: Principal, method: str, path: str) -> None:
     """Raise a 403 problem when a token that may only read would change something."""
-    reads = method in {"GET", "HEAD"} or _SEARCHES.search(path) is not None
+    inner = _split(path.removeprefix(PREFIX))[1]
+    searches = method == "POST" and _SEARCHES.search(inner) is not None
+    reads = method in {"GET", "HEAD"} or searches
     if not reads and not caller.scope.includes(TokenScope.SUBMIT):
         raise forbidden(f"this token has the scope {caller.scope}; this needs submit")
 

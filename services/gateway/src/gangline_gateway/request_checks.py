@@ -314,6 +314,7 @@ class RequestChecks:
         except StoreError:
             raise unavailable("store", "the object store does not answer") from None
         if found is None:
+            audit.note().action = ACCESS
             raise ProblemError(401, "no-token", NOT_VALID, headers=ASK_TOKEN)
         scope.setdefault("state", {})["node_token"] = token
         return Principal(name="a joining node", role=Role.MEMBER, teams=frozenset())
