@@ -97,6 +97,18 @@ def test_a_sign_in_is_kept_for_further_commands(stub: Stub, gangline: Runner, ho
     assert "not signed in" in gangline("logout").out
 
 
+@pytest.mark.parametrize("state", ["nobody listens", "refuses", "no authority"])
+def test_a_sign_in_is_forgotten_although_the_gateway_cannot_end_it(
+    stub: Stub, gangline: Runner, home: Path, state: str
+) -> None:
+    stub.on("POST", "/session/end", Reply({"detail": "another host"}, 421))
+    url = {"nobody listens": "http://127.0.0.1:9", "no authority": "https://127.0.0.1:9"}
+    Login(url.get(state, stub.url), TOKEN, "ada", str(home / "gone.pem")).write(home)
+    done = gangline("logout")
+    assert (done.code, read_login(home)) == (0, None)
+    assert "was not ended at the gateway" in done.err
+
+
 def test_without_a_provider_and_after_a_refusal_the_way_out_is_named(
     stub: Stub, gangline: Runner, home: Path
 ) -> None:

@@ -55,12 +55,12 @@ def logout(context: typer.Context, *, data_dir: DataDir = None, json: Json = Fal
     if known is None:
         out.show({"ended": False}, "you were not signed in")
         return
+    forget_login(folder)
     try:
         with Gangline(Transport(known.url, known.token, ca=known.authority)) as client:
             client.logout()
-    except OSError as error:
-        out.note(f"{known.url} was not reached: {error}")
-    forget_login(folder)
+    except CliError as error:
+        out.note(f"the sign-in was not ended at the gateway: {error.message}")
     out.show({"ended": True}, f"signed out of {known.url}")
 
 

@@ -6,8 +6,12 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from urllib.parse import urlencode
 
+import httpx
+
+from gangline.errors import CliError
 from gangline.sdk.answers import path_id, read
 from gangline.sdk.calls import Calls
+from gangline.transport import problem_of
 from gangline_schemas.api.access import (
     AccessToken,
     AccessTokenList,
@@ -86,5 +90,10 @@ class Access(Calls):
         return None if "token" not in found else read(LoginToken, found)
 
     def logout(self) -> None:
-        """End the sign-in whose token this is."""
-        self._transport.send("POST", "/session/end", timeout_s=10.0)
+        """End the sign-in whose token this is. Raises CliError."""
+        try:
+            answer = self._transport.send("POST", "/session/end", timeout_s=10.0)
+        except httpx.TransportError as error:
+            raise CliError(f"no answer: {type(error).__name__}") from None
+        if answer.is_error:
+            raise problem_of(answer)
