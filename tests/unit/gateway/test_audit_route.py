@@ -55,10 +55,15 @@ def test_a_member_sees_its_teams_and_itself_and_an_admin_sees_all() -> None:
     asked = Asked()
     assert get(asked, MEMBER, team="vision", user="bob") == 200
     assert get(asked, ADMIN, action="job", outcome="refused", since=AT.isoformat()) == 200
+    assert get(asked, MEMBER.model_copy(update={"via": "access-token"})) == 200
     assert asked.filters == [
         AuditFilter(teams=frozenset({"nlp"}), own="ada", team="vision", user="bob"),
         AuditFilter(own="root", action="job", outcome="refused", since=AT),
+        AuditFilter(teams=frozenset({"nlp"})),
     ]
+    where = asked.filters[-1].where()
+    assert "own" not in where.parameters, "the user of some refusals is empty too"
+    assert "own" not in where.sql
 
 
 @pytest.mark.parametrize(

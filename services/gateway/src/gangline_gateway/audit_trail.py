@@ -36,7 +36,7 @@ class AuditFilter:
     teams: frozenset[str] | None = None
     """None: of all teams and of none."""
     own: str = ""
-    """With `teams`: also the entries of this user."""
+    """With `teams`: also the entries of this user; "": of no user."""
     user: str = ""
     team: str = ""
     action: str = ""
@@ -54,9 +54,10 @@ class AuditFilter:
         )  # fmt: skip
         user, action = (f"JSONExtractString(data, '{name}')" for name in ("user", "action"))
         if self.teams is not None:
+            own = f"OR {user} = {{own:String}} " if self.own else ""
             where.add(
-                f"(team IN {{teams:Array(String)}} OR {user} = {{own:String}})",
-                teams=sorted(self.teams), own=self.own,
+                f"(team IN {{teams:Array(String)}} {own})",
+                teams=sorted(self.teams), **({"own": self.own} if own else {}),
             )  # fmt: skip
         if self.user:
             where.add(f"{user} = {{user:String}}", user=self.user)

@@ -55,7 +55,8 @@ class Person(Model):
     """A person, as the provider last described them."""
 
     sub: str
-    rights: Principal
+    groups: tuple[str, ...]
+    """Of those that had rights here; what they allow is read from the settings of now."""
     since_s: float
     """When this person first had this name here."""
     seen_s: float
@@ -141,7 +142,9 @@ class Logins:
         if login is None:
             return None
         person = self._kept.people.get(login.name)
-        return person.rights if person is not None and person.sub == login.sub else None
+        if person is None or person.sub != login.sub:
+            return None
+        return self.provider.settings.rights(login.name, person.groups)
 
     async def end(self, token: str) -> None:
         """End a sign-in, here and at the provider if it offers that."""
@@ -165,7 +168,10 @@ class Logins:
         if person is None or made_at.timestamp() < person.since_s:
             return None
         silent_s = self._clock() - person.seen_s
-        return person.rights if silent_s < self.provider.settings.token_days * _DAY_S else None
+        settings = self.provider.settings
+        if silent_s >= settings.token_days * _DAY_S:
+            return None
+        return settings.rights(name, person.groups)
 
     def _learn(self, claims: dict[str, Any]) -> Principal:
         """Keep the claims about a person. Raises NoRightsError."""
@@ -176,7 +182,8 @@ class Logins:
         if self._taken(name):
             raise NoRightsError(f"the name {name} is one of the file of tokens")
         before = self._kept.people.get(name)
-        rights = settings.rights(name, claims)
+        groups = settings.groups_of(claims)
+        rights = settings.rights(name, groups)
         if rights is None:
             if before is not None and before.sub == sub:
                 del self._kept.people[name]
@@ -187,7 +194,7 @@ class Logins:
             )
         same = before is not None and before.sub == sub
         since_s = before.since_s if same and before is not None else now_s
-        person = Person(sub=sub, rights=rights, since_s=since_s, seen_s=now_s)
+        person = Person(sub=sub, groups=groups, since_s=since_s, seen_s=now_s)
         self._kept.people[name] = person
         return rights
 
@@ -216,6 +223,8 @@ class Logins:
             log.info("sign-in ended", user=login.name, reason=str(error))
             self._forget(key)
             return
+        if key not in self._kept.logins:  # it was ended meanwhile
+            return
         sealed = _seal(token, granted, now_s)
         self._kept.logins[key] = login.model_copy(update={"checked_s": now_s, "sealed": sealed})
         self._write()
@@ -225,9 +234,11 @@ class Logins:
         held = _opened(token, login)
         if held.get("refresh"):
             granted = await self.provider.refresh(held["refresh"])
+            if granted.id_token:  # some providers name groups there alone
+                return granted, await self.provider.claims(granted, None)
             claims = await self.provider.userinfo(granted.access_token)
             if claims is None:
-                claims = await self.provider.judge(granted.id_token, None)
+                raise ProviderRefusedError("unsupported", "no ID token after a refresh")
             return granted, claims
         granted = Granted(held.get("access", ""), held.get("until", 0.0) - self._clock(), "", "")
         claims = await self.provider.userinfo(granted.access_token)

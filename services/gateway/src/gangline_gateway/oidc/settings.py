@@ -77,11 +77,15 @@ class OidcSettings(Model):
                 f"client_secret_file {self.client_secret_file} cannot be read: {error.strerror}"
             ) from None
 
-    def rights(self, name: str, claims: dict[str, Any]) -> Principal | None:
-        """The rights that a person has by groups; None: none."""
+    def groups_of(self, claims: dict[str, Any]) -> tuple[str, ...]:
+        """A person's groups, of those that have rights here."""
         given = claims.get(self.groups_claim, [])
         named = [given] if isinstance(given, str) else given if isinstance(given, list) else []
-        found = [self.groups[one] for one in named if isinstance(one, str) and one in self.groups]
+        return tuple(one for one in named if isinstance(one, str) and one in self.groups)
+
+    def rights(self, name: str, groups: tuple[str, ...]) -> Principal | None:
+        """The rights that a person has by groups; None: none."""
+        found = [self.groups[one] for one in groups if one in self.groups]
         if not found:
             return None
         admin = any(rights.role == "admin" for rights in found)

@@ -51,11 +51,13 @@ def list_audit(
 ) -> AuditPage:
     """Newest first: entries of the caller's teams and the caller's own; all for admins.
 
+    With a personal access token of a member, only those of its teams.
+
     An entry is here about a second after the answer.
     """
     wanted = AuditFilter(
         teams=visible_teams(caller),
-        own=caller.name,
+        own="" if caller.via == "access-token" else caller.name,
         user=user,
         team=team,
         action=action,

@@ -1,0 +1,97 @@
+"""Sign-ins between two checks: what ends them, and which claims give rights."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gangline_gateway.oidc.logins import CHECK_S, Logins
+from gangline_gateway.oidc.provider import Granted
+from gangline_gateway.oidc.settings import GroupRights, OidcSettings
+
+FIRST = Granted("access", 300.0, "refresh", "id")
+NOW_S = 1_800_000_000.0
+ADA = {"sub": "s-ada", "preferred_username": "ada"}
+
+
+def settings_with(**groups: str) -> OidcSettings:
+    given = {name: GroupRights(teams=(team,)) for name, team in groups.items()}
+    return OidcSettings(issuer="https://sso", client_id="c", groups=given)
+
+
+class GroupsInIdToken:
+    """A provider whose userinfo names no groups."""
+
+    def __init__(self, settings: OidcSettings) -> None:
+        self.settings = settings
+        self.asked = asyncio.Event()
+        self.answers = asyncio.Event()
+
+    async def claims(self, _: Granted, __: str | None) -> dict[str, Any]:
+        return {**ADA, "groups": ["research"]}
+
+    async def userinfo(self, _: str) -> dict[str, Any]:
+        return ADA
+
+    async def refresh(self, _: str) -> Granted:
+        self.asked.set()
+        await self.answers.wait()
+        return FIRST
+
+    async def revoke(self, _: str) -> None:
+        return
+
+
+@pytest.fixture
+def provider() -> Any:
+    return GroupsInIdToken(settings_with(research="nlp"))
+
+
+def test_groups_of_the_id_token_count_at_later_checks(provider: Any) -> None:
+    now_s = NOW_S
+
+    async def both() -> list[Any]:
+        nonlocal now_s
+        logins = Logins(provider, clock=lambda: now_s)
+        provider.answers.set()
+        token, first = await logins.begin(FIRST, None)
+        now_s += CHECK_S
+        return [first, await logins.authenticate(token)]
+
+    first, later = asyncio.run(both())
+    assert first.teams == {"nlp"}
+    assert later == first
+
+
+def test_a_sign_in_that_is_ended_during_its_check_stays_ended(provider: Any) -> None:
+    now_s = NOW_S
+
+    async def end_meanwhile() -> list[Any]:
+        nonlocal now_s
+        logins = Logins(provider, clock=lambda: now_s)
+        token, _ = await logins.begin(FIRST, None)
+        now_s += CHECK_S
+        check = asyncio.create_task(logins.authenticate(token))
+        await provider.asked.wait()
+        await logins.end(token)
+        provider.answers.set()
+        return [await check, await logins.authenticate(token)]
+
+    assert asyncio.run(end_meanwhile()) == [None, None]
+
+
+def test_rights_are_those_of_the_settings_of_now(provider: Any, tmp_path: Path) -> None:
+    file = tmp_path / "sign-ins.json"
+    token, _ = asyncio.run(Logins(provider, file, clock=lambda: NOW_S).begin(FIRST, None))
+    made_at = datetime.fromtimestamp(NOW_S, UTC)
+    found = []
+    for settings in (settings_with(research="speech"), settings_with(others="nlp")):
+        later: Any = GroupsInIdToken(settings)
+        logins = Logins(later, file, clock=lambda: NOW_S)
+        found += [logins.known("ada", made_at), asyncio.run(logins.authenticate(token))]
+    teams = [None if one is None else set(one.teams) for one in found]
+    assert teams == [{"speech"}, {"speech"}, None, None]
