@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from gangline_gateway.oidc.logins import CHECK_S, Logins
-from gangline_gateway.oidc.provider import Granted
+from gangline_gateway.oidc.logins import CHECK_S, TRUST_S, Logins
+from gangline_gateway.oidc.provider import Granted, ProviderAwayError
 from gangline_gateway.oidc.settings import GroupRights, OidcSettings
+from gangline_gateway.problems import ProblemError
 
 FIRST = Granted("access", 300.0, "refresh", "id")
 NOW_S = 1_800_000_000.0
@@ -82,6 +83,31 @@ def test_a_sign_in_that_is_ended_during_its_check_stays_ended(provider: Any) -> 
         return [await check, await logins.authenticate(token)]
 
     assert asyncio.run(end_meanwhile()) == [None, None]
+
+
+@pytest.mark.parametrize("age_s", [CHECK_S, TRUST_S])
+def test_a_provider_that_hangs_delays_one_request_and_not_each(
+    provider: Any, monkeypatch: pytest.MonkeyPatch, age_s: float
+) -> None:
+    now_s, asked = NOW_S, 0
+
+    async def hangs(_: str) -> Granted:
+        nonlocal now_s, asked
+        now_s, asked = now_s + 10, asked + 1
+        raise ProviderAwayError("timeout")
+
+    async def ask_often() -> list[str]:
+        nonlocal now_s
+        monkeypatch.setattr(provider, "refresh", hangs)
+        logins = Logins(provider, clock=lambda: now_s)
+        token, _ = await logins.begin(FIRST, None)
+        now_s += age_s
+        tries = [logins.authenticate(token) for _ in range(4)]
+        found = await asyncio.gather(*tries, return_exceptions=True)
+        return [one.code if isinstance(one, ProblemError) else "ok" for one in found]
+
+    assert set(asyncio.run(ask_often())) == {"ok" if age_s == CHECK_S else "provider-away"}
+    assert asked == 1
 
 
 def test_rights_are_those_of_the_settings_of_now(provider: Any, tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ from gangline_gateway.oidc.provider import (
     ProviderRefusedError,
     TokenRefusedError,
 )
-from gangline_gateway.problems import unavailable
+from gangline_gateway.problems import ProblemError, unavailable
 from gangline_schemas.base import Model
 from gangline_service.private_file import write_private
 from gangline_service.tokens import Principal, new_token, token_hash
@@ -204,20 +204,20 @@ class Logins:
         if login is None or now_s - login.checked_s < CHECK_S:
             return
         trusted = now_s - login.checked_s < TRUST_S
-        if trusted and now_s - tries.failed_s < _RETRY_S:
-            return
+        if now_s - tries.failed_s < _RETRY_S:
+            if trusted:
+                return
+            raise _away()
         try:
             granted, claims = await self._told(token, login)
             if claims.get("sub") != login.sub:
                 raise TokenRefusedError("it is about another person")
             self._learn(claims)
         except ProviderAwayError as error:
-            tries.failed_s = now_s
+            tries.failed_s = self._clock()  # it may have kept us waiting
             log.warning("the provider does not answer", reason=str(error))
             if not trusted:
-                raise unavailable(
-                    "provider-away", "the sign-in cannot be checked: its provider does not answer"
-                ) from None
+                raise _away() from None
             return
         except (ProviderRefusedError, TokenRefusedError, NoRightsError) as error:
             log.info("sign-in ended", user=login.name, reason=str(error))
@@ -271,6 +271,12 @@ class Logins:
             write_private(self._file, self._kept.encode())
         except OSError as error:
             log.warning("sign-ins not written", file=str(self._file), reason=str(error))
+
+
+def _away() -> ProblemError:
+    return unavailable(
+        "provider-away", "the sign-in cannot be checked: its provider does not answer"
+    )
 
 
 def _read(file: Path | None) -> Kept:
