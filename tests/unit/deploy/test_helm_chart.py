@@ -188,3 +188,18 @@ def test_each_process_has_the_settings_file_and_knows_the_gateway_s_authority(
                 file = given.get(name)
                 assert file is not None, (module, name)
                 assert any(Path(file).is_relative_to(place) for place in mounted), (module, name)
+
+
+def test_the_registry_reaches_mlflow_in_its_own_pod(example: Path) -> None:
+    found = []
+    for _, spec in pods(example):
+        of = {
+            " ".join(each["command"]).removeprefix("python -m "): each
+            for each in spec["containers"]
+        }
+        if "gangline_registry" in of:
+            given = {each["name"] for each in of["gangline_registry"]["env"]}
+            found.append(("gangline_mlflow" in of, "GANGLINE_MLFLOW_URL" in given))
+    values = yaml.safe_load(example.read_text(encoding="utf-8"))
+    on = "mlflow" in values
+    assert found == ([] if values.get("services", {}).get("registry") else [(on, on)])

@@ -70,3 +70,16 @@ def test_the_hash_of_the_page_lets_the_gateway_in(tmp_path: Path) -> None:
     found = TokenBook.load(path).authenticate(token)
     assert found is not None
     assert found.role is Role.SERVICE
+
+
+def test_the_registry_of_the_install_guide_reaches_mlflow() -> None:
+    guide = (FOLDER.parents[1] / "docs" / "guides" / "install.md").read_text(encoding="utf-8")
+    file = re.search(
+        r"^```toml\n# /etc/gangline/gangline.toml\n(.*?)^```", guide, re.MULTILINE | re.DOTALL
+    )
+    assert file is not None
+    settings = tomllib.loads(file[1])
+    assert settings["registry"]["mlflow_url"] == settings["gateway"]["mlflow_url"]
+    given = re.search(r"^for part in (.*); do\n  echo .GANGLINE_SERVICE_TOKEN", guide, re.MULTILINE)
+    assert given is not None
+    assert {"gateway", "mlflow", "console", "registry"} == {*given[1].split()}

@@ -156,3 +156,30 @@ readinessProbe:
       {{- end }}
 {{- end }}
 {{- end }}
+
+{{/* MLflow's server. It listens on 127.0.0.1 alone: the gateway and the registry have one each. */}}
+{{- define "gangline.mlflow" -}}
+- name: mlflow
+  {{- include "gangline.image" (dict "root" .root "which" "services") | nindent 2 }}
+  command: [python, -m, gangline_mlflow]
+  {{- include "gangline.restricted" .root | nindent 2 }}
+  envFrom:
+    {{- with .root.Values.store.secret }}
+    - secretRef: {name: {{ . }}}
+    {{- end }}
+    {{- with .root.Values.mlflow.secret }}
+    - secretRef: {name: {{ . }}}
+    {{- end }}
+  env:
+    {{- include "gangline.commonEnv" (dict "root" .root "kafka" "mlflow") | nindent 4 }}
+    {{- include "gangline.health" 8083 | nindent 4 }}
+    {{- include "gangline.serviceToken" .root | nindent 4 }}
+    {{- include "gangline.clickhouseEnv" .root | nindent 4 }}
+    - {name: GANGLINE_MLFLOW_PORT, value: "8090"}
+    - {name: GANGLINE_MLFLOW_DATABASE, value: {{ required "mlflow.database: postgresql://user@host/name" .root.Values.mlflow.database | quote }}}
+  ports:
+    - {name: health-mlflow, containerPort: 8083}
+  {{- include "gangline.probes" "health-mlflow" | nindent 2 }}
+  resources: {{- toYaml .root.Values.resources | nindent 4 }}
+  volumeMounts: {{- include "gangline.mounts" (dict "private" .private) | nindent 4 }}
+{{- end }}
