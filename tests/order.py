@@ -48,7 +48,16 @@ LONGEST = tuple(
 
 OWN_PLATFORM = {
     f"tests/e2e/test_{name}.py"
-    for name in ("bad_days", "demo", "install", "kills", "own_parts", "tls", "up_without_gpus")
+    for name in (
+        "bad_days",
+        "console_empty",
+        "demo",
+        "install",
+        "kills",
+        "own_parts",
+        "tls",
+        "up_without_gpus",
+    )
 }
 SHARED_PLATFORM = "tests/e2e: the session's platform"
 SHARING = ("tests/integration/test_isolation_", "tests/integration/test_tracker_")
