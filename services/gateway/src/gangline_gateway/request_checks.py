@@ -66,6 +66,8 @@ from gangline_storage.errors import StoreError
 log = structlog.get_logger(__name__)
 
 ASK_TOKEN = {"WWW-Authenticate": 'Bearer realm="gangline"'}
+JOINS_AT_ONCE = 2
+"""Join tokens that are looked up at once: anybody may send one, and other routes need threads."""
 MLFLOW_ROUTE = "/mlflow/..."
 CONSOLE_ROUTE = "/console/..."
 _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -140,6 +142,7 @@ class RequestChecks:
         home = HOME if self.console else "/mlflow/"
         self._who = Identities(self.tokens, self.access_tokens, self.logins)
         self._sign_in = SignIn(self._who, self.names.scheme, home, self.sessions)
+        self._joining = asyncio.Semaphore(JOINS_AT_ONCE)
         self._duration = self.meter.create_histogram(
             "gangline.gateway.request.duration",
             unit="s",
@@ -310,7 +313,8 @@ class RequestChecks:
         """A node that joins, which may do nothing else. Raises a 401 or 503 problem."""
         tokens = self.node_tokens
         try:
-            found = await asyncio.to_thread(tokens.find, token) if tokens is not None else None
+            async with self._joining:
+                found = await asyncio.to_thread(tokens.find, token) if tokens is not None else None
         except StoreError:
             raise unavailable("store", "the object store does not answer") from None
         if found is None:
