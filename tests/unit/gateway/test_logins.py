@@ -110,6 +110,35 @@ def test_a_provider_that_hangs_delays_one_request_and_not_each(
     assert asked == 1
 
 
+def test_checks_of_many_sign_ins_write_the_file_once(
+    provider: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s, written = NOW_S, []
+    file = tmp_path / "sign-ins.json"
+
+    def write(path: Path, content: bytes) -> None:
+        written.append(content)
+        path.write_bytes(content)
+
+    async def check_all() -> tuple[Logins, int]:
+        nonlocal now_s
+        provider.answers.set()
+        logins = Logins(provider, file, clock=lambda: now_s)
+        tokens = [(await logins.begin(FIRST, None))[0] for _ in range(9)]
+        before = len(written)
+        now_s += CHECK_S
+        await asyncio.gather(*map(logins.authenticate, tokens))
+        return logins, before
+
+    monkeypatch.setattr("gangline_gateway.oidc.logins.write_private", write)
+    logins, before = asyncio.run(check_all())
+    assert before == 9, "a new sign-in is written at once"
+    logins.close()
+    logins.close()
+    assert len(written) == 10
+    assert file.read_text().count(f'"checked_s":{now_s}') == 9
+
+
 def test_rights_are_those_of_the_settings_of_now(provider: Any, tmp_path: Path) -> None:
     file = tmp_path / "sign-ins.json"
     token, _ = asyncio.run(Logins(provider, file, clock=lambda: NOW_S).begin(FIRST, None))

@@ -116,6 +116,8 @@ def main(context: Context[Settings]) -> int:
     if settings.gateway_file is not None:
         settings.gateway_file.unlink(missing_ok=True)
     server.close()
+    if logins is not None:
+        logins.close()
     writer.close()
     tail.close()
     return 0
