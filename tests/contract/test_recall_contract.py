@@ -10,8 +10,9 @@ from datetime import UTC, datetime
 import pytest
 
 from gangline_bus.codec import encode
-from gangline_bus.decider import DeciderLoop, LoopSettings
+from gangline_bus.decider import DeciderLoop
 from gangline_bus.kafka import KafkaBus
+from gangline_bus.loop_settings import LoopSettings
 from gangline_bus.memory import Broker
 from gangline_bus.ports import Bus
 from gangline_bus.topics import TopicNames, create_topics

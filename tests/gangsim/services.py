@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from gangline_bus.decider import DeciderLoop, LoopSettings
+from gangline_bus.decider import DeciderLoop
 from gangline_bus.decision import Decider, EffectDone
+from gangline_bus.loop_settings import LoopSettings
 from gangline_bus.memory_clients import MemoryMember
 from gangline_bus.ports import BusError
 from gangline_bus.snapshot import SnapshotCodec

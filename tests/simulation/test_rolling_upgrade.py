@@ -18,9 +18,10 @@ import pytest
 
 from gangline_bus import codec
 from gangline_bus.codec import encode
-from gangline_bus.decider import DeciderLoop, LoopSettings
+from gangline_bus.decider import DeciderLoop
 from gangline_bus.decision import Decision, Input
 from gangline_bus.fold import LogBroken
+from gangline_bus.loop_settings import LoopSettings
 from gangline_bus.memory import Broker
 from gangline_bus.topics import TopicNames, create_topics
 from gangline_scheduler.core.decide import Scheduler

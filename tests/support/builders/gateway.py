@@ -22,7 +22,8 @@ from gangline_alerts.core.policy.routes import Receivers, Route
 from gangline_alerts.core.policy.rules import QueueWait, Rules
 from gangline_alerts.core.policy.timing import Timing
 from gangline_bus.codec import encode
-from gangline_bus.decider import DeciderLoop, LoopSettings
+from gangline_bus.decider import DeciderLoop
+from gangline_bus.loop_settings import LoopSettings
 from gangline_bus.memory import Broker, MemoryBus
 from gangline_bus.topics import TopicNames, create_topics
 from gangline_gateway.app import create_app

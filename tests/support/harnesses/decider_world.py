@@ -13,12 +13,13 @@ import pytest
 from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined]
 
 from gangline_bus.codec import Received, encode
-from gangline_bus.decider import DeciderLoop, LoopSettings
+from gangline_bus.decider import DeciderLoop
 from gangline_bus.decision import BaseDecider, Decision, Input, Refused
 from gangline_bus.effects import EffectExecutor
 from gangline_bus.fold import fold_log
 from gangline_bus.kafka import KafkaBus
 from gangline_bus.kafka_writers import KafkaTransactionalWriter
+from gangline_bus.loop_settings import LoopSettings
 from gangline_bus.memory import Broker
 from gangline_bus.memory_broker import Faults
 from gangline_bus.ports import Bus, Note, OutRecord, TopicPartition

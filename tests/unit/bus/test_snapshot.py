@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from gangline_bus.codec import encode
-from gangline_bus.decider import DeciderLoop, LoopSettings
+from gangline_bus.decider import DeciderLoop
 from gangline_bus.decision import Decision
+from gangline_bus.loop_settings import LoopSettings
 from gangline_bus.memory import Broker
 from gangline_bus.ports import BusError, BusUnavailable
 from gangline_bus.snapshot import SnapshotHeader, Snapshots, unpack

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from gangline_bus.decider import DeciderLoop, LoopSettings
+from gangline_bus.decider import DeciderLoop
 from gangline_bus.decision import EffectDone
+from gangline_bus.loop_settings import LoopSettings
 from gangline_bus.memory import Broker
 from gangline_bus.topics import TopicNames, create_topics
 from gangline_pipelines.core.decide import PipelineDecider

@@ -30,7 +30,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import FrameType
 from typing import Any, Generic, TypeVar
@@ -52,6 +51,7 @@ from gangline_bus.effects import EffectExecutor, Effects
 from gangline_bus.fold import Folded, Progress, fold_log, no_progress, refuse_hanging
 from gangline_bus.intake import Intake
 from gangline_bus.log_writer import LogWriter
+from gangline_bus.loop_settings import LoopSettings
 from gangline_bus.offsets import InputOffsets
 from gangline_bus.poison import DEATHS, POISONED, Guard, Suspect, trace_of
 from gangline_bus.ports import Bus, BusError, OutRecord, Record, TopicPartition
@@ -61,28 +61,9 @@ from gangline_bus.skips import Skips
 from gangline_bus.snapshot import Snapshots
 from gangline_bus.topics import TopicNames
 from gangline_bus.tracing import handling, traced
-from gangline_schemas.features import RELEASE
 
 log = structlog.get_logger(__name__)
 StateT = TypeVar("StateT")
-
-
-@dataclass(frozen=True, slots=True)
-class LoopSettings:
-    """How the loop batches. `instance` is the CloudEvents source's last part.
-
-    `release` is in each decision's headers: the error of an earlier version names it (fold.py).
-    """
-
-    shard: int = 0
-    batch: int = 500
-    cycle_s: float = 2.0
-    tick_interval_s: float = 1.0
-    offsets_after_s: float = 1.0
-    offsets_refresh_s: float = 3600.0
-    dlq_limit: int = 10_000
-    instance: str = "0"
-    release: str = RELEASE
 
 
 class DeciderLoop(Generic[StateT]):
@@ -161,12 +142,9 @@ class DeciderLoop(Generic[StateT]):
         if self._snapshots is not None:
             restored = self._snapshots.restore(self._bus, self.decider, place, folding)
         self._folded = restored or fold_log(self._bus, self.decider, place, progress=folding)
+        of = self.settings
         self._log = LogWriter(
-            self.decider,
-            place,
-            self._folded,
-            instance=self.settings.instance,
-            release=self.settings.release,
+            self.decider, place, self._folded, instance=of.instance, release=of.release
         )
         note = self._bus.note(self._shard.notes, self._shard.log)
         self._reader = Intake(self._bus.reader(self.decider.name))
@@ -387,7 +365,8 @@ class DeciderLoop(Generic[StateT]):
     ) -> int:
         if not self._traced:
             return self._decide_and_write(item, now, out, traceparent)
-        with handling(f"{self.decider.name} {_kind(item)}", traceparent) as onward:
+        kind = item.envelope.type if isinstance(item, Received) else type(item).__name__.lower()
+        with handling(f"{self.decider.name} {kind}", traceparent) as onward:
             return self._decide_and_write(item, now, out, onward)
 
     def _decide_and_write(
@@ -417,7 +396,3 @@ class DeciderLoop(Generic[StateT]):
         self._guard.settled(text)
         self._offsets.committed(offsets)
         self._last_written = len(out) or self._last_written
-
-
-def _kind(item: Input) -> str:
-    return item.envelope.type if isinstance(item, Received) else type(item).__name__.lower()

@@ -20,10 +20,11 @@ from typing import Any, Generic, NoReturn, TypeVar
 import structlog
 from opentelemetry.metrics import Meter
 
-from gangline_bus.decider import DeciderLoop, LoopSettings
+from gangline_bus.decider import DeciderLoop
 from gangline_bus.decision import Decider
 from gangline_bus.fold import Interrupted, Progress
 from gangline_bus.kafka import KafkaBus
+from gangline_bus.loop_settings import LoopSettings
 from gangline_bus.ports import Bus, BusDenied, BusError, BusUnavailable, Member
 from gangline_bus.snapshot import SnapshotCodec
 from gangline_bus.topics import TopicNames

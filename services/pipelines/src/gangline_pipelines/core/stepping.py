@@ -34,7 +34,6 @@ from gangline_pipelines.core.state import (
 from gangline_schemas.artifacts import JobArtifacts
 from gangline_schemas.base import field_errors
 from gangline_schemas.events.pipelines import (
-    RunCause,
     RunEnded,
     RunStopping,
     StepEnded,
@@ -345,13 +344,15 @@ def _params(plan: PipelinePlan, run: Run) -> dict[str, Any]:
 
 def _values(plan: PipelinePlan, run: Run, instance: Instance) -> dict[str, Any]:
     cause = run.cause
+    # The snapshot that started the run, or in which drift was found.
+    snapshot = cause.subject.rpartition(":")[2] if cause.kind in {"snapshot", "drift"} else ""
     values = {f"params.{name}": value for name, value in _params(plan, run).items()}
     values |= {
         "run.id": run.run_id,
         "run.pipeline": run.pipeline,
         "trigger.kind": cause.kind,
         "trigger.subject": cause.subject,
-        "trigger.snapshot": _snapshot(cause),
+        "trigger.snapshot": snapshot,
     }
     for need in instance.needs:
         best = plan.state.steps[step_key(run.run_id, need)].best
@@ -362,11 +363,6 @@ def _values(plan: PipelinePlan, run: Run, instance: Instance) -> dict[str, Any]:
         if isinstance(instance.item, dict):
             values |= {f"item.{key}": value for key, value in instance.item.items()}
     return values
-
-
-def _snapshot(cause: RunCause) -> str:
-    """The snapshot that started a run, or in which drift was found."""
-    return cause.subject.rpartition(":")[2] if cause.kind in {"snapshot", "drift"} else ""
 
 
 def _job_problem(error: UnknownPlaceholder | ValidationError) -> str:
