@@ -5,7 +5,8 @@
    (401) and sign-ins to gangline.audit. The tracker keeps them in ClickHouse.
 
 Records hold names and ids, never bodies, headers, queries or tokens. Refusals are limited by user,
-so that no user fills the log with them. Requests to MLflow are recorded only when they are refused.
+so that no user fills the log with them, and so are failed sign-ins of unknown users. Requests
+to MLflow are recorded only when they are refused.
 """
 
 from __future__ import annotations
@@ -92,7 +93,10 @@ class AuditLog:
         `location`: the header of its answer, which names what was created.
         """
         event = _event(scope, known, status, location, trace)
-        if event is None or (event.outcome == "refused" and not self._counted(event.user)):
+        if event is None:
+            return
+        unknown = event.outcome == "failed" and not event.user  # a sign-in that anybody may try
+        if (event.outcome == "refused" or unknown) and not self._counted(event.user):
             return
         envelope = Envelope(
             id=str(uuid.uuid4()), source=SOURCE, time=self._clock(), subject=AUDIT_SUBJECT,
