@@ -112,10 +112,8 @@ class Operator:
                 raise kopf.TemporaryError(f"job {job_id} is not known yet", delay=1.0)
         except RefusedError:
             return
-        except Away as away:
-            raise kopf.TemporaryError(str(away), delay=RETRY_S) from None
-        except GatewayError as refused:
-            raise kopf.PermanentError(str(refused)) from None
+        except GatewayError as error:  # a refusal too, such as of the token: the job runs on
+            raise kopf.TemporaryError(str(error), delay=RETRY_S) from None
 
     def _submitted(self, job: Wanted) -> Object:
         """The status of the job. Of an object that was changed since, the job as it is counts."""
