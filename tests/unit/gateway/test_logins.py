@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gangline_gateway.oidc.logins import CHECK_S, TRUST_S, Logins
-from gangline_gateway.oidc.provider import Granted, ProviderAwayError
+from gangline_gateway.oidc.provider import Granted, Provider, ProviderAwayError
 from gangline_gateway.oidc.settings import GroupRights, OidcSettings
 from gangline_gateway.problems import ProblemError
 
@@ -108,6 +108,29 @@ def test_a_provider_that_hangs_delays_one_request_and_not_each(
 
     assert set(asyncio.run(ask_often())) == {"ok" if age_s == CHECK_S else "provider-away"}
     assert asked == 1
+
+
+def test_sign_ins_do_not_wait_for_each_other_at_a_provider_that_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s, asked = NOW_S, 0
+
+    async def hangs(*_: str) -> dict[str, Any]:
+        nonlocal now_s, asked
+        now_s, asked = now_s + 10, asked + 1
+        raise ProviderAwayError("timeout")
+
+    async def ask(times: int) -> list[type]:
+        tries = [asked_one.userinfo("access") for _ in range(times)]
+        return [type(one) for one in await asyncio.gather(*tries, return_exceptions=True)]
+
+    asked_one = Provider(settings_with(research="nlp"), "", lambda: now_s)
+    monkeypatch.setattr(asked_one, "_ask", hangs)
+    assert asyncio.run(ask(9)) == [ProviderAwayError] * 9
+    assert asked == 1
+    now_s += 5
+    assert asyncio.run(ask(1)) == [ProviderAwayError]
+    assert asked == 2, "it is asked again later"
 
 
 def test_checks_of_many_sign_ins_write_the_file_once(

@@ -35,6 +35,7 @@ DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
 LEEWAY_S = 30
 _FOUND_S = 3600.0
 _KEYS_AGAIN_S = 30.0
+_AWAY_S = 5.0
 _KEY_TYPES = frozenset({"RSA", "EC", "OKP"})
 
 
@@ -76,6 +77,7 @@ class Provider:
         self._client: aiohttp.ClientSession | None = None
         self._place: tuple[float, dict[str, Any]] | None = None
         self._keys: tuple[float, KeySet] | None = None
+        self._again_s = 0.0
         self._looking = asyncio.Lock()
 
     async def authorization_url(self, **asked: str) -> str:
@@ -195,7 +197,13 @@ class Provider:
             if self._place is None or self._clock() - self._place[0] > _FOUND_S:
                 issuer = self.settings.issuer
                 url = f"{issuer.rstrip('/')}/.well-known/openid-configuration"
-                found = await self._ask("GET", url)
+                if self._clock() < self._again_s:  # else all would wait, one after the other
+                    raise ProviderAwayError(f"{url}: did not answer a moment ago")
+                try:
+                    found = await self._ask("GET", url)
+                except ProviderAwayError:
+                    self._again_s = self._clock() + _AWAY_S
+                    raise
                 if found.get("issuer") != issuer:
                     raise ProviderAwayError(f"{url} is of the issuer {found.get('issuer')!r}")
                 self._place = self._clock(), found
