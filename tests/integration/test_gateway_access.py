@@ -11,7 +11,8 @@ import pytest
 
 from gangline_gateway import sse
 from gangline_schemas.catalog import Topic
-from gangline_service.tokens import Role, TokenEntry, write_tokens
+from gangline_service.private_file import write_private
+from gangline_service.tokens import Role, TokenEntry, TokenFile, write_tokens
 from support.builders.gateway import TOKENS, GatewayHarness, job
 from support.fixtures.gateway_http import (
     ADMIN,
@@ -166,6 +167,19 @@ def test_an_expired_token_and_one_of_an_owner_without_rights_are_refused(
     assert http_client.get("/v1/whoami", headers=by(mine)).status_code == 401
     states = http_client.get("/v1/tokens", headers=NLP).json()["tokens"]
     assert states[0]["state"] == "expired"
+
+
+def test_a_token_of_an_admin_shows_that_it_is_for_all_teams(
+    scene: GatewayHarness, http_client: httpx.Client
+) -> None:
+    before = scene.tokens_file.read_bytes()
+    boss = TokenEntry.of("gl_of-boss", name="boss", role=Role.ADMIN, teams=["nlp"])
+    write_tokens(scene.tokens_file, [*TokenFile.decode(before).tokens, boss])
+    headers = {"Authorization": "Bearer gl_of-boss"}
+    assert make(http_client, headers)["teams"] == []
+    assert make(http_client, headers, teams=["vision"])["teams"] == ["vision"]
+    assert make(http_client, NLP)["teams"] == ["nlp"]
+    write_private(scene.tokens_file, before)
 
 
 def test_changes_sign_ins_and_refusals_are_recorded(

@@ -173,3 +173,5 @@ def test_rights_are_those_of_the_settings_of_now(provider: Any, tmp_path: Path) 
         found += [logins.known("ada", made_at), asyncio.run(logins.authenticate(token))]
     teams = [None if one is None else set(one.teams) for one in found]
     assert teams == [{"speech"}, {"speech"}, None, None]
+    taken = Logins(provider, file, lambda name: name == "ada", lambda: NOW_S)
+    assert taken.known("ada", made_at) is None, "the file of tokens has another ada now"

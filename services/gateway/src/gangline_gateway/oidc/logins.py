@@ -164,10 +164,11 @@ class Logins:
     def known(self, name: str, made_at: datetime) -> Principal | None:
         """The rights of a person for a personal access token that was made then.
 
-        None for one who did not sign in for long, or has the name since later.
+        None for one who did not sign in for long, or has the name since later, or whose name is in
+        the file of tokens now.
         """
         person = self._kept.people.get(name)
-        if person is None or made_at.timestamp() < person.since_s:
+        if person is None or made_at.timestamp() < person.since_s or self._taken(name):
             return None
         silent_s = self._clock() - person.seen_s
         settings = self.provider.settings

@@ -46,7 +46,9 @@ async def create_token(body: AccessTokenBody, app: App, caller: Caller) -> NewAc
     """Its text is shown this once. A personal access token makes no others."""
     if caller.via == "access-token":
         raise forbidden("a personal access token makes no others: sign in, or use your own token")
-    teams = body.teams or tuple(sorted(caller.teams))
+    teams = body.teams
+    if not teams and caller.role is Role.MEMBER:
+        teams = tuple(sorted(caller.teams))
     for team in teams:
         may_change(caller, team, "teams")
     audit.note().team = teams[0] if len(teams) == 1 else ""
