@@ -32,6 +32,7 @@ CLIENT = "gangline-live"
 _TALKATIVE = ("faust", "mode", "aiokafka")
 _TICK_S = 0.2
 _FLUSH_S = 5.0
+_JOIN_S = 30.0
 _ASK_S = 5.0
 """Far below the shortest silence that is a stall."""
 _WAITING = 100_000
@@ -54,6 +55,17 @@ def main(context: Context[LiveSettings]) -> int:
 
 def _now_ms() -> int:
     return int(time.time() * 1000)
+
+
+async def joined(stream: StepStream, within_s: float = _JOIN_S) -> None:
+    """Start to read. Raises BusUnavailable if that takes long.
+
+    At some errors aiokafka's search for its coordinator ends for good, and nothing would be read.
+    """
+    try:
+        await asyncio.wait_for(stream.start(), within_s)
+    except TimeoutError:
+        raise BusUnavailable("the group of readers was not joined in time") from None
 
 
 class _View:
@@ -113,7 +125,7 @@ class _View:
             self._runs.noted,
         )
         context.health.set("stream", ok=False, detail="joining the group")
-        await stream.start()
+        await joined(stream)
         context.health.set("stream", ok=True)
         password = settings.kafka_password()
         while not context.stopping.is_set() and not stream.crashed():
