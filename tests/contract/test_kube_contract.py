@@ -37,6 +37,18 @@ REAL = os.environ.get("GANGLINE_TEST_KUBECONFIG")
 SERVERS = ["in-memory", *(["real"] if REAL else [])]
 
 
+def create(api: Cluster, of: Resource, item: dict[str, Any], space: str = "") -> dict[str, Any]:
+    return api._ask("POST", of.path(space), body=item)
+
+
+def delete(api: Cluster, of: Resource, name: str, space: str = "", *, uid: str = "") -> None:
+    """Delete at once: a pod gets no time to end."""
+    options: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
+    if uid:
+        options["preconditions"] = {"uid": uid}
+    api._ask("DELETE", of.path(space, name), body=options)
+
+
 @pytest.fixture(scope="module")
 def in_memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[KubeServer, Cluster]]:
     with KubeServer() as server:
@@ -47,27 +59,24 @@ def in_memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[KubeSe
 def api(request: pytest.FixtureRequest, in_memory: tuple[KubeServer, Cluster]) -> Cluster:
     found = Cluster(Path(REAL)) if REAL and request.param == "real" else in_memory[1]
     with contextlib.suppress(Conflict):
-        found.create(CRDS, training_job_crd())
+        create(found, CRDS, training_job_crd())
     return found
 
 
 @pytest.fixture
 def space(api: Cluster) -> Iterator[str]:
     name = f"gangline-test-{uuid.uuid4().hex[:8]}"
-    api.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    create(api, NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     yield name
-    api.delete(NAMESPACES, name)
+    delete(api, NAMESPACES, name)
 
 
-def pod(name: str, *, gates: tuple[str, ...] = (), **metadata: Any) -> dict[str, Any]:
+def pod(name: str, **metadata: Any) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": name, **metadata},
-        "spec": {
-            "containers": [{"name": "main", "image": "none.invalid/none"}],
-            "schedulingGates": [{"name": gate} for gate in gates],
-        },
+        "spec": {"containers": [{"name": "main", "image": "none.invalid/none"}]},
     }
 
 
@@ -85,19 +94,19 @@ def eventually_create(api: Cluster, item: dict[str, Any], space: str) -> dict[st
     """A kind that was just defined may be unknown for a moment."""
     for _ in range(100):
         try:
-            return api.create(TRAINING_JOBS, item, space)
+            return create(api, TRAINING_JOBS, item, space)
         except (NotFound, Unavailable):
             pass
-    return api.create(TRAINING_JOBS, item, space)
+    return create(api, TRAINING_JOBS, item, space)
 
 
 def test_a_watch_continues_where_the_list_ended(api: Cluster, space: str) -> None:
-    api.create(PODS, pod("before"), space)
+    create(api, PODS, pod("before"), space)
     listed = api.list(PODS, space)
     assert [item["metadata"]["name"] for item in listed.items] == ["before"]
-    made = api.create(PODS, pod("one"), space)
+    made = create(api, PODS, pod("one"), space)
     api.patch(PODS, "one", {"metadata": {"labels": {"a": "b"}}}, space)
-    api.delete(PODS, "one", space, uid=made["metadata"]["uid"], grace_s=0)
+    delete(api, PODS, "one", space, uid=made["metadata"]["uid"])
     seen = list(islice(api.watch(PODS, listed.version, space), 3))
     assert [change.kind for change in seen] == ["ADDED", "MODIFIED", "DELETED"]
     assert {change.item["metadata"]["name"] for change in seen} == {"one"}
@@ -109,28 +118,28 @@ def test_a_watch_continues_where_the_list_ended(api: Cluster, space: str) -> Non
 def test_a_watch_from_a_forgotten_version_is_gone(
     api: Cluster, space: str, in_memory: tuple[KubeServer, Cluster]
 ) -> None:
-    api.create(PODS, pod("one"), space)
+    create(api, PODS, pod("one"), space)
     in_memory[0].cut_history()
     with pytest.raises(Gone):
         next(iter(api.watch(PODS, "1", space)))
 
 
 def test_names_are_taken_once(api: Cluster, space: str) -> None:
-    first = api.create(PODS, pod("one"), space)
+    first = create(api, PODS, pod("one"), space)
     with pytest.raises(Conflict):
-        api.create(PODS, pod("one"), space)
+        create(api, PODS, pod("one"), space)
     with pytest.raises(NotFound):
         api.get(PODS, "two", space)
     with pytest.raises(NotFound):
         api.patch(PODS, "two", {"metadata": {"labels": {"a": "b"}}}, space)
     with pytest.raises(NotFound):
-        api.delete(PODS, "two", space)
-    api.delete(PODS, "one", space, grace_s=0)
-    assert api.create(PODS, pod("one"), space)["metadata"]["uid"] != first["metadata"]["uid"]
+        delete(api, PODS, "two", space)
+    delete(api, PODS, "one", space)
+    assert create(api, PODS, pod("one"), space)["metadata"]["uid"] != first["metadata"]["uid"]
 
 
 def test_a_change_of_an_older_version_conflicts(api: Cluster, space: str) -> None:
-    old = api.create(PODS, pod("one"), space)["metadata"]["resourceVersion"]
+    old = create(api, PODS, pod("one"), space)["metadata"]["resourceVersion"]
     change = {"metadata": {"resourceVersion": old, "annotations": {"a": "b"}}}
     newer = api.patch(PODS, "one", change, space)
     assert newer["metadata"]["resourceVersion"] != old
@@ -145,72 +154,20 @@ def test_a_change_of_an_older_version_conflicts(api: Cluster, space: str) -> Non
 
 
 def test_a_uid_guards_deletion_and_changes(api: Cluster, space: str) -> None:
-    api.create(PODS, pod("one"), space)
+    create(api, PODS, pod("one"), space)
     with pytest.raises(Conflict):
-        api.delete(PODS, "one", space, uid=str(uuid.uuid4()))
+        delete(api, PODS, "one", space, uid=str(uuid.uuid4()))
     change = {"metadata": {"uid": str(uuid.uuid4()), "labels": {"a": "b"}}}
     with pytest.raises(Conflict):
         api.patch(PODS, "one", change, space)
 
 
 def test_finalizers_hold_an_object_back(api: Cluster, space: str) -> None:
-    api.create(PODS, pod("one", finalizers=["gangline.dev/test"]), space)
-    api.delete(PODS, "one", space, grace_s=0)
+    create(api, PODS, pod("one", finalizers=["gangline.dev/test"]), space)
+    delete(api, PODS, "one", space)
     held = api.get(PODS, "one", space)["metadata"]
     assert held["deletionTimestamp"]
     api.patch(PODS, "one", {"metadata": {"finalizers": None}}, space)
-    with pytest.raises(NotFound):
-        api.get(PODS, "one", space)
-
-
-def test_labels_choose_what_is_listed_and_watched(api: Cluster, space: str) -> None:
-    listed = api.list(PODS, space, labels="gangline.dev/part=rank")
-    api.create(PODS, pod("other"), space)
-    api.create(PODS, pod("ours", labels={"gangline.dev/part": "rank"}), space)
-    found = api.list(PODS, space, labels="gangline.dev/part=rank").items
-    assert [item["metadata"]["name"] for item in found] == ["ours"]
-    first = next(iter(api.watch(PODS, listed.version, space, labels="gangline.dev/part=rank")))
-    assert first.item["metadata"]["name"] == "ours"
-
-
-def bind(api: Cluster, name: str, space: str, node: str) -> None:
-    body = {
-        "apiVersion": "v1",
-        "kind": "Binding",
-        "metadata": {"name": name},
-        "target": {"apiVersion": "v1", "kind": "Node", "name": node},
-    }
-    api._ask("POST", PODS.path(space, name, "binding"), body=body)
-
-
-def test_a_gated_pod_is_bound_only_when_its_gates_are_gone(api: Cluster, space: str) -> None:
-    made = api.create(PODS, pod("one", gates=("gangline.dev/gang",)), space)
-    assert made["status"]["conditions"][0]["reason"] == "SchedulingGated"
-    with pytest.raises(Conflict):
-        bind(api, "one", space, "n1")
-    gates = [{"name": "gangline.dev/gang"}, {"name": "gangline.dev/more"}]
-    with pytest.raises(KubeError) as more:
-        api.patch(PODS, "one", {"spec": {"schedulingGates": gates}}, space)
-    assert more.value.status == 422
-    api.patch(PODS, "one", {"spec": {"nodeSelector": {"pool": "a"}}}, space)
-    api.patch(PODS, "one", {"spec": {"schedulingGates": []}}, space)
-    with pytest.raises(KubeError) as late:
-        api.patch(PODS, "one", {"spec": {"nodeSelector": {"pool": "b"}}}, space)
-    assert late.value.status == 422
-    bind(api, "one", space, "n1")
-    assert api.get(PODS, "one", space)["spec"]["nodeName"] == "n1"
-    with pytest.raises(Conflict):
-        bind(api, "one", space, "n2")
-
-
-def test_a_bound_pod_ends_when_its_node_says_so(api: Cluster, space: str) -> None:
-    api.create(PODS, pod("one"), space)
-    bind(api, "one", space, "n1")
-    api.delete(PODS, "one", space, grace_s=5)
-    going = api.get(PODS, "one", space)["metadata"]
-    assert going["deletionTimestamp"]
-    assert going["deletionGracePeriodSeconds"] == 5
-    api.delete(PODS, "one", space, grace_s=0)
     with pytest.raises(NotFound):
         api.get(PODS, "one", space)
 
@@ -220,7 +177,7 @@ def test_a_training_job_is_checked_by_its_schema(api: Cluster, space: str) -> No
     assert "typo" not in made["spec"]
     for wrong in ({"resources": {"gpus": -1}}, {"team": "Not A Team"}, {"command": "true"}):
         with pytest.raises(KubeError) as refused:
-            api.create(TRAINING_JOBS, job("bad", **wrong), space)
+            create(api, TRAINING_JOBS, job("bad", **wrong), space)
         assert refused.value.status == 422, wrong
 
 

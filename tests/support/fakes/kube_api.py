@@ -2,12 +2,12 @@
 
 `with KubeServer() as server` serves it on loopback; `server.kubeconfig(folder)` is for kubectl and
 clients. It knows list and watch by resource version (410 once its history is cut), bookmarks,
-create, update, merge and JSON patches with optimistic locking, `status` parts, finalizers, graceful
-deletion of pods, bindings, scheduling gates, label and field selectors, custom resources with their
-schemas, and discovery. `tests/contract/test_kube_contract.py` compares it with a real one.
+create, update, merge and JSON patches with optimistic locking, `status` parts, finalizers, field
+selectors, custom resources with their schemas, and discovery.
+`tests/contract/test_kube_contract.py` compares it with a real one.
 
-Not known: admission, defaults of fields, CEL rules, RBAC, strategic merge patches, server-side
-apply, tables. Bodies are JSON alone.
+Not known: graceful deletion and bindings of pods, label selectors, admission, defaults of fields,
+CEL rules, RBAC, strategic merge patches, server-side apply, tables. Bodies are JSON alone.
 """
 
 from __future__ import annotations
@@ -195,9 +195,6 @@ class KubeServer:
         item, part = self.store.get(kind, namespace, name), at.get("part", "")
         if part and part not in kind.parts:
             raise Refused(404, "the server could not find the requested resource")
-        if part == "binding":
-            self.store.bind(item, (await request.json())["target"]["name"])
-            return web.json_response({"kind": "Status", "status": "Success"}, status=201)
         return web.json_response(await self._one(request, kind, item, part, strict=strict))
 
     async def _one(
@@ -271,4 +268,4 @@ def _asked(request: web.Request, namespace: str, item: Json) -> bool:
     if namespace and item["metadata"].get("namespace") != namespace:
         return False
     query = request.query
-    return selects(query.get("labelSelector", ""), query.get("fieldSelector", ""), item)
+    return selects(query.get("fieldSelector", ""), item)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -77,7 +76,7 @@ class Kind:
 BUILT_IN = (
     Kind("", "v1", "namespaces", "Namespace", namespaced=False),
     Kind("", "v1", "nodes", "Node", namespaced=False),
-    Kind("", "v1", "pods", "Pod", namespaced=True, parts=("status", "binding")),
+    Kind("", "v1", "pods", "Pod", namespaced=True),
     Kind("", "v1", "events", "Event", namespaced=True, parts=()),
     Kind("", "v1", "secrets", "Secret", namespaced=True, parts=()),
     Kind(
@@ -113,12 +112,8 @@ def patched(old: Json, change: Any, content_type: str) -> Json:
         raise Refused(422, f"the patch does not fit: {error}") from None
 
 
-def selects(labels: str, fields: str, item: Json) -> bool:
-    """Whether an object has these labels and fields."""
-    own = item["metadata"].get("labels") or {}
-    terms = re.split(r",(?![^(]*\))", labels) if labels else ()
-    if not all(_has_label(term, own) for term in terms):
-        return False
+def selects(fields: str, item: Json) -> bool:
+    """Whether an object has these fields."""
     for term in fields.split(",") if fields else ():
         path, _, value = term.partition("=")
         found: Any = item
@@ -127,19 +122,6 @@ def selects(labels: str, fields: str, item: Json) -> bool:
         if (found or "") != value.lstrip("="):
             return False
     return True
-
-
-def _has_label(term: str, own: dict[str, str]) -> bool:
-    if " in " in term:
-        name, _, values = term.partition(" in ")
-        return own.get(name.strip()) in re.findall(r"[\w./-]+", values)
-    if "!=" in term:
-        name, _, value = term.partition("!=")
-        return own.get(name) != value
-    if "=" in term:
-        name, _, value = term.partition("=")
-        return own.get(name.rstrip("=")) == value.lstrip("=")
-    return term[1:] not in own if term.startswith("!") else term in own
 
 
 def pruned(value: Any, schema: Json, path: str, unknown: list[str]) -> Any:

@@ -77,10 +77,7 @@ class Store:
             item = validated(item, kind.schema, strict=strict)
             item.pop("status", None)
         if kind.kind == "Pod":
-            gated = bool(item["spec"].get("schedulingGates"))
-            item["status"] = {"phase": "Pending"} | (
-                {"conditions": [_unscheduled("SchedulingGated")]} if gated else {}
-            )
+            item["status"] = {"phase": "Pending"}
         if kind.kind == "CustomResourceDefinition":
             self._define(item)
         return self.write("ADDED", kind, item)
@@ -121,8 +118,6 @@ class Store:
         new["metadata"] |= {"name": was["name"], "resourceVersion": was["resourceVersion"]}
         if kind.schema is not None:
             new = validated(new, kind.schema, strict=strict)
-        if kind.kind == "Pod" and part != "status":
-            _check_pod(old["spec"], new["spec"])
         if new == old:
             return old
         if new.get("spec") != old.get("spec"):
@@ -132,34 +127,17 @@ class Store:
         return self.write("MODIFIED", kind, new)
 
     def delete(self, kind: Kind, item: Json, options: Json) -> Json:
-        """Delete at once, or once finalizers and the grace period of a bound pod are over."""
+        """Delete at once, or once its finalizers are gone."""
         uid = (options.get("preconditions") or {}).get("uid")
         if uid is not None and uid != item["metadata"]["uid"]:
             raise Refused(409, f"Precondition failed: UID in precondition: {uid}")
-        grace_s = options.get("gracePeriodSeconds")
-        lives = kind.kind == "Pod" and item["spec"].get("nodeName") and grace_s != 0
-        lives = lives and item["status"].get("phase") not in {"Succeeded", "Failed"}
-        if not lives and not item["metadata"].get("finalizers"):
+        if not item["metadata"].get("finalizers"):
             return self.write("DELETED", kind, copy.deepcopy(item))
         if "deletionTimestamp" in item["metadata"]:
             return item
         new = copy.deepcopy(item)
         new["metadata"]["deletionTimestamp"] = _now()
-        if kind.kind == "Pod":
-            new["metadata"]["deletionGracePeriodSeconds"] = 30 if grace_s is None else grace_s
         return self.write("MODIFIED", kind, new)
-
-    def bind(self, item: Json, node: str) -> None:
-        """Bind a pod to a node, as a scheduler asks. Raises Refused."""
-        name = item["metadata"]["name"]
-        if item["spec"].get("nodeName"):
-            raise Refused(409, f"pod {name} is already assigned to node {item['spec']['nodeName']}")
-        if item["spec"].get("schedulingGates"):
-            raise Refused(409, f"pod {name} has non-empty .spec.schedulingGates")
-        new = copy.deepcopy(item)
-        new["spec"]["nodeName"] = node
-        new["status"]["conditions"] = [{"type": "PodScheduled", "status": "True"}]
-        self.write("MODIFIED", self.kind("", "pods"), new)
 
     def since(self, version: int, kind: Kind) -> list[tuple[str, Json]]:
         """What happened to a kind after a version. Raises Refused if that is forgotten."""
@@ -176,20 +154,3 @@ class Store:
 
 def _now() -> str:
     return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
-
-
-def _unscheduled(reason: str) -> Json:
-    return {"type": "PodScheduled", "status": "False", "reason": reason}
-
-
-def _check_pod(old: Json, new: Json) -> None:
-    """Gates only go; placement changes only before that; nothing else does."""
-    gates = [gate["name"] for gate in old.get("schedulingGates") or ()]
-    left = [gate["name"] for gate in new.get("schedulingGates") or ()]
-    if not set(left) <= set(gates):
-        raise Refused(422, "spec.schedulingGates: Forbidden: only deletion is allowed")
-    open_ = {"schedulingGates"} | ({"nodeSelector", "affinity", "tolerations"} if gates else set())
-    if {k: v for k, v in old.items() if k not in open_} != {
-        k: v for k, v in new.items() if k not in open_
-    }:
-        raise Refused(422, "spec: Forbidden: pod updates may not change these fields")

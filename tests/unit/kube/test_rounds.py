@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from gangline_kube.core.nodes import Rules
-from gangline_kube.service.api import KubeApi
+from gangline_kube.service.api import Cluster
 from gangline_kube.service.gateway import Away, Gateway, GatewayError
 from gangline_kube.service.mirror import SINGLE, Mirror
 from gangline_kube.service.node_rounds import NodeRounds
@@ -48,7 +48,7 @@ class Sides:
 
 
 def mirror(sides: Sides, objects: list[dict[str, Any]], *namespaces: str) -> Mirror:
-    api, gateway = cast("KubeApi", sides), cast("Gateway", sides)
+    api, gateway = cast("Cluster", sides), cast("Gateway", sides)
     return Mirror(api, gateway, lambda: objects, namespaces)
 
 
@@ -90,7 +90,7 @@ def test_a_node_whose_drain_is_refused_holds_up_no_other(
         {"metadata": {"name": name, "resourceVersion": "1"}, "spec": {"unschedulable": True}}
         for name in ("a", "b")
     ]
-    rounds = NodeRounds(cast("KubeApi", sides), cast("Gateway", sides), Rules())
+    rounds = NodeRounds(cast("Cluster", sides), cast("Gateway", sides), Rules())
     with pytest.raises(kind):
         rounds.round(nodes, [])
     assert sides.asked == others

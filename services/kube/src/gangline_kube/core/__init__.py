@@ -1,1 +1,1 @@
-"""Decisions without I/O: nodes, pods and TrainingJob objects."""
+"""Decisions without I/O: nodes, settings of agents, and TrainingJob objects."""

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import kubernetes.client
 import kubernetes.config
@@ -27,7 +27,7 @@ _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
 
 class KubeError(Exception):
-    """The API server refused a request; `status` is HTTP's."""
+    """The API server refused a request; `status` is the one of HTTP."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -35,7 +35,7 @@ class KubeError(Exception):
 
 
 class NotFound(KubeError):
-    """There is no such object, or no such kind."""
+    """The object, or its kind, does not exist."""
 
 
 class Conflict(KubeError):
@@ -79,45 +79,11 @@ class Change:
         return str(self.item["metadata"]["resourceVersion"])
 
 
-class KubeApi(Protocol):
-    """The calls that Gangline makes. Each raises KubeError. Any thread may call."""
-
-    def list(self, of: Resource, namespace: str = "", *, labels: str = "") -> Listed:
-        """All objects, or those of a namespace or with these labels."""
-
-    def watch(
-        self, of: Resource, version: str, namespace: str = "", *, labels: str = ""
-    ) -> Iterator[Change]:
-        """The changes after this resource version, until the server ends the stream."""
-
-    def get(self, of: Resource, name: str, namespace: str = "") -> Object:
-        """One object."""
-
-    def create(self, of: Resource, item: Object, namespace: str = "") -> Object:
-        """Create an object. Raises Conflict if its name is taken."""
-
-    def patch(
-        self, of: Resource, name: str, change: Object, namespace: str = "", *, part: str = ""
-    ) -> Object:
-        """Merge a change into an object (RFC 7386), or into its part `status`.
-
-        With `metadata.resourceVersion` in the change, it raises Conflict if the object is newer.
-        """
-
-    def delete(
-        self,
-        of: Resource,
-        name: str,
-        namespace: str = "",
-        *,
-        uid: str = "",
-        grace_s: int | None = None,
-    ) -> None:
-        """Delete an object. Raises Conflict if its uid is another one by now."""
-
-
 class Cluster:
-    """A real API server: in a pod by its service account, elsewhere by a kubeconfig."""
+    """The API server: in a pod by its service account, elsewhere by a kubeconfig.
+
+    Each call raises KubeError. Any thread may call.
+    """
 
     def __init__(self, kubeconfig: Path | None = None) -> None:
         configuration = kubernetes.client.Configuration()
@@ -134,21 +100,19 @@ class Cluster:
         self._client = kubernetes.client.ApiClient(configuration)
         self._refreshing = threading.Lock()
 
-    def list(self, of: Resource, namespace: str = "", *, labels: str = "") -> Listed:
-        """See KubeApi."""
-        found = self._ask("GET", of.path(namespace), {"labelSelector": labels} if labels else {})
+    def list(self, of: Resource, namespace: str = "") -> Listed:
+        """All objects, or those of a namespace."""
+        found = self._ask("GET", of.path(namespace))
         return Listed(found["items"], str(found["metadata"]["resourceVersion"]))
 
-    def watch(
-        self, of: Resource, version: str, namespace: str = "", *, labels: str = ""
-    ) -> Iterator[Change]:
-        """See KubeApi."""
+    def watch(self, of: Resource, version: str, namespace: str = "") -> Iterator[Change]:
+        """The changes after this resource version, until the server ends the stream."""
         query = {
             "watch": "true",
             "resourceVersion": version,
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(WATCH_S),
-        } | ({"labelSelector": labels} if labels else {})
+        }
         response = self._open("GET", of.path(namespace), query, None, SILENCE_S)
         try:
             for line in _lines(response):
@@ -163,44 +127,20 @@ class Cluster:
             response.close()
 
     def get(self, of: Resource, name: str, namespace: str = "") -> Object:
-        """See KubeApi."""
+        """One object."""
         return self._ask("GET", of.path(namespace, name))
-
-    def create(self, of: Resource, item: Object, namespace: str = "") -> Object:
-        """See KubeApi."""
-        return self._ask("POST", of.path(namespace), body=item)
 
     def patch(
         self, of: Resource, name: str, change: Object, namespace: str = "", *, part: str = ""
     ) -> Object:
-        """See KubeApi."""
+        """Merge a change into an object (RFC 7386), or into its part `status`.
+
+        With `metadata.resourceVersion` in the change, it raises Conflict if the object is newer.
+        """
         return self._ask("PATCH", of.path(namespace, name, part), body=change)
 
-    def delete(
-        self,
-        of: Resource,
-        name: str,
-        namespace: str = "",
-        *,
-        uid: str = "",
-        grace_s: int | None = None,
-    ) -> None:
-        """See KubeApi."""
-        options: Object = {"apiVersion": "v1", "kind": "DeleteOptions"}
-        if uid:
-            options["preconditions"] = {"uid": uid}
-        if grace_s is not None:
-            options["gracePeriodSeconds"] = grace_s
-        self._ask("DELETE", of.path(namespace, name), body=options)
-
-    def _ask(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str] | None = None,
-        body: Object | None = None,
-    ) -> Object:
-        response = self._open(method, path, query or {}, body, ANSWER_S)
+    def _ask(self, method: str, path: str, body: Object | None = None) -> Object:
+        response = self._open(method, path, {}, body, ANSWER_S)
         try:
             answer: Object = json.loads(response.data)
         except (urllib3.exceptions.HTTPError, ValueError) as error:

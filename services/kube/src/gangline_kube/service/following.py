@@ -7,32 +7,22 @@ it ended; if that version is too old by then, or the server was away for long, l
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
 import structlog
 
 from gangline_kube.core.resource import Object, Resource
-from gangline_kube.service.api import Denied, Gone, KubeApi, KubeError, Unavailable
+from gangline_kube.service.api import Cluster, Denied, Gone, KubeError, Unavailable
 
 log = structlog.get_logger(__name__)
 LONGEST_PAUSE_S = 30.0
 
 
 class Followed(threading.Thread):
-    """Objects by namespace and name. `changed` is called after each change, in this thread."""
+    """Objects by namespace and name."""
 
-    def __init__(
-        self,
-        api: KubeApi,
-        of: Resource,
-        ended: threading.Event,
-        *,
-        labels: str = "",
-        changed: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, api: Cluster, of: Resource, ended: threading.Event) -> None:
         super().__init__(name=f"follow-{of.plural}", daemon=True)
-        self._api, self._of, self._labels = api, of, labels
-        self._ended, self._changed = ended, changed
+        self._api, self._of, self._ended = api, of, ended
         self._lock = threading.Lock()
         self._items: dict[tuple[str, str], Object] = {}
         self._version = ""
@@ -62,22 +52,20 @@ class Followed(threading.Thread):
                 pause_s = min(LONGEST_PAUSE_S, max(least_s, 2 * pause_s))
 
     def _list(self) -> None:
-        found = self._api.list(self._of, labels=self._labels)
+        found = self._api.list(self._of)
         with self._lock:
             self._items = {_key(item): item for item in found.items}
         self._version = found.version
         self.listed.set()
-        self._changed()
 
     def _watch(self) -> None:
-        for change in self._api.watch(self._of, self._version, labels=self._labels):
+        for change in self._api.watch(self._of, self._version):
             if change.kind != "BOOKMARK":
                 with self._lock:
                     if change.kind == "DELETED":
                         self._items.pop(_key(change.item), None)
                     else:
                         self._items[_key(change.item)] = change.item
-                self._changed()
             self._version = change.version
             if self._ended.is_set():
                 return

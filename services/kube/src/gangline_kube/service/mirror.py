@@ -16,7 +16,7 @@ import structlog
 
 from gangline_kube.core.resource import TRAINING_JOBS, Object
 from gangline_kube.core.training_job import difference, ended, status_of
-from gangline_kube.service.api import Conflict, KubeApi, KubeError, NotFound
+from gangline_kube.service.api import Cluster, Conflict, KubeError, NotFound
 from gangline_kube.service.gateway import Gateway, GatewayError
 from gangline_schemas.api.jobs import JobSummary
 
@@ -31,7 +31,7 @@ class Mirror:
 
     def __init__(
         self,
-        api: KubeApi,
+        api: Cluster,
         gateway: Gateway,
         objects: Callable[[], list[Object]],
         namespaces: tuple[str, ...] = (),

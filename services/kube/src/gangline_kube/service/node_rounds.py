@@ -10,7 +10,7 @@ import structlog
 
 from gangline_kube.core.nodes import AskDrain, Patch, Rules, Step, foreign_gpus, node_id, plan
 from gangline_kube.core.resource import NODES, Object
-from gangline_kube.service.api import Conflict, KubeApi, NotFound
+from gangline_kube.service.api import Cluster, Conflict, NotFound
 from gangline_kube.service.gateway import Away, Gateway, GatewayError
 
 log = structlog.get_logger(__name__)
@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 class NodeRounds:
     """Compares the nodes of both sides."""
 
-    api: KubeApi
+    api: Cluster
     gateway: Gateway
     rules: Rules
 

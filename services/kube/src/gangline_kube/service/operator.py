@@ -25,7 +25,7 @@ from gangline_kube.core.training_job import (
     status_of,
     wanted,
 )
-from gangline_kube.service.api import Cluster, KubeApi, KubeError
+from gangline_kube.service.api import Cluster, KubeError
 from gangline_kube.service.gateway import Away, Gateway, GatewayError
 
 PREFIX = "gangline.dev"
@@ -39,7 +39,7 @@ UNKNOWN_TRIES = 3
 class Operator:
     """The methods that kopf calls, in its threads."""
 
-    def __init__(self, api: KubeApi, gateway: Gateway) -> None:
+    def __init__(self, api: Cluster, gateway: Gateway) -> None:
         self._api, self._gateway = api, gateway
         self._namespaces: dict[str, tuple[float, Object]] = {}
         self._lock = threading.Lock()
