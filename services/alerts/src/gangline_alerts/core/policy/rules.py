@@ -40,7 +40,7 @@ class Rule(Model):
         return value
 
     def level(self, name: str) -> Self:
-        """The rule with the fields of this level; it is off if there is no such level."""
+        """The rule with the fields of this level. Without such a level it is off."""
         own = self.levels.get(name)
         if own is None or not self.enabled:
             return self.model_copy(update={"enabled": False, "levels": {}})
