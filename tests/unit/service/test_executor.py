@@ -60,7 +60,9 @@ def test_a_share_with_slow_work_leaves_a_thread_to_others(works: Works) -> None:
     works.submit("a1", "a2", "a3", "a4")
     works.until(lambda: len(works.begun) == 2)
     works.submit("b1")
-    works.until(lambda: works.begun[2:] == ["b1"])
+    works.until(lambda: len(works.begun) == 3)
+    assert {*works.begun[:2]} == {"a1", "a2"}
+    assert works.begun[2:] == ["b1"]
 
 
 def test_a_free_thread_takes_the_oldest_effect_of_the_share_with_the_fewest_threads(
