@@ -7,6 +7,7 @@ import pytest
 
 from gangline_kube.core.training_job import status_of, wanted
 from gangline_kube.service.gateway import Away, Gateway, GatewayError
+from gangline_kube.service.operator import INVALID_ID
 from support.builders.gateway import GatewayHarness
 from support.fixtures.gateway_http import ADMIN, http_client, scene
 
@@ -34,6 +35,9 @@ def test_an_object_s_uid_is_one_job(gateway: Gateway) -> None:
     assert gateway.cancel(first.job_id)
     assert gateway.cancel(first.job_id)
     assert not gateway.cancel("unknown-0123456789")
+    with pytest.raises(GatewayError) as invalid:
+        gateway.cancel("has.dots-0123456789")
+    assert invalid.value.status == INVALID_ID
     assert gateway.job("unknown-0123456789") is None
     with pytest.raises(GatewayError) as changed:
         gateway.submit(wanted("train", "uid-1", {**SPEC, "run": "false"}).spec, job.key)
@@ -46,13 +50,18 @@ def test_an_object_s_uid_is_one_job(gateway: Gateway) -> None:
 
 def test_nodes_are_drained_and_the_drain_ends(gateway: Gateway, scene: GatewayHarness) -> None:
     scene.join("n-1")
-    scene.wait(lambda: gateway.statuses().get("n-1") == "ready")
-    gateway.drain("n-1", on=True, move_jobs=True, reason="cordoned in Kubernetes")
-    scene.wait(lambda: gateway.statuses()["n-1"] == "draining")
-    gateway.drain("n-1", on=True, move_jobs=False, reason="pods of others have 2 GPUs")
-    scene.wait(lambda: gateway.statuses()["n-1"] == "cordoned")
-    gateway.drain("n-1", on=False, move_jobs=True, reason="cordoned in Kubernetes")
-    scene.wait(lambda: gateway.statuses()["n-1"] == "ready")
+    scene.wait(lambda: "n-1" in gateway.statuses())
+    assert gateway.statuses() == {"n-1": "ready"}
+    steps = [
+        (True, True, "cordoned in Kubernetes", "draining"),
+        (True, False, "pods of others have 2 GPUs", "cordoned"),
+        (False, True, "cordoned in Kubernetes", "ready"),
+    ]
+    for on, move_jobs, reason, status in steps:
+        before = gateway.statuses()
+        gateway.drain("n-1", on=on, move_jobs=move_jobs, reason=reason)
+        scene.wait(lambda before=before: gateway.statuses() != before)
+        assert gateway.statuses() == {"n-1": status}
 
 
 def test_a_token_that_is_unknown_may_be_known_later(http_client: httpx.Client) -> None:

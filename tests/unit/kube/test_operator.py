@@ -7,9 +7,10 @@ from typing import cast
 import kopf
 import pytest
 
+from gangline_kube.core.training_job import wanted
 from gangline_kube.service.api import Cluster
 from gangline_kube.service.gateway import Away, Gateway, GatewayError
-from gangline_kube.service.operator import UNKNOWN_TRIES, Operator
+from gangline_kube.service.operator import INVALID_ID, UNKNOWN_TRIES, Operator
 
 SPEC = {"team": "nlp", "run": "true", "resources": {"gpus": 1}}
 
@@ -19,8 +20,10 @@ class Cancels:
 
     def __init__(self, answer: GatewayError | bool) -> None:
         self._answer = answer
+        self.asked: list[str] = []
 
-    def cancel(self, _job_id: str) -> bool:
+    def cancel(self, job_id: str) -> bool:
+        self.asked.append(job_id)
         if isinstance(self._answer, GatewayError):
             raise self._answer
         return self._answer
@@ -33,7 +36,22 @@ def test_an_object_stays_while_its_job_is_not_cancelled(answer: GatewayError | b
         operator.cancel("train", "uid-1", SPEC, {"jobId": "train-1"}, retry=0)
 
 
-@pytest.mark.parametrize(("answer", "retry"), [(True, 0), (False, UNKNOWN_TRIES)])
-def test_an_object_goes_once_it_is(answer: bool, retry: int) -> None:
-    operator = Operator(cast("Cluster", None), cast("Gateway", Cancels(answer)))
+@pytest.mark.parametrize(
+    ("answer", "retry"),
+    [(True, 0), (False, UNKNOWN_TRIES), (GatewayError(INVALID_ID, "job_id: has dots"), 0)],
+)
+def test_an_object_goes_once_it_is(answer: GatewayError | bool, retry: int) -> None:
+    gateway = Cancels(answer)
+    operator = Operator(cast("Cluster", None), cast("Gateway", gateway))
     operator.cancel("train", "uid-1", SPEC, {"jobId": "train-1"}, retry=retry)
+    assert gateway.asked == ["train-1"]
+
+
+def test_a_spec_that_became_invalid_still_names_its_job() -> None:
+    gateway = Cancels(answer=True)
+    operator = Operator(cast("Cluster", None), cast("Gateway", gateway))
+    changed = {**SPEC, "resources": {"gpus": -1}}
+    operator.cancel("train", "uid-1", changed, {}, retry=0)
+    assert gateway.asked == [wanted("train", "uid-1", SPEC).job_id]
+    operator.cancel("train", "uid-1", changed, {"ended": True}, retry=0)
+    assert len(gateway.asked) == 1

@@ -10,7 +10,7 @@ import pytest
 from gangline_kube.core.nodes import Rules
 from gangline_kube.service.api import Cluster
 from gangline_kube.service.gateway import Away, Gateway, GatewayError
-from gangline_kube.service.mirror import SINGLE, Mirror
+from gangline_kube.service.mirror import LOST_S, SINGLE, Mirror
 from gangline_kube.service.node_rounds import NodeRounds
 from gangline_schemas.api.jobs import JobSummary
 
@@ -22,12 +22,17 @@ class Sides:
         self.known = known or {}
         self.refusal: GatewayError | None = None
         self.patched: list[str] = []
+        self.changes: list[dict[str, Any]] = []
         self.asked: list[str] = []
+        self.now = 0.0
         self._lock = threading.Lock()
 
-    def patch(self, _of: object, name: str, *_: object, **__: object) -> dict[str, Any]:
+    def patch(
+        self, _of: object, name: str, change: dict[str, Any], *_: object, **__: object
+    ) -> dict[str, Any]:
         with self._lock:
             self.patched.append(name)
+            self.changes.append(change)
         return {}
 
     def job(self, job_id: str) -> JobSummary | None:
@@ -49,7 +54,7 @@ class Sides:
 
 def mirror(sides: Sides, objects: list[dict[str, Any]], *namespaces: str) -> Mirror:
     api, gateway = cast("Cluster", sides), cast("Gateway", sides)
-    return Mirror(api, gateway, lambda: objects, namespaces)
+    return Mirror(api, gateway, lambda: objects, namespaces, lambda: sides.now)
 
 
 def item(name: str, namespace: str = "nlp") -> dict[str, Any]:
@@ -72,6 +77,22 @@ def test_jobs_that_the_gateway_does_not_know_hold_up_no_other() -> None:
     assert set(sides.patched) == {names[-1]}
     assert set(sides.asked) == {*names}
     assert len(sides.asked) == 3 * SINGLE
+
+
+def test_an_object_ends_once_its_job_is_unknown_for_long() -> None:
+    sides = Sides()
+    made = mirror(sides, [item("gone"), item("late")])
+    made.round()
+    sides.now = LOST_S - 1
+    sides.known = {"late": job("late")}
+    made.round()
+    assert sides.patched == ["late"]
+    sides.known, sides.now = {}, LOST_S
+    made.round()
+    assert sides.patched == ["late", "gone"]
+    status = sides.changes[-1]["status"]
+    assert (status["state"], status["ended"]) == ("unknown", True)
+    assert "does not know" in status["reason"]
 
 
 def test_objects_of_other_namespaces_are_not_looked_at() -> None:

@@ -25,6 +25,8 @@ LEFT_OUT = frozenset({"name", "workdir", "trial", "code_diff_digest"})
 """Fields of a job that an object cannot have: they are its name, a client's, or a service's."""
 TEAMS = "teams"
 """The annotation of a namespace that lists the teams for which its objects may ask."""
+LOST = "unknown"
+"""The state of an object whose job the gateway has forgotten; no job has it."""
 _REASON_CHARS = 1024
 
 
@@ -41,8 +43,8 @@ class Wanted:
 
     @property
     def job_id(self) -> str:
-        """The id that the gateway gives it, before it is submitted too."""
-        return job_ids.job_id(self.spec.name, job_ids.suffix_of_key(self.spec.team, self.key))
+        """See job_id_of."""
+        return job_id_of(self.spec.name, self.spec.team, self.key)
 
 
 def wanted(name: str, uid: str, spec: Mapping[str, Any]) -> Wanted:
@@ -57,6 +59,11 @@ def wanted(name: str, uid: str, spec: Mapping[str, Any]) -> Wanted:
         field = "metadata.name" if first.field == "name" else f"spec.{first.field}"
         raise RefusedError(f"{field}: {first.message}") from None
     return Wanted(job, uid)
+
+
+def job_id_of(name: str, team: str, uid: str) -> str:
+    """The id that the gateway gives an object's job, known before it is submitted."""
+    return job_ids.job_id(name, job_ids.suffix_of_key(team, uid))
 
 
 def check_team(namespace: Object, team: str) -> None:
@@ -79,6 +86,11 @@ def ended(status: Mapping[str, Any]) -> bool:
 def refused_status(reason: str) -> Object:
     """The status of an object that leads to no job."""
     return {"state": REJECTED, "ended": True, "reason": reason[:_REASON_CHARS]}
+
+
+def lost_status() -> Object:
+    """The status of an object whose job the gateway does not know any more."""
+    return {"state": LOST, "ended": True, "reason": "the gateway does not know this job any more"}
 
 
 def status_of(job: JobSummary) -> Object:

@@ -1,12 +1,14 @@
 """Writes the states of jobs into their TrainingJob objects.
 
 A round reads the active jobs of the gateway once, and single jobs that are no longer among them.
-It patches only what differs. The status of an object whose job has ended is never changed again.
+It patches only what differs. The status of an object whose job has ended is never changed again. A
+job that the gateway does not know for `LOST_S` is forgotten there: its object ends too.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from bisect import bisect_right
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,14 +17,15 @@ from fnmatch import fnmatchcase
 import structlog
 
 from gangline_kube.core.resource import TRAINING_JOBS, Object
-from gangline_kube.core.training_job import difference, ended, status_of
+from gangline_kube.core.training_job import difference, ended, lost_status, status_of
 from gangline_kube.service.api import Cluster, Conflict, KubeError, NotFound
 from gangline_kube.service.gateway import Gateway, GatewayError
-from gangline_schemas.api.jobs import JobSummary
 
 log = structlog.get_logger(__name__)
 SINGLE = 200
 """So many jobs are read one by one in a round; the others come in the next ones."""
+LOST_S = 600.0
+"""A gateway that reads its logs again, or a second one, may know a job so much later."""
 _PATCHES_AT_ONCE = 8
 
 
@@ -35,9 +38,11 @@ class Mirror:
         gateway: Gateway,
         objects: Callable[[], list[Object]],
         namespaces: tuple[str, ...] = (),
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api, self._gateway, self._objects = api, gateway, objects
-        self._namespaces = namespaces
+        self._namespaces, self._clock = namespaces, clock
+        self._unknown: dict[str, float] = {}
         self._user = ""
         self._last = ""
         self._pool = ThreadPoolExecutor(_PATCHES_AT_ONCE, thread_name_prefix="mirror")
@@ -61,30 +66,40 @@ class Mirror:
                 open_[status["jobId"]] = item
         if not open_:
             return 0
-        jobs = self._jobs(open_)
-        return sum(self._pool.map(lambda job: self._show(open_[job.job_id], job), jobs))
+        found = self._statuses(open_)
+        return sum(self._pool.map(lambda each: self._show(open_[each[0]], each[1]), found.items()))
 
     def _counts(self, item: Object) -> bool:
         own = item["metadata"]["namespace"]
         return not self._namespaces or any(fnmatchcase(own, each) for each in self._namespaces)
 
-    def _jobs(self, open_: dict[str, Object]) -> list[JobSummary]:
-        found: dict[str, JobSummary] = {}
+    def _statuses(self, open_: dict[str, Object]) -> dict[str, Object]:
+        """The status of each job of these that is known now, or that is lost."""
+        found: dict[str, Object] = {}
         if self._user:
             active = self._gateway.active_jobs(self._user)
-            found = {job.job_id: job for job in active if job.job_id in open_}
+            found = {job.job_id: status_of(job) for job in active if job.job_id in open_}
         rest = sorted(open_.keys() - found.keys())
         after = bisect_right(rest, self._last)
         single = (rest[after:] + rest[:after])[:SINGLE]
         self._last = single[-1] if single else ""
-        for job in self._pool.map(self._gateway.job, single):
+        now, unknown = self._clock(), dict[str, float]()
+        for job_id, job in zip(single, self._pool.map(self._gateway.job, single), strict=True):
             if job is not None:
-                found[job.job_id] = job
+                found[job_id] = status_of(job)
                 self._user = job.user
-        return list(found.values())
+                continue
+            unknown[job_id] = self._unknown.get(job_id, now)
+            if now - unknown[job_id] >= LOST_S:
+                found[job_id] = lost_status()
+        for job_id in set(rest) - set(single):
+            if job_id in self._unknown:
+                unknown[job_id] = self._unknown[job_id]
+        self._unknown = unknown
+        return found
 
-    def _show(self, item: Object, job: JobSummary) -> bool:
-        change = difference(item.get("status") or {}, status_of(job))
+    def _show(self, item: Object, status: Object) -> bool:
+        change = difference(item.get("status") or {}, status)
         if not change:
             return False
         metadata = item["metadata"]

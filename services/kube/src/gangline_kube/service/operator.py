@@ -21,6 +21,7 @@ from gangline_kube.core.training_job import (
     Wanted,
     check_team,
     ended,
+    job_id_of,
     refused_status,
     status_of,
     wanted,
@@ -34,6 +35,8 @@ NAMESPACE_S = 10.0
 """So long an answer about a namespace's teams is used again."""
 WORKERS = 16
 UNKNOWN_TRIES = 3
+INVALID_ID = 422
+"""The gateway's answer to a cancellation if no job can have this id: it was never submitted."""
 
 
 class Operator:
@@ -102,17 +105,17 @@ class Operator:
         """Cancel the job of an object that is being deleted. Raises TemporaryError.
 
         A job that the gateway does not know may have been submitted a moment ago, by a process that
-        has ended: it is looked for again.
+        has ended: it is looked for again. Its id depends on no field that can change.
         """
         if ended(status):
             return
         try:
-            job_id = status.get("jobId") or wanted(name, uid, spec).job_id
+            job_id = status.get("jobId") or job_id_of(name, str(spec.get("team")), uid)
             if not self._gateway.cancel(job_id) and retry < UNKNOWN_TRIES:
                 raise kopf.TemporaryError(f"job {job_id} is not known yet", delay=1.0)
-        except RefusedError:
-            return
         except GatewayError as error:  # a refusal too, such as of the token: the job runs on
+            if error.status == INVALID_ID:
+                return
             raise kopf.TemporaryError(str(error), delay=RETRY_S) from None
 
     def _submitted(self, job: Wanted) -> Object:
