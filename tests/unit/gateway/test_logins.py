@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,11 @@ from typing import Any
 import pytest
 
 from gangline_gateway.oidc.logins import CHECK_S, TRUST_S, Logins
-from gangline_gateway.oidc.provider import Granted, Provider, ProviderAwayError
+from gangline_gateway.oidc.provider import MOST_BYTES, Granted, Provider, ProviderAwayError
 from gangline_gateway.oidc.settings import GroupRights, OidcSettings
 from gangline_gateway.problems import ProblemError
 
-FIRST = Granted("access", 300.0, "refresh", "id")
+FIRST = Granted("access", "refresh", "id")
 NOW_S = 1_800_000_000.0
 ADA = {"sub": "s-ada", "preferred_username": "ada"}
 
@@ -110,6 +111,33 @@ def test_a_provider_that_hangs_delays_one_request_and_not_each(
     assert asked == 1
 
 
+def test_the_newest_refresh_token_is_kept_when_the_provider_fails_after_it(
+    provider: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s, used = NOW_S, []
+
+    async def once(refresh: str) -> Granted:
+        used.append(refresh)
+        return Granted("access", f"refresh-{len(used)}", "")
+
+    async def fails(_: str) -> dict[str, Any]:
+        raise ProviderAwayError("status 502")
+
+    async def check_twice() -> None:
+        nonlocal now_s
+        monkeypatch.setattr(provider, "refresh", once)
+        monkeypatch.setattr(provider, "userinfo", fails)
+        logins = Logins(provider, clock=lambda: now_s)
+        token, _ = await logins.begin(FIRST, None)
+        for _ in range(2):
+            now_s += CHECK_S
+            with contextlib.suppress(ProblemError):
+                await logins.authenticate(token)
+
+    asyncio.run(check_twice())
+    assert used == ["refresh", "refresh-1"]
+
+
 def test_sign_ins_do_not_wait_for_each_other_at_a_provider_that_hangs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -131,6 +159,34 @@ def test_sign_ins_do_not_wait_for_each_other_at_a_provider_that_hangs(
     now_s += 5
     assert asyncio.run(ask(1)) == [ProviderAwayError]
     assert asked == 2, "it is asked again later"
+
+
+def test_an_answer_of_the_provider_is_read_up_to_its_limit() -> None:
+    async def ask(size: int) -> str:
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + b" " * size + b"{}")
+            with contextlib.suppress(ConnectionError):
+                await writer.drain()
+            writer.close()
+
+        server = await asyncio.start_server(answer, "127.0.0.1")
+        port = server.sockets[0].getsockname()[1]
+        settings = settings_with(research="nlp").model_copy(
+            update={"issuer": f"http://127.0.0.1:{port}"}
+        )
+        asked = Provider(settings, "")
+        try:
+            await asked.userinfo("access")
+        except ProviderAwayError as error:
+            return str(error)
+        finally:
+            await asked.close()
+            server.close()
+        return ""
+
+    assert "issuer None" in asyncio.run(ask(MOST_BYTES - 2))
+    assert "above 1,048,576 bytes" in asyncio.run(ask(MOST_BYTES - 1))
 
 
 def test_checks_of_many_sign_ins_write_the_file_once(

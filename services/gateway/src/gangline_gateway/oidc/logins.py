@@ -125,7 +125,7 @@ class Logins:
             name=principal.name,
             until_s=now_s + self.provider.settings.session_hours * 3600,
             checked_s=now_s,
-            sealed=_seal(token, granted, now_s),
+            sealed=_seal(token, granted),
         )
         self._write()
         return token, principal
@@ -212,7 +212,7 @@ class Logins:
                 return
             raise _away()
         try:
-            granted, claims = await self._told(token, login)
+            claims = await self._claims(key, token, login)
             if claims.get("sub") != login.sub:
                 raise TokenRefusedError("it is about another person")
             self._learn(claims)
@@ -226,28 +226,30 @@ class Logins:
             log.info("sign-in ended", user=login.name, reason=str(error))
             self._forget(key)
             return
-        if key not in self._kept.logins:  # it was ended meanwhile
-            return
-        sealed = _seal(token, granted, now_s)
-        self._kept.logins[key] = login.model_copy(update={"checked_s": now_s, "sealed": sealed})
-        self._write_soon()
+        self._change(key, checked_s=now_s)
 
-    async def _told(self, token: str, login: Login) -> tuple[Granted, dict[str, Any]]:
+    async def _claims(self, key: str, token: str, login: Login) -> dict[str, Any]:
         """The claims about a person now. Raises ProviderRefusedError."""
         held = _opened(token, login)
-        if held.get("refresh"):
-            granted = await self.provider.refresh(held["refresh"])
+        access, refresh = held.get("access", ""), held.get("refresh", "")
+        if refresh:
+            granted = await self.provider.refresh(refresh)
+            # At once: many providers take a refresh token a single time.
+            self._change(key, sealed=_seal(token, granted))
             if granted.id_token:  # some providers name groups there alone
-                return granted, await self.provider.claims(granted, None)
-            claims = await self.provider.userinfo(granted.access_token)
-            if claims is None:
-                raise ProviderRefusedError("unsupported", "no ID token after a refresh")
-            return granted, claims
-        granted = Granted(held.get("access", ""), held.get("until", 0.0) - self._clock(), "", "")
-        claims = await self.provider.userinfo(granted.access_token)
+                return await self.provider.claims(granted, None)
+            access = granted.access_token
+        claims = await self.provider.userinfo(access)
         if claims is None:
-            raise ProviderRefusedError("unsupported", "it gives no refresh token and no userinfo")
-        return granted, claims
+            raise ProviderRefusedError("unsupported", "it gives no ID token and no userinfo")
+        return claims
+
+    def _change(self, key: str, **changes: Any) -> None:
+        """Change a sign-in, unless it was ended meanwhile."""
+        login = self._kept.logins.get(key)
+        if login is not None:
+            self._kept.logins[key] = login.model_copy(update=changes)
+            self._write_soon()
 
     def _make_room(self, name: str, now_s: float) -> None:
         logins = self._kept.logins
@@ -305,12 +307,8 @@ def _read(file: Path | None) -> Kept:
         return Kept()
 
 
-def _seal(token: str, granted: Granted, now_s: float) -> str:
-    held = {
-        "access": granted.access_token,
-        "until": now_s + granted.expires_s,
-        "refresh": granted.refresh_token,
-    }
+def _seal(token: str, granted: Granted) -> str:
+    held = {"access": granted.access_token, "refresh": granted.refresh_token}
     nonce = secrets.token_bytes(12)
     return (nonce + _cipher(token).encrypt(nonce, json.dumps(held).encode(), None)).hex()
 

@@ -33,6 +33,8 @@ ALGORITHMS = [
 """With public keys: never "none", never HS*, by which the public key would be the secret."""
 DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
 LEEWAY_S = 30
+MOST_BYTES = 1 << 20
+"""Of an answer."""
 _FOUND_S = 3600.0
 _KEYS_AGAIN_S = 30.0
 _AWAY_S = 5.0
@@ -60,7 +62,6 @@ class Granted:
     """The answer of the token endpoint."""
 
     access_token: str
-    expires_s: float
     refresh_token: str
     id_token: str
 
@@ -168,10 +169,8 @@ class Provider:
         access = found.get("access_token")
         if not isinstance(access, str):
             raise ProviderAwayError("the answer of the token endpoint has no access_token")
-        life = found.get("expires_in", 300)
         return Granted(
             access,
-            float(life) if isinstance(life, int | float) else 300.0,
             str(found.get("refresh_token") or fields.get("refresh_token", "")),
             str(found.get("id_token") or ""),
         )
@@ -232,7 +231,7 @@ class Provider:
                 method, url, headers={"Accept": "application/json", **(headers or {})}, data=data,
                 allow_redirects=False,
             ) as answer:  # fmt: skip
-                content = await answer.read()
+                content = await _content(answer)
                 found = json.loads(content) if content else {}
                 status = answer.status
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
@@ -257,6 +256,15 @@ class Provider:
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
         return self._client
+
+
+async def _content(answer: aiohttp.ClientResponse) -> bytes:
+    """The whole body. Raises ProviderAwayError if it is too large."""
+    try:
+        await answer.content.readexactly(MOST_BYTES + 1)
+    except asyncio.IncompleteReadError as whole:
+        return whole.partial
+    raise ProviderAwayError(f"{answer.url}: the answer is above {MOST_BYTES:,} bytes")
 
 
 def _keys(found: Mapping[str, Any]) -> KeySet:
