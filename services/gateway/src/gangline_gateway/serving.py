@@ -7,6 +7,7 @@ from functools import partial
 
 from starlette.types import ASGIApp
 
+from gangline_bus.ports import Writer
 from gangline_bus.topics import TopicNames
 from gangline_gateway.alert_rules import AlertRules
 from gangline_gateway.app import create_app
@@ -62,26 +63,8 @@ def main(context: Context[Settings]) -> int:
     health.set("tail", ok=False, detail="reading a snapshot")
     tail.start(health.beat)
     writer, mlflow = bus.writer(), _mlflow(settings)
-    store = open_store(settings.store_url) if settings.store_url else None
-    app_context = AppContext(
-        tail=tail,
-        publisher=Publisher(writer, names),
-        history=HistoryAccess(connector(settings, names)),
-        followers=Followers(tail),
-        streams=Streams(settings.streams_at_once, settings.streams_per_user),
-        changes=Changes(tail),
-        past=Past(bus, names.places(bus, Topic.SCHEDULING), snapshots),
-        store=store,
-        mlflow=MlflowRuns(*mlflow) if mlflow is not None else None,
-        scheduler=SchedulerQuestions(tail),
-        answer_wait_s=settings.answer_wait_s,
-        data_approvals=settings.data_approvals,
-        prices=GpuPrices.of(settings.gpu_prices),
-        dead_letters=DeadLetters(lambda: connect(settings, "gateway.dead-letters"), names),
-        alert_rules=AlertRules(settings.alerts_file),
-        node_tokens=NodeTokens(store) if store is not None else None,
-        nodes_file=settings.nodes_file,
-    )
+    past = Past(bus, names.places(bus, Topic.SCHEDULING), snapshots)
+    app_context = _app_context(settings, names, tail, writer, past)
     server = _bind(settings)
     known = Names.of(server.port, settings.allowed_hosts, settings.scheme)
     if not _caught_up(context, tail):
@@ -90,6 +73,7 @@ def main(context: Context[Settings]) -> int:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)  # else a third of a large answer's time
+    store = app_context.store
     jobs = JobTokens(store, tail.job) if store is not None else None
     has_team = partial(_has_team, tail, tokens)
     app = create_app(
@@ -121,6 +105,33 @@ def main(context: Context[Settings]) -> int:
     writer.close()
     tail.close()
     return 0
+
+
+def _app_context(
+    settings: Settings, names: TopicNames, tail: Tail, writer: Writer, past: Past
+) -> AppContext:
+    """The parts that the routes use."""
+    mlflow = _mlflow(settings)
+    store = open_store(settings.store_url) if settings.store_url else None
+    return AppContext(
+        tail=tail,
+        publisher=Publisher(writer, names),
+        history=HistoryAccess(connector(settings, names)),
+        followers=Followers(tail),
+        streams=Streams(settings.streams_at_once, settings.streams_per_user),
+        changes=Changes(tail),
+        past=past,
+        store=store,
+        mlflow=MlflowRuns(*mlflow) if mlflow is not None else None,
+        scheduler=SchedulerQuestions(tail),
+        answer_wait_s=settings.answer_wait_s,
+        data_approvals=settings.data_approvals,
+        prices=GpuPrices.of(settings.gpu_prices),
+        dead_letters=DeadLetters(lambda: connect(settings, "gateway.dead-letters"), names),
+        alert_rules=AlertRules(settings.alerts_file),
+        node_tokens=NodeTokens(store) if store is not None else None,
+        nodes_file=settings.nodes_file,
+    )
 
 
 def _caught_up(context: Context[Settings], tail: Tail) -> bool:
