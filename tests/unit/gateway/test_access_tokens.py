@@ -47,6 +47,25 @@ def test_a_token_counts_until_it_expires_or_is_revoked() -> None:
     assert known.rows("bob") == []
 
 
+def test_of_the_tokens_that_have_ended_the_last_ones_are_kept() -> None:
+    known = AccessTokens(lambda: NOW, ended_kept=3)
+
+    def one(number: int, **fields: Any) -> AccessTokenSet:
+        return made(token_id=f"t-{number}", sha256=token_hash(str(number)), **fields)
+
+    for number in range(4):
+        known.take(one(number))
+    for number in range(100, 200):
+        known.take(one(number))
+        known.take(one(number, revoked_at=NOW + timedelta(seconds=number - 200)))
+    ids = {found.token_id for found in known.rows()}
+    assert {"t-0", "t-1", "t-2", "t-3", "t-197", "t-198", "t-199"} <= ids
+    assert len(ids) <= 4 + 2 * 3
+    assert known.valid("0") == one(0)
+    known.take(one(0, revoked_at=NOW))
+    assert known.valid("0") is None
+
+
 def test_its_text_is_found_in_logs_and_not_in_what_is_stored() -> None:
     assert holds_secret(TOKEN)
     assert TOKEN not in made().encode().decode()

@@ -17,7 +17,7 @@ from gangline_service.tokens import Principal, Role, new_token, token_hash
 PREFIX = "gl_pat_"
 """Logs and job files are searched for its beginning, as for that of all tokens."""
 MOST_OF_USER = 50
-MOST_DAYS = 365
+ENDED_KEPT = 10_000
 
 
 def new_access_token() -> tuple[str, str]:
@@ -26,10 +26,19 @@ def new_access_token() -> tuple[str, str]:
 
 
 class AccessTokens:
-    """The newest state of each token. Every method may be called from any thread."""
+    """The newest state of each token. Every method may be called from any thread.
 
-    def __init__(self, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
-        self._clock = clock
+    At least the `ended_kept` tokens that were revoked or expired last are kept, and at most about
+    twice as many.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        ended_kept: int = ENDED_KEPT,
+    ) -> None:
+        self._clock, self._ended_kept = clock, ended_kept
+        self._look_at = 2 * ended_kept
         self._lock = threading.Lock()
         self._by_id: dict[str, AccessTokenSet] = {}
         self._by_hash: dict[str, str] = {}
@@ -39,6 +48,8 @@ class AccessTokens:
         with self._lock:
             self._by_id[event.token_id] = event
             self._by_hash[event.sha256] = event.token_id
+            if len(self._by_id) >= self._look_at:
+                self._forget()
 
     def valid(self, token: str) -> AccessTokenSet | None:
         """The token with this text, unless it was revoked or has expired."""
@@ -61,11 +72,18 @@ class AccessTokens:
         """Whether it was not revoked and has not expired."""
         return found.revoked_at is None and self._clock() < found.expires_at
 
+    def _forget(self) -> None:
+        ended = [one for one in self._by_id.values() if not self.is_active(one)]
+        ended.sort(key=lambda one: one.revoked_at or one.expires_at)
+        for one in ended[: max(0, len(ended) - self._ended_kept)]:
+            del self._by_id[one.token_id], self._by_hash[one.sha256]
+        self._look_at = len(self._by_id) + self._ended_kept
+
 
 def rights(found: AccessTokenSet, owner: Principal | None) -> Principal | None:
     """The caller with a valid token, by the rights that its owner has now. None: no right is left.
 
-    `owner`: None for one who is not known any more.
+    `owner`: None if the platform does not know the owner any more.
     """
     if owner is None:
         return None
