@@ -120,6 +120,10 @@ def test_an_answer_that_this_browser_did_not_ask_for_is_refused(
     came = httpx.post(place, data={"sub": "s-ada"}).headers["location"]
     with browser() as other:
         assert other.get(came).status_code == 400, "of another browser"
+    odd = web.get(f"{gateway.url}/session/provider").headers["location"]
+    came_odd = httpx.post(odd, data={"sub": "s-ada"}).headers["location"]
+    cookie = {"Cookie": b"gangline-in=\xe4"}
+    assert httpx.get(came_odd, headers=cookie).status_code == 400, "not ASCII"
     assert web.get(came).status_code == 400, "used up"
     again = web.get(f"{gateway.url}/session/provider").headers["location"]
     came = httpx.post(again, data={"sub": "s-ada"}).headers["location"]

@@ -122,8 +122,11 @@ class Flows:
         self._counted()
         asked = request.query_params
         begun = self._browsers.pop(asked.get("state", ""), None)
-        known = begun is not None and begun.until_s > self._clock() and cookie is not None
-        if begun is None or not known or not secrets.compare_digest(begun.cookie, cookie or ""):
+        if (
+            begun is None
+            or begun.until_s <= self._clock()
+            or not secrets.compare_digest(begun.cookie.encode(), (cookie or "").encode())
+        ):
             return _failed("this sign-in was not begun here, or was begun too long ago", 400)
         if asked.get("iss", self.logins.provider.settings.issuer) != (
             self.logins.provider.settings.issuer
