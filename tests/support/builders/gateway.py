@@ -234,7 +234,6 @@ class GatewayHarness:
             console=console,
             job_tokens=JobTokens(LocalStore(self.folder / "store"), self.tail.job),
             audit=AuditLog(self.broker.connect("gateway").writer(), self.names),
-            access_tokens=self.tail.access_tokens,
         )
 
     def start(self) -> None:

@@ -84,9 +84,9 @@ class Principal(Model):
         return self.all_teams or team in self.teams
 
 
-def new_token() -> str:
-    """A token of 256 random bits, with the prefix that logs and job files are searched for."""
-    return f"gl_{secrets.token_urlsafe(32)}"
+def new_token(prefix: str = "gl_") -> str:
+    """A token of 256 random bits. Logs and job files are searched for `gl_`."""
+    return prefix + secrets.token_urlsafe(32)
 
 
 def write_tokens(path: Path, entries: Iterable[TokenEntry]) -> None:

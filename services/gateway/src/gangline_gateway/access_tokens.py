@@ -22,7 +22,7 @@ ENDED_KEPT = 10_000
 
 def new_access_token() -> tuple[str, str]:
     """A token of 256 random bits, and an id that says nothing about it."""
-    return PREFIX + new_token().removeprefix("gl_"), f"t-{secrets.token_hex(6)}"
+    return new_token(PREFIX), f"t-{secrets.token_hex(6)}"
 
 
 class AccessTokens:

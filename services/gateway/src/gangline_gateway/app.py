@@ -11,7 +11,6 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gangline_gateway import openapi, problems
-from gangline_gateway.access_tokens import AccessTokens
 from gangline_gateway.app_context import AppContext
 from gangline_gateway.audit import AuditLog
 from gangline_gateway.console_proxy import is_console
@@ -113,7 +112,6 @@ def create_app(
     console: ASGIApp | None = None,
     sessions: Sessions | None = None,
     audit: AuditLog | None = None,
-    access_tokens: AccessTokens | None = None,
     logins: Logins | None = None,
 ) -> RequestChecks:
     """The application as it is served: each request passes the checks first."""
@@ -141,6 +139,6 @@ def create_app(
         sessions=sessions or Sessions(),
         node_tokens=context.node_tokens,
         audit=audit,
-        access_tokens=access_tokens,
+        access_tokens=context.tail.access_tokens,
         logins=logins,
     )

@@ -36,7 +36,7 @@ from gangline_service.tokens import Principal
 
 log = structlog.get_logger(__name__)
 
-REFUSALS = RequestLimits(per_s=0.5, burst=30, at_once=1)
+REFUSALS = RequestLimits(per_s=0.5, burst=30)
 """Recorded refusals of one user; further ones are left out."""
 ACCESS = "access"
 """The action of a refused request that would have changed nothing."""
@@ -109,10 +109,9 @@ class AuditLog:
 
     def _counted(self, user: str) -> bool:
         try:
-            self._refusals.begin(user)
+            self._refusals.count(user)
         except ProblemError:
             return False
-        self._refusals.end(user)
         return True
 
 

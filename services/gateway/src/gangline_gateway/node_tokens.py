@@ -6,14 +6,13 @@ nodes lets N nodes in, however many ask at once and whichever gateway they ask.
 
 from __future__ import annotations
 
-import hashlib
-import secrets
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
 from gangline_schemas.api.joining import NODE_TOKEN_PREFIX
 from gangline_schemas.base import Model
+from gangline_service.tokens import new_token, token_hash
 from gangline_storage.errors import AlreadyExists, NotFound
 from gangline_storage.port import ObjectStore
 
@@ -46,7 +45,7 @@ class NodeTokens:
     def make(self, nodes: int, expires_s: int, made_by: str) -> tuple[str, KeptToken]:
         """A new token for so many nodes. Those that have expired are deleted."""
         self._delete_expired()
-        token = NODE_TOKEN_PREFIX + secrets.token_urlsafe(32)
+        token = new_token(NODE_TOKEN_PREFIX)
         until = datetime.fromtimestamp(int(self._clock()) + expires_s, UTC)
         kept = KeptToken(nodes=nodes, expires_at=until, made_by=made_by)
         self._store.put(_folder(token) + _TOKEN, kept.encode(), if_absent=True)
@@ -86,5 +85,4 @@ class NodeTokens:
 
 
 def _folder(token: str) -> str:
-    digest = hashlib.sha256(token.encode(errors="surrogatepass")).hexdigest()
-    return f"{FOLDER}{digest}/"
+    return f"{FOLDER}{token_hash(token)}/"

@@ -89,7 +89,6 @@ def main(context: Context[Settings]) -> int:
         console=ConsoleProxy(settings.console_url) if settings.console_url else None,
         sessions=Sessions(file=settings.sessions_file),
         audit=AuditLog(writer, names),
-        access_tokens=tail.access_tokens,
         logins=logins,
     )
     _start(server, app, settings)

@@ -18,6 +18,7 @@ from pathlib import Path
 import structlog
 
 from gangline_service.private_file import write_private
+from gangline_service.tokens import token_hash
 
 log = structlog.get_logger(__name__)
 
@@ -36,7 +37,7 @@ class _Kept:
 
     @classmethod
     def of(cls, token: str, until_s: float, secret: str) -> _Kept:
-        return cls(_hash(token), until_s, _padded(token.encode(), secret))
+        return cls(token_hash(token), until_s, _padded(token.encode(), secret))
 
     def token(self, secret: str) -> str:
         """The token, with the secret that sealed it."""
@@ -65,7 +66,7 @@ class _Secrets:
         own = self._of.get(kept.owner, [])
         if len(own) >= self._most:
             self._remove(own[0])
-        self._add(_hash(secret), kept)
+        self._add(token_hash(secret), kept)
         return secret
 
     def written(self) -> str:
@@ -91,7 +92,7 @@ class _Secrets:
 
     def token(self, secret: str, *, remove: bool = False) -> str | None:
         """The token that it stands for; None when it is unknown or its time is over."""
-        name = _hash(secret)
+        name = token_hash(secret)
         found = self._remove(name) if remove else self._kept.get(name)
         known = found is not None and found.until_s > self._clock()
         return found.token(secret) if found is not None and known else None
@@ -163,7 +164,3 @@ def _padded(text: bytes, secret: str) -> bytes:
     salted = b"gangline session\0" + secret.encode(errors="surrogatepass")
     pad = hashlib.shake_256(salted).digest(len(text))
     return bytes(one ^ other for one, other in zip(text, pad, strict=True))
-
-
-def _hash(secret: str) -> str:
-    return hashlib.sha256(secret.encode(errors="surrogatepass")).hexdigest()

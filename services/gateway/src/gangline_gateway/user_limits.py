@@ -65,6 +65,11 @@ class RequestRates:
         self._left[user] = (left - 1, now_s)
         self._running[user] += 1
 
+    def count(self, user: str) -> None:
+        """Counts a request that is over at once. Raises a 429 problem."""
+        self.begin(user)
+        self.end(user)
+
     def charge(self, user: str, size_bytes: int) -> None:
         """A part of a body came: to read it costs as much as further requests, up to a burst."""
         left, seen_s = self._left.get(user, (float(self._limits.burst), self._clock()))

@@ -39,7 +39,7 @@ START, CALLBACK = "/session/provider", "/session/callback"
 DEVICE, DEVICE_TOKEN = "/session/device", "/session/device/token"
 WAIT_S = 600.0
 MOST = 1000
-_LIMITS = RequestLimits(per_s=20, burst=100, at_once=50)
+_LIMITS = RequestLimits(per_s=20, burst=100)
 _GO = "location.replace(document.getElementById('go').href);"
 _REFUSED = (ProviderRefusedError, TokenRefusedError, NoRightsError)
 
@@ -203,8 +203,7 @@ class Flows:
 
     def _counted(self) -> None:
         """Of all together, since no user is known yet. Raises a 429 problem."""
-        self._rates.begin("")
-        self._rates.end("")
+        self._rates.count("")
 
 
 def token_answer(done: SignedIn, seconds: float) -> Response:

@@ -117,7 +117,7 @@ class Logins:
         """
         claims = await self.provider.claims(granted, nonce)
         principal = self._learn(claims)
-        token = PREFIX + new_token().removeprefix("gl_")
+        token = new_token(PREFIX)
         now_s = self._clock()
         self._make_room(principal.name, now_s)
         self._kept.logins[token_hash(token)] = Login(
