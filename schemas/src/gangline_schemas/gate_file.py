@@ -177,7 +177,7 @@ class Gate(Model):
 
 
 class GateFileError(Exception):
-    """A text is no gate file; the message names file, line and field."""
+    """A text is not a gate file; the message names file, line and field."""
 
 
 def read_gate(text: str, name: str = "gate.yaml") -> Gate:

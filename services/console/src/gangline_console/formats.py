@@ -7,7 +7,7 @@ import re
 from datetime import UTC, datetime
 
 NONE = "\N{EN DASH}"
-"""Shown where there is no value."""
+"""Shown in place of a missing value."""
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _BYTES = ("B", "KB", "MB", "GB", "TB", "PB")

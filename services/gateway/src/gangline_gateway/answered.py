@@ -52,7 +52,7 @@ async def decided(
     """Publish a request with this key; its id, and the state with its answer.
 
     `answer` gives the state and the reason of a refusal, or "", by the key of the request; None
-    while there is no answer. Raises a 409 or 503 problem.
+    before an answer. Raises a 409 or 503 problem.
     """
     request_id = await app.publisher.publish(key, event)
     asked = request_key(SOURCE, request_id)

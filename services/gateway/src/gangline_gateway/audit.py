@@ -1,4 +1,4 @@
-"""The audit log: who changed what through the gateway, and who was refused.
+"""The audit log: changes through the gateway and refusals, each with its user.
 
 1. Each request has a `Note`. Its route writes the team and the target of a change there.
 2. After the answer, `AuditLog.record` publishes changes, refusals (403), tokens that are unknown

@@ -68,7 +68,7 @@ class _Device:
 
 @dataclass(frozen=True, slots=True)
 class SignedIn:
-    """A person who has just signed in: the token, the rights, and the page that was wanted."""
+    """The end of a sign-in: the token, the rights, and the page that was wanted."""
 
     token: str
     principal: Principal

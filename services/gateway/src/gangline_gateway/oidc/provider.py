@@ -131,10 +131,10 @@ class Provider:
     async def claims(self, granted: Granted, nonce: str | None) -> dict[str, Any]:
         """The claims about a person: those of the ID token, and those of userinfo above them."""
         found = await self.judge(granted.id_token, nonce)
-        told = await self.userinfo(granted.access_token)
-        if told is not None and told.get("sub") != found["sub"]:
+        newer = await self.userinfo(granted.access_token)
+        if newer is not None and newer.get("sub") != found["sub"]:
             raise TokenRefusedError("userinfo is about another person")
-        return {**found, **(told or {})}
+        return {**found, **(newer or {})}
 
     async def userinfo(self, access_token: str) -> dict[str, Any] | None:
         """The claims of a person now; None where the provider offers no userinfo."""

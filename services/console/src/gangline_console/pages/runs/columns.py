@@ -87,7 +87,7 @@ class Column:
 
 
 def column(key: str) -> Column | None:
-    """The column of a key; None: there is no such key."""
+    """The column of a key; None if the key is unknown."""
     if key in ATTRIBUTES:
         title, kind = ATTRIBUTES[key]
         return Column(key, title, "", kind, key)
