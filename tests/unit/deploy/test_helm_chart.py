@@ -18,6 +18,9 @@ from typing import Any
 import pytest
 import yaml
 
+from gangline_alerts.service.alerts_file import read_alerts
+from gangline_quota.service.teams_file import read_teams
+
 CHART = Path(__file__).parents[3] / "deploy" / "helm" / "gangline"
 EXAMPLES = sorted((CHART.parent / "examples").glob("*.yaml"))
 HELM = os.environ.get("GANGLINE_HELM") or shutil.which("helm")
@@ -167,6 +170,35 @@ def test_the_environment_is_what_each_service_reads(
                 settings()
             checked.add(module)
     assert {"gangline_gateway", "gangline_scheduler"} <= checked
+
+
+def test_the_files_of_teams_and_alerts_are_those_of_the_values(
+    example: Path, tmp_path: Path
+) -> None:
+    values = yaml.safe_load(example.read_text(encoding="utf-8"))
+    maps = [item for item in rendered(example) if item["kind"] == "ConfigMap"]
+    for name, text in maps[0]["data"].items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    named: dict[str, set[str]] = {}
+    for name, spec in pods(example):
+        for container in containers(spec):
+            given = {each["name"]: each.get("value") for each in container.get("env", [])}
+            mounted = {each["mountPath"] for each in container["volumeMounts"]}
+            for file in given.keys() & {"GANGLINE_TEAMS_FILE", "GANGLINE_ALERTS_FILE"}:
+                place = Path(str(given[file]))
+                assert str(place.parent) in mounted, name
+                named.setdefault(place.name, set()).add(container["name"])
+            folder = given.get("GANGLINE_ALERT_SECRETS_DIR")
+            assert folder is None or folder in mounted, name
+    wanted: dict[str, set[str]] = {}
+    if "teams" in values:
+        teams = read_teams(tmp_path / "teams.yaml")
+        assert [team.team for team in teams] == [team["team"] for team in values["teams"]]
+        wanted["teams.yaml"] = {"quota"}
+    if "alerts" in values:
+        assert list(read_alerts(tmp_path / "alerts.yaml").receivers) == ["on-call"]
+        wanted["alerts.yaml"] = {"alerts", "gateway"}
+    assert named == wanted
 
 
 def test_each_process_has_the_settings_file_and_knows_the_gateway_s_authority(

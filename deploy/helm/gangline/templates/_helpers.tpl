@@ -78,6 +78,12 @@ readinessProbe:
   periodSeconds: 3
 {{- end }}
 
+{{- define "gangline.alertsFile" -}}
+{{- if .Values.alerts }}
+- {name: GANGLINE_ALERTS_FILE, value: /etc/gangline/files/alerts.yaml}
+{{- end }}
+{{- end }}
+
 {{- define "gangline.serviceToken" -}}
 - name: GANGLINE_SERVICE_TOKEN
   valueFrom: {secretKeyRef: {name: {{ .Values.secrets.service }}, key: service-token}}
@@ -121,6 +127,7 @@ readinessProbe:
 
 {{- define "gangline.mounts" -}}
 - {name: settings, mountPath: /etc/gangline/gangline.toml, subPath: gangline.toml, readOnly: true}
+- {name: settings, mountPath: /etc/gangline/files, readOnly: true}
 - {name: tmp, mountPath: /tmp}
 {{- if .private }}
 - {name: private, mountPath: /run/gangline/private, readOnly: true}
