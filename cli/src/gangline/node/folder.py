@@ -1,13 +1,11 @@
 """The folder of a node that has joined: settings, credentials, and the agent's data.
 
-| file | content |
-|---|---|
-| `node.toml` | the agent's settings (`GANGLINE_CONFIG`) |
-| `kafka.toml`, `kafka-ca.pem` | librdkafka's settings of the agents' principal, and its authority |
-| `peer_tls_key.pem`, ... | files that other settings name |
-| `environment` | variables of the agent, for systemd too |
-| `health.json` | where the agent answers, and its process id, while it runs |
-| `data/` | work, spool and checkpoint copies |
+- `node.toml`: the agent's settings (`GANGLINE_CONFIG`).
+- `kafka.toml`, `kafka-ca.pem`: librdkafka's settings of the agents' principal, and its authority.
+- `peer_tls_key.pem` and the like: files that other settings name.
+- `environment`: variables of the agent, for systemd too.
+- `health.json`: where the agent answers, and its process id, while it runs.
+- `data/`: work, spool and checkpoint copies.
 """
 
 from __future__ import annotations
