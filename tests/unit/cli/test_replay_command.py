@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gangline.commands import replay
+from gangline.commands.list_options import parse_time
 from gangline.errors import CliError, ExitCode
 from gangline.replay.at_time import cluster_at, cluster_of
 from gangline_bus import kafka
@@ -120,13 +120,13 @@ def test_before_the_first_decision(on_the_bus: Connect, gangline: Runner) -> Non
     ],
 )
 def test_times(text: str, moment: datetime) -> None:
-    assert replay.parse_time(text, NOW) == moment
+    assert parse_time(text, NOW) == moment
 
 
 @pytest.mark.parametrize("text", ["yesterday", "-2", "2h", "-99999999999d", "2026-11-22", ""])
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(CliError, match="--at: ") as refused:
-        replay.parse_time(text, NOW)
+        parse_time(text, NOW)
     assert refused.value.code is ExitCode.USAGE
 
 

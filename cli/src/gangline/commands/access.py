@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
 
-from gangline.commands.replay import parse_time
+from gangline.commands.list_options import Newest, Since, start_of
 from gangline.render import NONE, Column
 from gangline.session import Session
 from gangline_schemas.api.access import AccessToken, AuditEntry
@@ -25,12 +24,8 @@ def audit(
     refused: Annotated[
         bool, typer.Option("--refused", help="Only what users had no right to.")
     ] = False,
-    since: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Start: 2026-11-20, -2h or -7d.")
-    ] = None,
-    limit: Annotated[
-        int, typer.Option("-n", "--limit", min=1, help="At most this many, the newest.")
-    ] = 50,
+    since: Since = None,
+    limit: Newest = 50,
 ) -> None:
     """List who did what, newest first: in your teams and yourself, or all for admins."""
     found = session.client.audit(
@@ -38,7 +33,7 @@ def audit(
         team=team,
         action=action,
         outcome="refused" if refused else None,
-        since=None if since is None else parse_time(since, datetime.now(UTC), "--since"),
+        since=start_of(since),
         limit=limit,
     )
     session.out.listing(list(found), _ENTRIES, "nothing is recorded")

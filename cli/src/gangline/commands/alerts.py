@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from gangline import render
+from gangline.commands.list_options import Newest
 from gangline.errors import CliError, ExitCode
 from gangline.render import NONE, Column
 from gangline.session import Session
@@ -21,9 +22,7 @@ def alerts(
     session: Session,
     *,
     ended: Annotated[bool, typer.Option("--all", help="Also resolved alerts.")] = False,
-    limit: Annotated[
-        int, typer.Option("-n", "--limit", min=1, help="At most this many, the newest.")
-    ] = 50,
+    limit: Newest = 50,
 ) -> None:
     """Active alerts, newest first, each with its value and what to do."""
     found = session.client.alerts(ended=ended, limit=limit)
@@ -80,9 +79,7 @@ def unsilence(
 def notifications(
     session: Session,
     *,
-    limit: Annotated[
-        int, typer.Option("-n", "--limit", min=1, help="At most this many, the newest.")
-    ] = 50,
+    limit: Newest = 50,
 ) -> None:
     """Notifications of alerts and of jobs, and the state of each delivery."""
     found = session.client.notifications(limit=limit)

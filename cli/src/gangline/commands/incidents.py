@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from gangline import render
-from gangline.commands.replay import parse_time
+from gangline.commands.list_options import Newest, Since, start_of
 from gangline.errors import CliError, ExitCode
 from gangline.render import NONE, Column
 from gangline.session import Session
@@ -37,12 +37,8 @@ def incidents(
     ] = None,
     team: Annotated[str | None, typer.Option(help="Only this team.")] = None,
     node: Annotated[str | None, typer.Option(help="Only failures that name this node.")] = None,
-    since: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Start: 2026-11-20, -2h or -7d.")
-    ] = None,
-    limit: Annotated[
-        int, typer.Option("-n", "--limit", min=1, help="At most this many, the newest.")
-    ] = 20,
+    since: Since = None,
+    limit: Newest = 20,
 ) -> None:
     """Failures, newest first, and their total cost; of one job, each in words."""
     now = datetime.now(UTC)
@@ -56,7 +52,7 @@ def incidents(
         job_id,
         team=team,
         node=node,
-        since=None if since is None else parse_time(since, now, "--since"),
+        since=start_of(since),
         limit=limit,
     )
     if job_id is not None and not (found.incidents or found.notices):

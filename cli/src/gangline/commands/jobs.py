@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from gangline import render
+from gangline.commands.list_options import Limit
 from gangline.commands.outcome import failure_lines, restarts_of
 from gangline.render import NONE, Column
 from gangline.session import Session
@@ -34,7 +35,7 @@ def list_jobs(  # noqa: PLR0917 - options of a command are keywords
         str | None, typer.Option(help="Only with this in name, id, user or command.")
     ] = None,
     order_by: Annotated[str, typer.Option(help="created, started, priority or gpus.")] = "created",
-    limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="At most this many.")] = 50,
+    limit: Limit = 50,
 ) -> None:
     """Jobs, by default the newest first."""
     found = session.client.list(

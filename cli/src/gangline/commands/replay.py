@@ -12,13 +12,13 @@ time, some 20,000 events a second; for each policy its decisions, at ticks of 1 
 from __future__ import annotations
 
 import os
-import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gangline.commands.list_options import parse_time
 from gangline.commands.simulate import check_ending
 from gangline.errors import CliError, ExitCode
 from gangline.local.client import default_data_dir, no_client, read_client
@@ -27,9 +27,6 @@ from gangline.session import DataDir, Json, target_of
 
 if TYPE_CHECKING:
     from gangline_service.settings import ServiceSettings
-
-_AGO = re.compile(r"-(\d+(?:\.\d+)?)([smhd])")
-_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def replay(  # noqa: PLR0917 - options of a command are keywords
@@ -120,27 +117,6 @@ def _check_options(
         raise CliError(f"{wrong[0]} goes with --policy", "leave it out", ExitCode.USAGE)
     if picture is not None:
         check_ending(picture)
-
-
-def parse_time(text: str, now: datetime, option: str = "--at") -> datetime:
-    """A time of ISO 8601, or so long before `now` as in -90s, -15m, -2h, -1d. Raises CliError."""
-    ago = _AGO.fullmatch(text)
-    try:
-        if ago is not None:
-            return now - timedelta(seconds=float(ago[1]) * _UNITS_S[ago[2]])
-        moment = datetime.fromisoformat(text)
-    except (ValueError, OverflowError):
-        raise CliError(
-            f"{option}: {text!r} is no time",
-            "give 2026-11-21T14:30, 2026-11-21T14:30:00+01:00, or -15m, -2h, -1d",
-            ExitCode.USAGE,
-        ) from None
-    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    if moment > now:
-        raise CliError(
-            f"{option}: {text} has not come yet", "give a time in the past", ExitCode.USAGE
-        )
-    return moment.astimezone(UTC)
 
 
 def _settings(kafka: str | None, data_dir: Path | None) -> ServiceSettings:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from gangline import render
+from gangline.commands.list_options import Limit
 from gangline.errors import CliError, ExitCode
 from gangline.render import Column
 from gangline.session import Session
@@ -41,7 +42,7 @@ def runs(
         RunKind | None,
         typer.Option(help="all: also runs of MLflow clients, the default with a filter."),
     ] = None,
-    limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="At most this many.")] = 50,
+    limit: Limit = 50,
 ) -> None:
     """Runs of history, newest first or in the order of --order-by."""
     asked = session.client.runs(

@@ -12,6 +12,7 @@ import typer
 
 from gangline import render
 from gangline.commands import study_text
+from gangline.commands.list_options import Limit
 from gangline.commands.submit import as_unfinished
 from gangline.errors import CliError, ExitCode
 from gangline.output import Output
@@ -22,7 +23,6 @@ from gangline_schemas.api.studies import ENOUGH_TRIALS, Study, StudyDetail
 StudyId = Annotated[
     str, typer.Argument(metavar="STUDY", help="The study's id, as `study list` shows it.")
 ]
-Limit = Annotated[int, typer.Option("-n", "--limit", min=1, help="At most this many.")]
 
 
 def submit(
