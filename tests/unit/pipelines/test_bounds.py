@@ -150,6 +150,43 @@ def test_earlier_files_that_runs_began_with_are_bounded(monkeypatch: pytest.Monk
     world.take_over()
 
 
+def test_files_of_live_runs_count_for_their_team_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = len(one_step(description="1").encode())
+    monkeypatch.setattr(asked, "BYTES_OF_TEAM", size + 10)
+    world = PipelineRun()
+    for _ in range(2):
+        world.apply(one_step(description="1"))
+        if not world.state.live:
+            world.begin()
+    assert world.state.pipelines[f"{TEAM}/p"].revision == 1
+    (refused,) = world.apply(one_step(description="2"))
+    assert isinstance(refused, PipelineRequestRefused)
+    assert "with those of runs that have not ended" in refused.reason
+    world.apply(one_step(team="vision", description="2"))
+    assert "vision/p" in world.state.pipelines
+    world.finish()
+    world.apply(one_step(description="2"))
+    assert world.state.pipelines[f"{TEAM}/p"].revision == 2
+
+
+def test_earlier_files_of_a_team_push_out_no_runs_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = PipelineRun()
+    for number in range(3):
+        world.apply(one_step(team="vision", description=str(number)))
+        world.feed(RunRequested(team="vision", pipeline="p", user="ada"))
+        world.finish()
+    monkeypatch.setattr(evolve, "EARLIER_BYTES", 1)
+    for number in range(3):
+        world.apply(one_step(description=str(number)))
+        world.begin()
+        world.finish()
+        world.tick(1)
+    teams = [run.team for run in world.state.runs.values()]
+    assert sorted(teams) == [TEAM, "vision", "vision", "vision"]
+
+
 def test_the_steps_of_many_runs_that_begin_at_once_wait_for_the_next_tick(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

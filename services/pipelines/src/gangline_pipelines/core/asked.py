@@ -34,7 +34,8 @@ from gangline_schemas.pipeline_file import PipelineSpec
 PIPELINES_OF_TEAM = 1000
 TRIGGERS_OF_TEAM = 2000
 MOST_BYTES, BYTES_OF_TEAM = 2 << 20, 16 << 20
-"""Of a pipeline's file as JSON, with all defaults, and of the files of a team's pipelines."""
+"""Of a pipeline's file as JSON, with all defaults, and of the files that a team's pipelines and
+live runs have."""
 MANUAL = "manual"
 
 PipelineRequest = (
@@ -78,18 +79,18 @@ def _configure(
         return "; ".join(f"{one.field}: {one.message}" for one in found[:5])
     held = plan.state.pipelines.get(pipeline_key(spec.team, spec.name))
     size = len(spec.encode())
-    too_much = _too_much(plan, spec, size)
-    if too_much is not None:
-        return too_much
-    used = [
-        run.revision
-        for run in plan.state.runs.values()
-        if (run.team, run.pipeline) == (spec.team, spec.name)
-    ]
-    revision = max([0, *used, held.revision if held is not None else 0]) + 1
-    if held is not None:
-        same = plan.state.specs[spec_key(spec.team, spec.name, held.revision)] == spec
-        revision = held.revision if same else revision
+    if held is not None and plan.state.specs[spec_key(spec.team, spec.name, held.revision)] == spec:
+        revision = held.revision
+    else:
+        too_much = _too_much(plan, spec, size)
+        if too_much is not None:
+            return too_much
+        used = [
+            run.revision
+            for run in plan.state.runs.values()
+            if (run.team, run.pipeline) == (spec.team, spec.name)
+        ]
+        revision = max([0, *used, held.revision if held is not None else 0]) + 1
     configured = PipelineConfigured(
         revision=revision, spec=spec, size_bytes=size, user=event.user, **ref
     )
@@ -115,10 +116,13 @@ def _too_much(plan: PipelinePlan, spec: PipelineSpec, size: int) -> str | None:
         )
     if size > MOST_BYTES:
         return f"the file has {size:,} bytes with all defaults; at most {MOST_BYTES:,}"
-    total = size + sum(state.sizes[key] for key in others)
+    live = (state.runs[run_id] for run_id in state.live)
+    used = {spec_key(run.team, run.pipeline, run.revision) for run in live if run.team == spec.team}
+    total = size + sum(state.sizes[key] for key in used.union(others))
     if total > BYTES_OF_TEAM:
         return (
-            f"the files of team {spec.team} would have {total:,} bytes; at most {BYTES_OF_TEAM:,}"
+            f"the files of team {spec.team} would have {total:,} bytes, with those of runs that "
+            f"have not ended; at most {BYTES_OF_TEAM:,}"
         )
     return None
 

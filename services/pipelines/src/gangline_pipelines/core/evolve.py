@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import islice
@@ -50,8 +51,8 @@ MOST_STEPS = 100_000
 """Steps of runs that ended: with more, the oldest runs are forgotten before their time."""
 DAY = timedelta(days=1)
 STARTS_KEPT = 10_000
-EARLIER_BYTES = 64 << 20
-"""Of earlier files that runs began with: with more, the oldest runs are forgotten too."""
+EARLIER_BYTES = 16 << 20
+"""Of a team's earlier files that runs began with: with more, its oldest runs are forgotten too."""
 ValueT = TypeVar("ValueT")
 
 fold: Fold[PipelineState] = Fold(Topic.PIPELINES)
@@ -238,7 +239,7 @@ def _(state: PipelineState, event: RunEnded, at: datetime) -> None:
     if held is not None:
         active = "" if held.active == event.run_id else held.active
         state.pipelines[key] = replace(held, active=active, failures=event.failed_in_row)
-    _forget(state, at)
+    _forget(state, run.team, at)
 
 
 # Parts of several events
@@ -275,26 +276,46 @@ def _count_live(state: PipelineState, team: str, steps: int) -> None:
         del state.live_steps[team]
 
 
-def _forget(state: PipelineState, now: datetime) -> None:
+def _forget(state: PipelineState, team: str, now: datetime) -> None:
     """Forget runs that ended long ago, and the oldest if those that ended hold too much.
 
-    Cost: the steps that are forgotten, and the live runs.
+    Called after the end of a run of a team. Runs that end now stay: their ends are still followed
+    up. Cost: the steps that are forgotten; if earlier files are many, all files and ended runs.
     """
     for run_id, _ in forget_old(state.ended, lambda at: at, now):
         _forget_run(state, run_id)
-    live = sum(state.runs[run_id].steps for run_id in state.live)
-    while _holds_too_much(state, live):
-        for run_id, ended_at in [*islice(state.ended.items(), 256)]:
-            if ended_at == now or not _holds_too_much(state, live):
-                return  # the ends of this decision are still followed up
-            del state.ended[run_id]
-            _forget_run(state, run_id)
+    live = sum(state.live_steps.values())
+    while len(state.steps) - live > MOST_STEPS:
+        old = [*islice((run_id for run_id, at in state.ended.items() if at != now), 256)]
+        if not old:
+            break
+        _forget_while(state, old, lambda: len(state.steps) - live > MOST_STEPS)
+    if state.earlier_bytes > EARLIER_BYTES:
+        ended = [state.runs[run_id] for run_id, at in state.ended.items() if at != now]
+        own = [run.run_id for run in ended if run.team == team and _is_earlier(state, run)]
+        others = state.earlier_bytes - _earlier_bytes(state, team)
+        _forget_while(state, own, lambda: state.earlier_bytes - others > EARLIER_BYTES)
 
 
-def _holds_too_much(state: PipelineState, live_steps: int) -> bool:
-    """Whether runs that ended hold too much, and there are some."""
-    much = len(state.steps) - live_steps > MOST_STEPS or state.earlier_bytes > EARLIER_BYTES
-    return much and bool(state.ended)
+def _earlier_bytes(state: PipelineState, team: str) -> int:
+    """Of the files that only runs of a team use. Cost: all files."""
+    now = {spec_key(one.team, one.name, one.revision) for one in state.pipelines.values()}
+    sizes = state.sizes.items()
+    return sum(size for key, size in sizes if key.startswith(f"{team}/") and key not in now)
+
+
+def _forget_while(state: PipelineState, ended: list[str], too_much: Callable[[], bool]) -> None:
+    for run_id in ended:
+        if not too_much():
+            return
+        del state.ended[run_id]
+        _forget_run(state, run_id)
+
+
+def _is_earlier(state: PipelineState, run: Run) -> bool:
+    """Whether a run began with another file than its pipeline has now."""
+    current = state.pipelines.get(pipeline_key(run.team, run.pipeline))
+    return current is None or current.revision != run.revision
 
 
 def _forget_run(state: PipelineState, run_id: str) -> None:
@@ -307,8 +328,7 @@ def _forget_run(state: PipelineState, run_id: str) -> None:
     if state.uses[key]:
         return
     del state.uses[key]
-    current = state.pipelines.get(pipeline_key(run.team, run.pipeline))
-    if current is None or current.revision != run.revision:
+    if _is_earlier(state, run):
         state.earlier_bytes -= state.sizes[key]
         _drop_spec(state, key)
 
