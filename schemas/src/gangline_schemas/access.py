@@ -27,4 +27,6 @@ Via = Literal["token", "session", "access-token", "sign-in", "job", "none"]
 token, a sign-in at the provider, a job's token, nothing."""
 ActionName = Annotated[str, StringConstraints(pattern=r"^[a-z]+(?:[.-][a-z]+)*$", max_length=64)]
 """Such as `job.submit`."""
+MOST_DAYS = 365
+"""The longest life of a personal access token."""
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -216,6 +217,26 @@ def test_checks_of_many_sign_ins_write_the_file_once(
     logins.close()
     assert len(written) == 10
     assert file.read_text().count(f'"checked_s":{now_s}') == 9
+
+
+def test_people_who_did_not_sign_in_for_a_year_are_forgotten(
+    provider: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    now_s, file = NOW_S, tmp_path / "sign-ins.json"
+
+    async def sign_in(name: str) -> None:
+        async def claims(*_: object) -> dict[str, Any]:
+            return {"sub": name, "preferred_username": name, "groups": ["research"]}
+
+        monkeypatch.setattr(provider, "claims", claims)
+        await Logins(provider, file, clock=lambda: now_s).begin(FIRST, None)
+
+    found = []
+    for name in ("ada", "bob", "cy"):
+        asyncio.run(sign_in(name))
+        found.append(sorted(json.loads(file.read_text())["people"]))
+        now_s += 200 * 86_400
+    assert found == [["ada"], ["ada", "bob"], ["bob", "cy"]]
 
 
 def test_rights_are_those_of_the_settings_of_now(provider: Any, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, StringConstraints
 
-from gangline_schemas.access import TokenScope
+from gangline_schemas.access import MOST_DAYS, TokenScope
 from gangline_schemas.api.base import OPEN_WORD, Answer, Body
 from gangline_schemas.base import Identifier
 from gangline_schemas.limits import PLAIN
@@ -47,7 +47,7 @@ class AccessTokenBody(Body):
     )
     name: Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=PLAIN)]
     scope: TokenScope = TokenScope.READ
-    days: Annotated[int, Field(ge=1, le=365, description="Until it expires.")] = 90
+    days: Annotated[int, Field(ge=1, le=MOST_DAYS, description="Until it expires.")] = 90
     teams: Annotated[tuple[Identifier, ...], Field(max_length=100)] = Field(
         default=(), description="Only for these teams; default: all of the caller's."
     )

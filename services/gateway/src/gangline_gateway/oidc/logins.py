@@ -37,6 +37,7 @@ from gangline_gateway.oidc.provider import (
     TokenRefusedError,
 )
 from gangline_gateway.problems import ProblemError, unavailable
+from gangline_schemas.access import MOST_DAYS
 from gangline_schemas.base import Model
 from gangline_service.private_file import write_private
 from gangline_service.tokens import Principal, new_token, token_hash
@@ -252,7 +253,10 @@ class Logins:
             self._write_soon()
 
     def _make_room(self, name: str, now_s: float) -> None:
-        logins = self._kept.logins
+        logins, people = self._kept.logins, self._kept.people
+        oldest_s = now_s - MOST_DAYS * _DAY_S  # all tokens of earlier people have expired
+        for silent in [one for one, person in people.items() if person.seen_s < oldest_s]:
+            del people[silent]
         for key in [key for key, one in logins.items() if one.until_s <= now_s]:
             self._drop(key)
         own = [key for key, one in logins.items() if one.name == name]

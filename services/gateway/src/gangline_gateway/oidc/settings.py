@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
+from gangline_schemas.access import MOST_DAYS
 from gangline_schemas.base import Identifier, Model, field_errors
 from gangline_schemas.limits import Name
 from gangline_service.loopback import is_loopback
@@ -57,7 +58,7 @@ class OidcSettings(Model):
     groups: Annotated[dict[Name, GroupRights], Field(min_length=1, max_length=10_000)]
     session_hours: Annotated[float, Field(gt=0, le=720)] = 12.0
     """A sign-in ends after this time at the latest."""
-    token_days: Annotated[int, Field(ge=1, le=365)] = 30
+    token_days: Annotated[int, Field(ge=1, le=MOST_DAYS)] = 30
     """A personal access token is refused when its owner did not sign in for so many days."""
 
     @field_validator("issuer")
