@@ -7,7 +7,6 @@ encrypted by its cookie, so the file and the memory give no token without a cook
 
 from __future__ import annotations
 
-import hashlib
 import json
 import secrets
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import structlog
 
+from gangline_gateway.sealed import seal, unseal
 from gangline_service.private_file import write_private
 from gangline_service.tokens import token_hash
 
@@ -33,15 +33,11 @@ class _Kept:
     owner: str
     """The hash of the token."""
     until_s: float
-    sealed: bytes = field(repr=False)
+    sealed: str = field(repr=False)
 
     @classmethod
     def of(cls, token: str, until_s: float, secret: str) -> _Kept:
-        return cls(token_hash(token), until_s, _padded(token.encode(), secret))
-
-    def token(self, secret: str) -> str:
-        """The token, with the secret that sealed it."""
-        return _padded(self.sealed, secret).decode()
+        return cls(token_hash(token), until_s, seal(token, secret))
 
 
 class _Secrets:
@@ -71,9 +67,7 @@ class _Secrets:
 
     def written(self) -> str:
         """All of them as JSON."""
-        rows = {
-            name: [kept.owner, kept.until_s, kept.sealed.hex()] for name, kept in self._kept.items()
-        }
+        rows = {name: [kept.owner, kept.until_s, kept.sealed] for name, kept in self._kept.items()}
         return json.dumps(rows)
 
     def read(self, text: str) -> None:
@@ -81,7 +75,7 @@ class _Secrets:
         rows = json.loads(text)
         try:
             for name, (owner, until_s, sealed) in rows.items():
-                self._add(str(name), _Kept(str(owner), float(until_s), bytes.fromhex(sealed)))
+                self._add(str(name), _Kept(str(owner), float(until_s), str(sealed)))
         except (AttributeError, TypeError) as error:
             raise ValueError(str(error)) from None
         self._forget(self._clock())
@@ -95,7 +89,7 @@ class _Secrets:
         name = token_hash(secret)
         found = self._remove(name) if remove else self._kept.get(name)
         known = found is not None and found.until_s > self._clock()
-        return found.token(secret) if found is not None and known else None
+        return unseal(found.sealed, secret) if found is not None and known else None
 
     def _forget(self, now_s: float) -> None:
         """Those whose time is over; the oldest come first."""
@@ -157,10 +151,3 @@ class Sessions:
             write_private(self._file, self._sessions.written().encode())
         except OSError as error:
             log.warning("sessions not written", file=str(self._file), reason=str(error))
-
-
-def _padded(text: bytes, secret: str) -> bytes:
-    """The text encrypted with a secret, or decrypted. A secret must encrypt one text alone."""
-    salted = b"gangline session\0" + secret.encode(errors="surrogatepass")
-    pad = hashlib.shake_256(salted).digest(len(text))
-    return bytes(one ^ other for one, other in zip(text, pad, strict=True))

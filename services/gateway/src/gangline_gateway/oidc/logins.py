@@ -14,9 +14,7 @@ gives them away. With a file sign-ins survive a restart of the gateway, of this 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
-import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,8 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import structlog
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from pydantic import Field, ValidationError
 
 from gangline_gateway.oidc.provider import (
@@ -37,6 +33,7 @@ from gangline_gateway.oidc.provider import (
     TokenRefusedError,
 )
 from gangline_gateway.problems import ProblemError, unavailable
+from gangline_gateway.sealed import seal, unseal
 from gangline_schemas.access import MOST_DAYS
 from gangline_schemas.base import Model
 from gangline_service.private_file import write_private
@@ -313,19 +310,10 @@ def _read(file: Path | None) -> Kept:
 
 def _seal(token: str, granted: Granted) -> str:
     held = {"access": granted.access_token, "refresh": granted.refresh_token}
-    nonce = secrets.token_bytes(12)
-    return (nonce + _cipher(token).encrypt(nonce, json.dumps(held).encode(), None)).hex()
+    return seal(json.dumps(held), token)
 
 
-def _opened(token: str, login: Login) -> dict[str, Any]:
+def _opened(token: str, login: Login) -> dict[str, str]:
     """The provider's tokens; {} if the file was changed."""
-    try:
-        raw = bytes.fromhex(login.sealed)
-        found: dict[str, Any] = json.loads(_cipher(token).decrypt(raw[:12], raw[12:], None))
-    except (InvalidTag, ValueError):
-        return {}
+    found: dict[str, str] = json.loads(unseal(login.sealed, token) or "{}")
     return found
-
-
-def _cipher(token: str) -> AESGCM:
-    return AESGCM(hashlib.sha256(b"gangline sign-in\0" + token.encode()).digest())
