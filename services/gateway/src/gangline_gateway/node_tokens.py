@@ -6,16 +6,21 @@ nodes lets N nodes in, however many ask at once and whichever gateway they ask.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import ParamSpec, TypeVar
 
+from gangline_gateway.problems import unavailable
 from gangline_schemas.api.joining import NODE_TOKEN_PREFIX
 from gangline_schemas.base import Model
 from gangline_service.tokens import new_token, token_hash
-from gangline_storage.errors import AlreadyExists, NotFound
+from gangline_storage.errors import AlreadyExists, NotFound, StoreError
 from gangline_storage.port import ObjectStore
 
+ParamsT = ParamSpec("ParamsT")
+FoundT = TypeVar("FoundT")
 JOIN_PATH = "/v1/nodes/join"
 NOT_VALID = "the token is unknown, expired or used up; an admin makes one: gangline node token"
 FOLDER = "platform/node-tokens/"
@@ -82,6 +87,16 @@ class NodeTokens:
         for found in list(self._store.list(FOLDER)):
             if found.key.endswith(_TOKEN) and self._valid(found.key) is None:
                 self._store.delete_prefix(found.key.removesuffix(_TOKEN))
+
+
+async def in_store(
+    work: Callable[ParamsT, FoundT], *given: ParamsT.args, **named: ParamsT.kwargs
+) -> FoundT:
+    """The result of a method that waits for the store, in a thread. Raises a 503 problem."""
+    try:
+        return await asyncio.to_thread(work, *given, **named)
+    except StoreError:
+        raise unavailable("store", "the object store does not answer") from None
 
 
 def _folder(token: str) -> str:

@@ -50,10 +50,10 @@ from gangline_gateway.console_proxy import HOME, asks_page, is_console
 from gangline_gateway.identities import Identities
 from gangline_gateway.mlflow_door import check_scope, is_mlflow
 from gangline_gateway.mlflow_jobs import JobTokens, is_report
-from gangline_gateway.node_tokens import NOT_VALID, NodeTokens, is_join
+from gangline_gateway.node_tokens import NOT_VALID, NodeTokens, in_store, is_join
 from gangline_gateway.oidc import flows
 from gangline_gateway.oidc.logins import Logins
-from gangline_gateway.problems import ProblemError, too_many, unavailable
+from gangline_gateway.problems import ProblemError, too_many
 from gangline_gateway.sessions import Sessions
 from gangline_gateway.sign_in import SignIn, is_session, sign_in_at
 from gangline_gateway.sse import MEDIA_TYPE
@@ -61,7 +61,6 @@ from gangline_gateway.user_limits import RequestRates, current_user
 from gangline_service.http_server import proven
 from gangline_service.job_tokens import is_job_token
 from gangline_service.tokens import Principal, Role, TokenBook
-from gangline_storage.errors import StoreError
 
 log = structlog.get_logger(__name__)
 
@@ -312,11 +311,8 @@ class RequestChecks:
     async def _node(self, token: str, scope: Scope) -> Principal:
         """A node that joins, which may do nothing else. Raises a 401 or 503 problem."""
         tokens = self.node_tokens
-        try:
-            async with self._joining:
-                found = await asyncio.to_thread(tokens.find, token) if tokens is not None else None
-        except StoreError:
-            raise unavailable("store", "the object store does not answer") from None
+        async with self._joining:
+            found = await in_store(tokens.find, token) if tokens is not None else None
         if found is None:
             audit.note().action = ACCESS
             raise ProblemError(401, "no-token", NOT_VALID, headers=ASK_TOKEN)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
-from typing import TypeVar
 
 import structlog
 from fastapi import Request
@@ -14,14 +12,12 @@ from fastapi import Request
 from gangline_gateway import audit
 from gangline_gateway.app_context import Admin, App, AppContext, answers, router
 from gangline_gateway.node_settings import NodeSettingsError, read_node_settings
-from gangline_gateway.node_tokens import JOIN_PATH, NOT_VALID, NodeTokens
-from gangline_gateway.problems import ProblemError, conflict, unavailable
+from gangline_gateway.node_tokens import JOIN_PATH, NOT_VALID, NodeTokens, in_store
+from gangline_gateway.problems import ProblemError, conflict
 from gangline_schemas.api.joining import JoinBody, JoinedNode, NodeToken, NodeTokenBody
-from gangline_storage.errors import StoreError
 
 joining = router("Cluster")
 log = structlog.get_logger(__name__)
-FoundT = TypeVar("FoundT")
 _PRESENT = frozenset({"ready", "suspected", "draining", "cordoned", "outdated"})
 
 
@@ -37,7 +33,7 @@ async def make_token(body: NodeTokenBody, app: App, caller: Admin) -> NodeToken:
     """Needs an admin. The token is shown once; its hash is kept in the store."""
     tokens, file = _joining(app)
     await asyncio.to_thread(_settings, file, "node")  # a wrong file is found now
-    token, kept = await _stored(lambda: tokens.make(body.nodes, body.expires_s, caller.name))
+    token, kept = await in_store(tokens.make, body.nodes, body.expires_s, caller.name)
     log.info("node.token_made", by=caller.name, nodes=kept.nodes, until=str(kept.expires_at))
     return NodeToken(token=token, nodes=kept.nodes, expires_at=kept.expires_at)
 
@@ -65,7 +61,7 @@ async def join(body: JoinBody, request: Request, app: App) -> JoinedNode:
         )
     found = await asyncio.to_thread(_settings, file, body.node_id)
     token: str = request.state.node_token
-    if not await _stored(lambda: tokens.use(token, body.node_id)):
+    if not await in_store(tokens.use, token, body.node_id):
         raise ProblemError(401, "no-token", NOT_VALID)
     log.info("node.joins", node=body.node_id)
     return found
@@ -85,10 +81,3 @@ def _settings(file: Path, node_id: str) -> JoinedNode:
         return read_node_settings(file, node_id, version("gangline-gateway"))
     except NodeSettingsError as error:
         raise conflict("no-node-settings", str(error)) from None
-
-
-async def _stored(work: Callable[[], FoundT]) -> FoundT:
-    try:
-        return await asyncio.to_thread(work)
-    except StoreError:
-        raise unavailable("store", "the object store does not answer") from None
