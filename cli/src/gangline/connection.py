@@ -7,8 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gangline.local.client import (
-    Client,
-    Login,
+    Reached,
     default_data_dir,
     no_client,
     read_client,
@@ -38,7 +37,7 @@ def find_gateway(
         url = url or os.environ.get(URL_VARIABLE)
         token = token or os.environ.get(TOKEN_VARIABLE)
     folder = data_dir or default_data_dir()
-    known: list[Login | Client] = []
+    known: list[Reached] = []
     if url is None or token is None or url.startswith("https:"):
         found = (read_login(folder), read_client(folder))
         known = [one for one in (found if data_dir is None else found[::-1]) if one is not None]
@@ -46,7 +45,7 @@ def find_gateway(
         if not known:
             raise no_client(folder, f"set {URL_VARIABLE} and {TOKEN_VARIABLE}")
         url = known[0].url
-    same = [one for one in known if one.url.rstrip("/") == url.rstrip("/")]
+    same = [one for one in known if one.is_at(url)]
     if token is None:
         token = same[0].token if same else ""
     return Transport(url, token, notice=notice, ca=same[0].authority if same else None)

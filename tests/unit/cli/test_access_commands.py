@@ -103,7 +103,7 @@ def test_a_sign_in_is_forgotten_although_the_gateway_cannot_end_it(
 ) -> None:
     stub.on("POST", "/session/end", Reply({"detail": "another host"}, 421))
     url = {"nobody listens": "http://127.0.0.1:9", "no authority": "https://127.0.0.1:9"}
-    Login(url.get(state, stub.url), TOKEN, "ada", str(home / "gone.pem")).write(home)
+    Login(url.get(state, stub.url), TOKEN, "ada", ca=str(home / "gone.pem")).write(home)
     done = gangline("logout")
     assert (done.code, read_login(home)) == (0, None)
     assert "was not ended at the gateway" in done.err

@@ -59,7 +59,7 @@ def test_with_it_commands_are_answered(
     elif kept == "platform":
         Client(url, "t", ca=ca).write(tmp_path)
     else:
-        Login(url, "t", "ada", ca).write(tmp_path)
+        Login(url, "t", "ada", ca=ca).write(tmp_path)
     with connect() as client:
         assert client.version().version == "1"
     with connect(url, "another") as client:  # the address is what a file is for

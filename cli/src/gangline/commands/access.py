@@ -9,6 +9,7 @@ import typer
 from gangline.commands.list_options import Newest, Since, start_of
 from gangline.render import NONE, Column
 from gangline.session import Session
+from gangline_schemas.access import MOST_DAYS
 from gangline_schemas.api.access import AccessToken, AuditEntry
 
 
@@ -61,7 +62,7 @@ def token_create(
     scope: Annotated[
         str, typer.Option(metavar="read|submit|admin", help="The changes that it allows.")
     ] = "read",
-    days: Annotated[int, typer.Option(min=1, max=365, help="Until it expires.")] = 90,
+    days: Annotated[int, typer.Option(min=1, max=MOST_DAYS, help="Until it expires.")] = 90,
     team: Annotated[
         list[str] | None, typer.Option(help="Only for this team; may be repeated.")
     ] = None,

@@ -41,7 +41,7 @@ def login(
         out.note(f"open {where}")
         out.note(f"and confirm the code {begun.user_code}")
         found = _wait(client, begun)
-    Login(place, found.token, found.user, str(authority or "")).write(folder)
+    Login(place, found.token, found.user, ca=str(authority or "")).write(folder)
     hours = f"{found.expires_s / 3600:g}"
     shown = {"url": place, "user": found.user, "expires_s": found.expires_s}
     out.show(shown, f"signed in to {place} as {found.user}, for {hours} hours at most")
@@ -87,7 +87,7 @@ def _known_url(folder: Path) -> str:
 def _known_ca(folder: Path, url: str) -> Path | None:
     """The authority with which this URL was reached before, or that of the environment."""
     for known in (read_login(folder), read_client(folder)):
-        if known is not None and known.url.rstrip("/") == url.rstrip("/") and known.ca:
+        if known is not None and known.is_at(url) and known.ca:
             return known.authority
     named = os.environ.get(CA_VARIABLE, "")
     return Path(named) if named else None
