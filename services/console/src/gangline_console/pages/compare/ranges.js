@@ -7,26 +7,27 @@ export function fillRanges(form, axes, keep) {
   const { axis, word, low, high } = form.elements;
   axis.replaceChildren(...axes.map((item) => option(item.key, item.title)));
 
-  function chosen() {
-    const item = axes.find((one) => one.key === axis.value);
+  const chosen = () => axes.find((one) => one.key === axis.value);
+
+  function fill() {
+    const item = chosen();
     const words = item.texts.length > 0;
     word.parentElement.hidden = !words;
     for (const end of [low, high]) end.parentElement.hidden = words;
     word.replaceChildren(...item.texts.map((text, at) => option(String(at), text)));
     if (!words) [low.value, high.value] = [item.low, item.high];
-    return item;
   }
 
-  axis.addEventListener("change", chosen);
+  axis.addEventListener("change", fill);
   form.addEventListener("submit", (event) => {
     event.preventDefault();
-    const item = axes.find((one) => one.key === axis.value);
+    const item = chosen();
     if (event.submitter?.name === "all") return keep(item.key, null);
     const at = Number(word.value);
     const end = (input, none) => input.value === "" ? none : Number(input.value);
     keep(item.key, item.texts.length ? [at - HALF, at + HALF] : [end(low, item.low), end(high, item.high)]);
   });
-  chosen();
+  fill();
 }
 
 function option(value, text) {
