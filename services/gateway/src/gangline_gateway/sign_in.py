@@ -82,12 +82,12 @@ class SignIn:
         if wanted in {("GET", PATH), ("HEAD", PATH)}:
             answer: Response = self._page(request.query_params.get("next", ""))
         elif wanted == ("POST", PATH):
-            answer = await self._begun(_form(await _body(request)))
+            answer = await self._begun(await _form(request))
         elif wanted == ("POST", _END):
             answer = await self._ended(request.headers)
         elif wanted == ("POST", _CODES):
             answer = await self._code(request.headers)
-        elif self._flows is not None and (found := await self._at_provider(request)) is not None:
+        elif (flow := self._flows) and (found := await self._at_provider(flow, request)):
             answer = found
         elif request.url.path == flows.DEVICE:
             raise ProblemError(404, "no-provider", "this installation has no sign-in provider")
@@ -110,10 +110,9 @@ class SignIn:
         )
         return self._with_session(answer, token)
 
-    async def _at_provider(self, request: Request) -> Response | None:
+    async def _at_provider(self, flow: Flows, request: Request) -> Response | None:
         """The answer of a step of a sign-in at the provider; None: it is none."""
-        flow, wanted = self._flows, (request.method, request.url.path)
-        assert flow is not None  # noqa: S101 -- for mypy
+        wanted = request.method, request.url.path
         if wanted == ("GET", flows.START):
             place = _local(request.query_params.get("next", ""), self.home)
             return await flow.start(request, place)
@@ -126,7 +125,7 @@ class SignIn:
         if page:
             done = await flow.finish(request, cookie_of(request.headers, flow.cookie_name))
         else:
-            done = await flow.poll_device(_form(await _body(request)).get("handle", ""))
+            done = await flow.poll_device((await _form(request)).get("handle", ""))
         if not isinstance(done, SignedIn):
             note.ignored = not page  # the person has not typed the code yet
             return done
@@ -214,14 +213,11 @@ def sign_in_at(path: str, query: str) -> str:
     return f"{PATH}?next={quote(path + ('?' + query if query else ''), safe='')}"
 
 
-async def _body(request: Request) -> bytes:
+async def _form(request: Request) -> dict[str, str]:
     try:
-        return await request.body()
+        body = await request.body()
     except HTTPException as error:  # no application of FastAPI is around this one
         raise ProblemError(error.status_code, "bad-body", str(error.detail)) from None
-
-
-def _form(body: bytes) -> dict[str, str]:
     try:
         found = parse_qs(body.decode("utf-8", "replace"), max_num_fields=10)
     except ValueError:

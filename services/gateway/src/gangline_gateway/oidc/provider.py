@@ -17,14 +17,11 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 import aiohttp
-import structlog
 from joserfc import jwt
 from joserfc.errors import InvalidKeyIdError, JoseError
 from joserfc.jwk import KeySet
 
 from gangline_gateway.oidc.settings import OidcSettings, check_url
-
-log = structlog.get_logger(__name__)
 
 ALGORITHMS = [
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "Ed25519",

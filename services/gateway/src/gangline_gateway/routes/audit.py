@@ -17,6 +17,7 @@ from gangline_gateway.app_context import (
 )
 from gangline_gateway.audit_trail import MAX_PAGE, AuditFilter
 from gangline_gateway.routes.runs import moment
+from gangline_schemas.access import ActionName
 from gangline_schemas.api.access import AuditPage
 
 audit_log = router("Access")
@@ -36,12 +37,7 @@ def list_audit(
     user: Annotated[str, Query(max_length=256)] = "",
     team: Annotated[str, Query(pattern=ID_PATTERN)] = "",
     action: Annotated[
-        str,
-        Query(
-            pattern=r"^[a-z]+(?:[.-][a-z]+)*$",
-            max_length=64,
-            description="Such as job.submit, or job for all that begin with it.",
-        ),
+        ActionName, Query(description="Such as job.submit, or job for all that begin with it.")
     ] = "",
     outcome: Annotated[Literal["done", "refused", "failed", ""], Query()] = "",
     since: Annotated[datetime | None, Query(description="At this time or later.")] = None,
