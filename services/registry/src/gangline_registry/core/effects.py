@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 
 from gangline_bus.decision import EffectDone
@@ -41,9 +41,13 @@ _UNTIL_RESTART_S = 365 * 86_400.0
 Comparison = Compare | CompareProfiles
 
 
-def note(state: RegistryState, soft: Watch, models: Iterable[str]) -> None:
-    """Note the comparisons that models ask for now. Cost: all profiles, and their versions."""
-    profiles = watching.newest_first(state)
+def note(state: RegistryState, soft: Watch, models: Sequence[str]) -> None:
+    """Note the comparisons that models ask for now.
+
+    Cost: their versions; if the drift of one is watched, also all profiles.
+    """
+    watched = any(watching.drift_watched(state, name) is not None for name in models)
+    profiles = watching.newest_first(state) if watched else {}
     for name in models:
         team, _, own = name.partition("/")
         found: dict[str, Comparison] = {

@@ -16,7 +16,7 @@ PROFILES_KEPT = 2000
 
 
 def forget_versions(state: RegistryState, team: str, model: str) -> None:
-    """After a new version of a model. Cost: its versions, and the models of the team."""
+    """After a new version of a model. Cost: its versions, and the names of all models."""
     free = [
         name for name in state.numbered if name.startswith(f"{team}/") and name not in state.models
     ]

@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
-from gangline_registry.core.model import CompareProfiles, Profiled, Registered, alias_key
+from gangline_registry.core.model import (
+    CompareProfiles,
+    Profiled,
+    Registered,
+    alias_key,
+    model_key,
+)
 from gangline_registry.core.state import RegistryPlan, RegistryState, data_key
 from gangline_schemas.data_use import dataset_of
 from gangline_schemas.events.registry import DataAged
-from gangline_schemas.gate_file import DataRules
+from gangline_schemas.gate_file import DataRules, DriftLimits, Gate
 
 
 def newest_first(state: RegistryState) -> dict[str, list[Profiled]]:
@@ -20,6 +26,15 @@ def newest_first(state: RegistryState) -> dict[str, list[Profiled]]:
     return found
 
 
+def drift_watched(state: RegistryState, model: str) -> tuple[Gate, DataRules, DriftLimits] | None:
+    """The gate, rules and limits of a model, by its key; None: its data are not watched."""
+    gated = state.models.get(model)
+    rules = None if gated is None else gated.gate.training_data
+    if gated is None or rules is None or rules.drift is None:
+        return None
+    return gated.gate, rules, rules.drift
+
+
 def of_model(
     state: RegistryState, team: str, model: str, profiles: Sequence[Profiled]
 ) -> Iterator[CompareProfiles]:
@@ -27,11 +42,11 @@ def of_model(
 
     `profiles`: those of the team, the newest first.
     """
-    gated = state.models.get(f"{team}/{model}")
-    rules = None if gated is None else gated.gate.training_data
-    if gated is None or rules is None or rules.drift is None:
+    found = drift_watched(state, model_key(team, model))
+    if found is None:
         return
-    for alias in gated.gate.aliases:
+    gate, rules, limits = found
+    for alias in gate.aliases:
         champion = _champion(state, team, model, alias)
         if champion is None or champion.snapshot is None:
             continue
@@ -43,9 +58,7 @@ def of_model(
             judged = state.data.get(key)
             pair = (champion.version, champion.snapshot, newest.snapshot)
             if judged is None or (judged.version, judged.baseline, judged.snapshot) != pair:
-                yield CompareProfiles(
-                    team, model, alias, champion.version, trained, newest, rules.drift
-                )
+                yield CompareProfiles(team, model, alias, champion.version, trained, newest, limits)
 
 
 def effect_key(one: CompareProfiles) -> str:
