@@ -62,8 +62,9 @@ fold: Fold[StudyState] = Fold(Topic.STUDIES)
 
 @fold.on(StudyCreated)
 def _(state: StudyState, event: StudyCreated, _at: datetime) -> None:
-    made = Study(event.spec, event.user, event.seed, event.created_at)
-    state.studies[event.study_id] = made._replace(size_bytes=event.size_bytes)
+    state.studies[event.study_id] = Study(
+        event.spec, event.user, event.seed, event.created_at, size_bytes=event.size_bytes
+    )
     state.active[event.study_id] = None
     state.over[event.study_id] = ()
     _answered(state, event.request_source, event.request_id)

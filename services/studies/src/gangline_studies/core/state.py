@@ -7,6 +7,7 @@ forgotten by the rule of gangline_schemas.memory, or earlier (forgetting.py).
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -19,6 +20,7 @@ from gangline_schemas.study_file import StudySpec
 from gangline_schemas.study_space import Parameters
 
 REQUESTS_KEPT = 10_000
+_JOB_ID = re.compile(r"(.+)-t([0-9]{1,5})(?:-([0-9]{1,9}))?")
 CURVE_POINTS, CURVE_POINTS_ENDED = 256, 64
 """So many measurements of a trial are kept, and after its study's end; every other one goes."""
 
@@ -188,6 +190,12 @@ StudyPlan = Plan[StudyState, None]
 def job_id(study_id: str, number: int, part: int) -> str:
     """The id of a trial's job: the first has the trial's name alone."""
     return f"{study_id}-t{number}" if part == 1 else f"{study_id}-t{number}-{part}"
+
+
+def job_of_id(name: str) -> JobOf | None:
+    """The trial and part of a job's id, as `job_id` makes it; None: it is another one."""
+    found = _JOB_ID.fullmatch(name)
+    return None if found is None else JobOf(found[1], int(found[2]), int(found[3] or 1))
 
 
 def open_trials(state: StudyState, study_id: str) -> list[Trial]:

@@ -7,7 +7,6 @@ state, in no common order. So a trial may have its result a moment after its job
 
 from __future__ import annotations
 
-import re
 from datetime import datetime, timedelta
 
 from gangline_schemas.base import Event
@@ -43,11 +42,9 @@ from gangline_schemas.events.trials import TrialEvaluated, TrialLogsEnded
 from gangline_schemas.events.workers import WorkerExited
 from gangline_schemas.job import RESUME_PROBLEM, JobState
 from gangline_studies.core import measuring
-from gangline_studies.core.state import JobOf, Phase, Saved, StudyPlan, Trial, job_id
+from gangline_studies.core.state import JobOf, Phase, Saved, StudyPlan, Trial, job_id, job_of_id
 from gangline_studies.core.values import result_of
 
-_EARLIER = re.compile(r"(.+)-t([0-9]{1,5})(?:-([0-9]{1,9}))?")
-"""A job's id, as `job_id` makes it."""
 LAST_REPORT = timedelta(seconds=10)
 """So long after its job succeeded a trial waits for its last evaluations, at most."""
 MOST_TRIES = 100
@@ -69,12 +66,10 @@ def take(plan: StudyPlan, event: Event, at: datetime) -> str | None:
 
 def _earlier(plan: StudyPlan, name: str, event: Event) -> JobOf | None:
     """An earlier job of a trial, if the news is of its checkpoints: the trial may need one."""
-    found = _EARLIER.fullmatch(name)
-    lost = isinstance(event, CheckpointAbandoned | CheckpointCorrupted | CheckpointDeleted)
-    if found is None or not lost:
+    if not isinstance(event, CheckpointAbandoned | CheckpointCorrupted | CheckpointDeleted):
         return None
-    job = JobOf(found[1], int(found[2]), int(found[3] or 1))
-    return job if (job.study_id, job.number) in plan.state.trials else None
+    job = job_of_id(name)
+    return job if job and (job.study_id, job.number) in plan.state.trials else None
 
 
 def _job_of(event: Event) -> str | None:
