@@ -156,12 +156,11 @@ def _shm(size: int) -> Check:
 
 def _memlock() -> Check:
     limits = current()
-    said = limits.summary.split(", and ")[1]
     hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]
     if hard == resource.RLIM_INFINITY or os.geteuid() == 0:
         return Check("memlock", "ok", "all memory may be locked")
     fix = "InfiniBand needs all: set LimitMEMLOCK=infinity in the agent's unit"
-    return Check("memlock", "failed" if unfit_limits(limits) else "warning", said, fix)
+    return Check("memlock", "failed" if unfit_limits(limits) else "warning", limits.lockable, fix)
 
 
 def _files(most: int) -> Check:

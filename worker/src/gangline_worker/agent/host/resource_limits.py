@@ -23,10 +23,15 @@ class ResourceLimits:
     locked_bytes: int | None
 
     @property
+    def lockable(self) -> str:
+        """The memory that may be locked, as a phrase."""
+        locked = "all" if self.locked_bytes is None else f"{self.locked_bytes / _MIB:.4g} MB"
+        return f"{locked} memory to lock"
+
+    @property
     def summary(self) -> str:
         """One clause."""
-        locked = "all" if self.locked_bytes is None else f"{self.locked_bytes / _MIB:.4g} MB"
-        return f"{self.descriptors} descriptors a process, and {locked} memory to lock"
+        return f"{self.descriptors} descriptors a process, and {self.lockable}"
 
 
 def raise_limits() -> ResourceLimits:
