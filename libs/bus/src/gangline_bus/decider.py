@@ -218,7 +218,7 @@ class DeciderLoop(Generic[StateT]):
             self._decide(done, now, out, traceparent=None)
         if self._tick_is_due(now):
             self._next_tick = now + timedelta(seconds=self.settings.tick_interval_s)
-            self._take_tick(Tick(), now, out)
+            self._take_tick(now, out)
         try:
             self._check(out)
         except InvariantViolated:
@@ -226,7 +226,8 @@ class DeciderLoop(Generic[StateT]):
                 self._guard.doubt()
             raise
 
-    def _take_tick(self, tick: Tick, now: datetime, out: list[OutRecord]) -> None:
+    def _take_tick(self, now: datetime, out: list[OutRecord]) -> None:
+        tick = Tick()
         try:
             self._observe(tick, now)
         except Exception as error:
