@@ -49,7 +49,8 @@ if(state = 'pending', 0, 4000 + number % 90000), 'fsdp', '3f2c1ab', 'corpus@sha2
 map('lr', '0.0003', 'steps', '1000'), {_SPEC}, 1,
 'h100', if(state = 'pending', map(), map('h100', 4000.0))
 FROM numbers({{runs}})"""
-_USAGE = f"""INSERT INTO gangline.usage SELECT concat('team-', toString(number % {{teams}})),
+_USAGE = f"""INSERT INTO gangline.usage (* EXCEPT(cpus, cpu_seconds)) SELECT
+concat('team-', toString(number % {{teams}})),
 {_SUBJECT}, 1, 4, {_AT} AS at, at + toIntervalSecond(3600), 14400, 1
 FROM numbers({{runs}} - 1500)"""
 _INCIDENTS = f"""INSERT INTO gangline.incidents SELECT
