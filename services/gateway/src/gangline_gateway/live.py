@@ -17,7 +17,6 @@ from dataclasses import fields, replace
 from datetime import datetime
 from functools import singledispatchmethod
 from itertools import islice
-from typing import Generic, TypeVar
 
 from gangline_gateway import checkpoint_rows
 from gangline_gateway.live_model import (
@@ -30,6 +29,7 @@ from gangline_gateway.live_model import (
     Silence,
 )
 from gangline_gateway.publish import SOURCE
+from gangline_gateway.recent import Recent
 from gangline_schemas.api.checkpoints import Advice, Checkpoint
 from gangline_schemas.api.data import Approval
 from gangline_schemas.api.jobs import REJECTED, Failure, Flag
@@ -85,23 +85,6 @@ OUTCOMES_KEPT = 10_000
 NODES_KEPT = 10_000
 _OTHERS_KEPT = 3 * ENDED_KEPT
 METRICS_OF_A_RUN = 64
-
-ValueT = TypeVar("ValueT")
-
-
-class Recent(dict[str, ValueT], Generic[ValueT]):
-    """A dict of at most `size` entries: a new key removes the one that was put longest ago."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self._size = size
-
-    def put(self, key: str, value: ValueT) -> None:
-        """Sets a value."""
-        self.pop(key, None)
-        self[key] = value
-        if len(self) > self._size:
-            del self[next(iter(self))]
 
 
 class Live:

@@ -32,6 +32,7 @@ from gangline_gateway.oidc.provider import (
 )
 from gangline_gateway.plain_page import plain_page
 from gangline_gateway.problems import ProblemError, unavailable
+from gangline_gateway.recent import Recent
 from gangline_gateway.user_limits import RequestLimits, RequestRates
 from gangline_service.tokens import Principal
 
@@ -83,8 +84,8 @@ class Flows:
     ) -> None:
         self.logins = logins
         self._scheme, self._clock = scheme, clock
-        self._browsers: dict[str, _Begun] = {}
-        self._devices: dict[str, _Device] = {}
+        self._browsers: Recent[_Begun] = Recent(MOST)
+        self._devices: Recent[_Device] = Recent(MOST)
         self._rates = RequestRates(_LIMITS)
 
     @property
@@ -108,8 +109,8 @@ class Flows:
         except (ProviderAwayError, ProviderRefusedError, ValueError) as error:
             return _failed(str(error), 503)
         until_s = self._clock() + WAIT_S
-        _make_room(self._browsers, self._clock())
-        self._browsers[state] = _Begun(until_s, cookie, verifier, nonce, redirect_uri, wanted)
+        begun = _Begun(until_s, cookie, verifier, nonce, redirect_uri, wanted)
+        self._browsers.put(state, begun)
         answer = RedirectResponse(place, 303, headers={"cache-control": "no-store"})
         answer.set_cookie(
             self.cookie_name, cookie, max_age=int(WAIT_S), path="/",
@@ -157,8 +158,7 @@ class Flows:
         handle, now_s = secrets.token_urlsafe(32), self._clock()
         expires_s = min(_number(found.get("expires_in"), WAIT_S), WAIT_S)
         interval_s = max(1.0, _number(found.get("interval"), 5.0))
-        _make_room(self._devices, now_s)
-        self._devices[handle] = _Device(now_s + expires_s, found["device_code"], interval_s)
+        self._devices.put(handle, _Device(now_s + expires_s, found["device_code"], interval_s))
         return _json(
             {
                 "handle": handle,
@@ -229,14 +229,6 @@ def _failed(reason: str, status: int) -> Response:
 
 def _json(content: dict[str, Any], status: int = 200) -> Response:
     return JSONResponse(content, status, headers={"cache-control": "no-store"})
-
-
-def _make_room(waiting: dict[str, Any], now_s: float) -> None:
-    """Make room for one more."""
-    for name in [name for name, one in waiting.items() if one.until_s <= now_s]:
-        del waiting[name]
-    if len(waiting) >= MOST:
-        del waiting[next(iter(waiting))]
 
 
 def _number(value: Any, otherwise: float) -> float:
