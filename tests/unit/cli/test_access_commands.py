@@ -85,7 +85,7 @@ def test_a_sign_in_is_kept_for_further_commands(stub: Stub, gangline: Runner, ho
     assert "WDJB-MJHT" in done.err
     assert "as ada, for 12 hours at most" in done.out
     assert TOKEN not in done.out + done.err
-    assert read_login(home) == Login(stub.url, TOKEN, "ada")
+    assert read_login(home) == Login(stub.url, TOKEN, user="ada")
     Client("http://127.0.0.1:9", "of-the-platform").write(home)
     stub.on("GET", "/v1/tokens", {"tokens": []})
     assert gangline("token", "list").code == 0, "a sign-in goes before the platform of this machine"
@@ -95,6 +95,16 @@ def test_a_sign_in_is_kept_for_further_commands(stub: Stub, gangline: Runner, ho
     assert stub.asked[-1].headers["authorization"] == f"Bearer {TOKEN}"
     assert read_login(home) is None
     assert "not signed in" in gangline("logout").out
+
+
+def test_a_code_that_nobody_confirms_ends_the_sign_in(
+    stub: Stub, gangline: Runner, home: Path
+) -> None:
+    stub.on("POST", "/session/device", {**BEGUN, "expires_s": 0.0})
+    done = gangline("login", "--url", stub.url)
+    assert done.code == 1
+    assert "not confirmed in time" in done.err
+    assert read_login(home) is None
 
 
 @pytest.mark.parametrize("state", ["nobody listens", "refuses", "no authority"])

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from gangline.errors import CliError
+from gangline.node import checks
 from gangline.node.agent import UNIT, end_agent, write_unit
+from gangline.node.checks import check_node
 from gangline.node.folder import NodeFolder
 from gangline_schemas.api.joining import JoinedNode
 from gangline_worker.agent.config import AgentSettings
@@ -35,6 +37,17 @@ fcntl.flock(lock, fcntl.LOCK_EX)
 print("locked", flush=True)
 signal.sigwait([signal.SIGTERM])
 """
+
+
+def test_checks_that_hang_are_an_error_with_its_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hang(command: list[str], timeout: float, **_: object) -> None:
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.setattr(checks.subprocess, "run", hang)
+    with pytest.raises(CliError, match="did not end in 120 s"):
+        check_node(tmp_path)
 
 
 def test_the_agent_reads_what_the_gateway_gave(

@@ -18,6 +18,8 @@ from gangline.session import DataDir, Json, Url, target_of
 from gangline.transport import CA_VARIABLE, Transport
 from gangline_schemas.api.access import LoginBegun, LoginToken
 
+_LEAST_POLL_S = 0.05
+
 
 def login(
     context: typer.Context,
@@ -67,8 +69,8 @@ def logout(context: typer.Context, *, data_dir: DataDir = None, json: Json = Fal
 def _wait(client: Gangline, begun: LoginBegun) -> LoginToken:
     """Until the person has confirmed the code. Raises CliError."""
     deadline = time.monotonic() + begun.expires_s
-    while time.monotonic() < deadline:
-        time.sleep(begun.interval_s)
+    while (left_s := deadline - time.monotonic()) > 0:
+        time.sleep(min(max(begun.interval_s, _LEAST_POLL_S), left_s))
         found = client.login_token(begun.handle)
         if found is not None:
             return found

@@ -40,7 +40,15 @@ def check_node(
     options = {"server": server, "ca": ca, "address": address, "slots": slots}
     words = [f"--{name}={value}" for name, value in options.items() if value is not None]
     command = [sys.executable, "-m", "gangline_worker.agent.doctor", f"--folder={folder}", *words]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    try:
+        ran = subprocess.run(
+            command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise CliError(
+            f"the checks did not end in {_TIMEOUT_S:g} s",
+            "look for disks and network mounts that do not answer",
+        ) from None
     if ran.returncode:
         last = (ran.stderr.strip().splitlines() or ["no output"])[-1]
         raise CliError(f"the checks could not run: {last}", "install the package gangline-worker")
