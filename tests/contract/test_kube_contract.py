@@ -124,6 +124,20 @@ def test_a_watch_from_a_forgotten_version_is_gone(
         next(iter(api.watch(PODS, "1", space)))
 
 
+def test_a_list_is_read_page_by_page(
+    api: Cluster, space: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"pod-{number}" for number in range(5)]
+    for name in names:
+        create(api, PODS, pod(name), space)
+    monkeypatch.setattr("gangline_kube.service.api.PAGE", 2)
+    listed = api.list(PODS, space, part=lambda item: {"name": item["metadata"]["name"]})
+    assert sorted(item["name"] for item in listed.items) == names
+    delete(api, PODS, "pod-3", space)
+    seen = next(iter(api.watch(PODS, listed.version, space)))
+    assert (seen.kind, seen.item["metadata"]["name"]) == ("DELETED", "pod-3")
+
+
 def test_names_are_taken_once(api: Cluster, space: str) -> None:
     first = create(api, PODS, pod("one"), space)
     with pytest.raises(Conflict):

@@ -1,9 +1,9 @@
 """A Kubernetes API server in this process, over real HTTPS: what tests need of one.
 
 `with KubeServer() as server` serves it on loopback; `server.kubeconfig(folder)` is for kubectl and
-clients. It knows list and watch by resource version (410 once its history is cut), bookmarks,
-create, update, merge and JSON patches with optimistic locking, `status` parts, finalizers, field
-selectors, custom resources with their schemas, and discovery.
+clients. It knows lists in pages, watches by resource version (410 once its history is cut),
+bookmarks, create, update, merge and JSON patches with optimistic locking, `status` parts,
+finalizers, field selectors, custom resources with their schemas, and discovery.
 `tests/contract/test_kube_contract.py` compares it with a real one.
 
 Not known: graceful deletion and bindings of pods, label selectors, admission, defaults of fields,
@@ -117,6 +117,7 @@ class KubeServer:
 
     async def _start(self) -> None:
         self.store = Store()
+        self._pages: dict[str, tuple[Json, list[Json]]] = {}
         app = web.Application(middlewares=[self._guard])
         app.router.add_get("/version", self._version)
         app.router.add_get("/api", self._versions)
@@ -212,12 +213,21 @@ class KubeServer:
         return self.store.update(kind, item, new, part, strict=strict)
 
     def _listed(self, request: web.Request, kind: Kind, namespace: str) -> Json:
-        return {
-            "kind": f"{kind.kind}List",
-            "apiVersion": kind.api_version,
-            "metadata": {"resourceVersion": str(self.store.version)},
-            "items": [item for item in kind.objects.values() if _asked(request, namespace, item)],
-        }
+        following = request.query.get("continue")
+        if following is None:
+            items = [item for item in kind.objects.values() if _asked(request, namespace, item)]
+            metadata = {"resourceVersion": str(self.store.version)}
+        elif following in self._pages:
+            metadata, items = self._pages.pop(following)
+        else:
+            raise Refused(410, "The provided continue parameter is too old")
+        answer = {"kind": f"{kind.kind}List", "apiVersion": kind.api_version}
+        limit = int(request.query.get("limit", "0")) or len(items)
+        if len(items) <= limit:
+            return {**answer, "metadata": metadata, "items": items}
+        token = secrets.token_hex(8)
+        self._pages[token] = metadata, items[limit:]
+        return {**answer, "metadata": {**metadata, "continue": token}, "items": items[:limit]}
 
     async def _watch(self, request: web.Request, kind: Kind, namespace: str) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "application/json"})

@@ -6,7 +6,17 @@ from typing import Any
 
 import pytest
 
-from gangline_kube.core.nodes import AskDrain, Patch, Rules, Step, foreign_gpus, node_id, plan
+from gangline_kube.core.nodes import (
+    AskDrain,
+    Patch,
+    Rules,
+    Step,
+    foreign_gpus,
+    node_id,
+    node_part,
+    plan,
+    pod_part,
+)
 from gangline_schemas.api.cluster import DrainBody
 from support.fakes.kube_objects import merged
 
@@ -28,7 +38,7 @@ class Both:
 
     def round(self, most: int = 100) -> list[Step]:
         foreign = {"n.1": self.foreign} if self.foreign else {}
-        steps = plan([self.node], {"n-1": self.status}, foreign, RULES)[:most]
+        steps = plan([node_part(self.node)], {"n-1": self.status}, foreign, RULES)[:most]
         for step in steps:
             if isinstance(step, AskDrain):
                 self.asked.append(step)
@@ -187,4 +197,16 @@ def test_gpus_of_others_are_those_of_bound_pods_that_run() -> None:
         pod("b", 4, "Succeeded"),
         pod("c", 8, **{"gangline.dev/part": "agent"}),
     ]
-    assert foreign_gpus(pods, "nvidia.com/gpu") == {"a": 3}
+    assert foreign_gpus(map(pod_part, pods), "nvidia.com/gpu") == {"a": 3}
+
+
+def test_of_nodes_and_pods_only_what_is_read_stays() -> None:
+    metadata = {"name": "a", "namespace": "x", "managedFields": [{"manager": "kubelet"}]}
+    node = {"metadata": metadata, "spec": {"podCIDR": "10.0.0.0/24"}, "status": {"images": [{}]}}
+    assert node_part(node) == {"metadata": {"name": "a"}, "spec": {}, "status": {}}
+    pod = {"metadata": metadata, "spec": {"volumes": [{}], "containers": [{"env": [{}]}]}}
+    assert pod_part(pod) == {
+        "metadata": {"name": "a", "namespace": "x"},
+        "spec": {"containers": [{"resources": None}]},
+        "status": {},
+    }

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from gangline_kube.core.nodes import Rules
+from gangline_kube.core.training_job import shown_part
 from gangline_kube.service.api import Cluster
 from gangline_kube.service.gateway import Away, Gateway, GatewayError
 from gangline_kube.service.mirror import LOST_S, SINGLE, Mirror
@@ -54,7 +55,8 @@ class Sides:
 
 def mirror(sides: Sides, objects: list[dict[str, Any]], *namespaces: str) -> Mirror:
     api, gateway = cast("Cluster", sides), cast("Gateway", sides)
-    return Mirror(api, gateway, lambda: objects, namespaces, lambda: sides.now)
+    parts = [shown_part(each) for each in objects]
+    return Mirror(api, gateway, lambda: parts, namespaces, lambda: sides.now)
 
 
 def item(name: str, namespace: str = "nlp") -> dict[str, Any]:

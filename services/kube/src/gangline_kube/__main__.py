@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from gangline_kube.core.nodes import node_part, pod_part
 from gangline_kube.core.resource import NODES, PODS
 from gangline_kube.service.api import Cluster, KubeError
 from gangline_kube.service.config import NodeSettings
@@ -20,8 +21,8 @@ def main(context: Context[NodeSettings]) -> None:
     health.expect("nodes")
     health.expect("gateway")
     api = Cluster(settings.kubeconfig)
-    nodes = Followed(api, NODES, context.stopping)
-    pods = Followed(api, PODS, context.stopping)
+    nodes = Followed(api, NODES, context.stopping, node_part)
+    pods = Followed(api, PODS, context.stopping, pod_part)
     followed = [nodes, pods] if settings.kube_gpu_resource else [nodes]
     for each in followed:
         each.start()

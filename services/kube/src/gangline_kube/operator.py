@@ -13,6 +13,7 @@ from concurrent.futures import Future
 import kopf
 
 from gangline_kube.core.resource import TRAINING_JOBS
+from gangline_kube.core.training_job import shown_part
 from gangline_kube.service.api import Cluster
 from gangline_kube.service.config import OperatorSettings, words
 from gangline_kube.service.following import Followed
@@ -33,7 +34,7 @@ def main(context: Context[OperatorSettings]) -> None:
     api = Cluster(settings.kubeconfig)
     token = settings.kube_token.get_secret_value()
     gateway = Gateway(settings.kube_gateway_url, token, settings.kube_gateway_ca)
-    objects = Followed(api, TRAINING_JOBS, context.stopping)
+    objects = Followed(api, TRAINING_JOBS, context.stopping, shown_part)
     objects.start()
     namespaces = words(settings.kube_namespaces)
     stop: Future[None] = Future()

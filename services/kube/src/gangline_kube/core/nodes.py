@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from gangline_kube.core.resource import GROUP, Object, annotation
+from gangline_kube.core.resource import GROUP, Object, annotation, part_of
 
 DRAIN, CORDON = "drain", "cordon"
 OURS = f"{GROUP}/part"
@@ -81,6 +81,26 @@ Step = AskDrain | Patch
 def node_id(name: str) -> str:
     """The id of a node of Kubernetes in Gangline, where ids have no dots."""
     return name.replace(".", "-")
+
+
+def node_part(node: Object) -> Object:
+    """The fields of a node that `plan` reads."""
+    return part_of(
+        node,
+        metadata=("name", "annotations", "resourceVersion"),
+        spec=("unschedulable", "taints"),
+        status=("conditions",),
+    )
+
+
+def pod_part(pod: Object) -> Object:
+    """The fields of a pod that `foreign_gpus` reads."""
+    found = part_of(
+        pod, metadata=("name", "namespace", "labels"), spec=("nodeName",), status=("phase",)
+    )
+    containers = pod["spec"].get("containers", [])
+    found["spec"]["containers"] = [{"resources": each.get("resources")} for each in containers]
+    return found
 
 
 def foreign_gpus(pods: Iterable[Object], resource: str) -> dict[str, int]:

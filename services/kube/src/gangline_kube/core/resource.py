@@ -34,6 +34,14 @@ NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 TRAINING_JOBS = Resource(GROUP, "v1", "trainingjobs", "TrainingJob", namespaced=True)
 
 
+def part_of(found: Object, **fields: tuple[str, ...]) -> Object:
+    """These fields of an object: processes keep thousands of objects, and most of one is unread."""
+    return {
+        part: {name: value for name, value in (found.get(part) or {}).items() if name in names}
+        for part, names in fields.items()
+    }
+
+
 def annotation(found: Object, name: str) -> str | None:
     """One of our annotations of an object, by its name without the prefix."""
     value = (found["metadata"].get("annotations") or {}).get(f"{GROUP}/{name}")

@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gangline_kube.core.resource import Object, annotation
+from gangline_kube.core.resource import Object, annotation, part_of
 from gangline_schemas import job_ids
 from gangline_schemas.api.jobs import ENDED, REJECTED, JobSummary
 from gangline_schemas.base import field_errors
@@ -76,6 +76,12 @@ def check_team(namespace: Object, team: str) -> None:
         f"spec.team: namespace {name} may not ask for team {team}; an administrator lists its "
         f"teams: kubectl annotate namespace {name} gangline.dev/{TEAMS}={team}"
     )
+
+
+def shown_part(item: Object) -> Object:
+    """The fields of an object that the mirror reads: its status, without its spec."""
+    found = part_of(item, metadata=("name", "namespace", "uid"))
+    return found | {"status": item.get("status") or {}}
 
 
 def ended(status: Mapping[str, Any]) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +22,8 @@ from gangline_kube.core.resource import Object, Resource
 CONNECT_S, ANSWER_S = 5.0, 30.0
 WATCH_S, SILENCE_S = 240, 300.0
 """A watch ends after so many seconds, at the server and here."""
+PAGE = 500
+"""So many objects are asked for at once."""
 _BEARER = ["BearerToken"]
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
@@ -100,10 +102,19 @@ class Cluster:
         self._client = kubernetes.client.ApiClient(configuration)
         self._refreshing = threading.Lock()
 
-    def list(self, of: Resource, namespace: str = "") -> Listed:
-        """All objects, or those of a namespace."""
-        found = self._ask("GET", of.path(namespace))
-        return Listed(found["items"], str(found["metadata"]["resourceVersion"]))
+    def list(
+        self, of: Resource, namespace: str = "", *, part: Callable[[Object], Object] = dict
+    ) -> Listed:
+        """All objects, or those of a namespace; of each what `part` takes of it."""
+        items: list[Object] = []
+        query = {"limit": str(PAGE)}
+        while True:
+            page = self._ask("GET", of.path(namespace), query=query)
+            items += map(part, page["items"])
+            following = page["metadata"].get("continue")
+            if not following:
+                return Listed(items, str(page["metadata"]["resourceVersion"]))
+            query["continue"] = following
 
     def watch(self, of: Resource, version: str, namespace: str = "") -> Iterator[Change]:
         """The changes after this resource version, until the server ends the stream."""
@@ -139,8 +150,14 @@ class Cluster:
         """
         return self._ask("PATCH", of.path(namespace, name, part), body=change)
 
-    def _ask(self, method: str, path: str, body: Object | None = None) -> Object:
-        response = self._open(method, path, {}, body, ANSWER_S)
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        body: Object | None = None,
+        query: Mapping[str, str] | None = None,
+    ) -> Object:
+        response = self._open(method, path, query or {}, body, ANSWER_S)
         try:
             answer: Object = json.loads(response.data)
         except (urllib3.exceptions.HTTPError, ValueError) as error:

@@ -7,6 +7,7 @@ it ended; if that version is too old by then, or the server was away for long, l
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import structlog
 
@@ -18,11 +19,17 @@ LONGEST_PAUSE_S = 30.0
 
 
 class Followed(threading.Thread):
-    """Objects by namespace and name."""
+    """Objects by namespace and name; of each what `part` takes of it, with both."""
 
-    def __init__(self, api: Cluster, of: Resource, ended: threading.Event) -> None:
+    def __init__(
+        self,
+        api: Cluster,
+        of: Resource,
+        ended: threading.Event,
+        part: Callable[[Object], Object],
+    ) -> None:
         super().__init__(name=f"follow-{of.plural}", daemon=True)
-        self._api, self._of, self._ended = api, of, ended
+        self._api, self._of, self._ended, self._part = api, of, ended, part
         self._lock = threading.Lock()
         self._items: dict[tuple[str, str], Object] = {}
         self._version = ""
@@ -52,7 +59,7 @@ class Followed(threading.Thread):
                 pause_s = min(LONGEST_PAUSE_S, max(least_s, 2 * pause_s))
 
     def _list(self) -> None:
-        found = self._api.list(self._of)
+        found = self._api.list(self._of, part=self._part)
         with self._lock:
             self._items = {_key(item): item for item in found.items}
         self._version = found.version
@@ -65,7 +72,7 @@ class Followed(threading.Thread):
                     if change.kind == "DELETED":
                         self._items.pop(_key(change.item), None)
                     else:
-                        self._items[_key(change.item)] = change.item
+                        self._items[_key(change.item)] = self._part(change.item)
             self._version = change.version
             if self._ended.is_set():
                 return
