@@ -13,13 +13,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gangline_kube.core.resource import Object, annotation, part_of
+from gangline_kube.core.resource import GROUP, Object, annotation, part_of
 from gangline_schemas import job_ids
 from gangline_schemas.api.jobs import ENDED, REJECTED, JobSummary
 from gangline_schemas.base import field_errors
 from gangline_schemas.job import JobSpec
 
-FINALIZER = "gangline.dev/cancel"
+FINALIZER = f"{GROUP}/cancel"
 """Holds an object back until its job is cancelled."""
 LEFT_OUT = frozenset({"name", "workdir", "trial", "code_diff_digest"})
 """Fields of a job that an object cannot have: they are its name, a client's, or a service's."""
@@ -74,7 +74,7 @@ def check_team(namespace: Object, team: str) -> None:
     name = namespace["metadata"]["name"]
     raise RefusedError(
         f"spec.team: namespace {name} may not ask for team {team}; an administrator lists its "
-        f"teams: kubectl annotate namespace {name} gangline.dev/{TEAMS}={team}"
+        f"teams: kubectl annotate namespace {name} {GROUP}/{TEAMS}={team}"
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import kopf
 
-from gangline_kube.core.resource import NAMESPACES, TRAINING_JOBS, Object
+from gangline_kube.core.resource import GROUP, NAMESPACES, TRAINING_JOBS, Object
 from gangline_kube.core.training_job import (
     FINALIZER,
     RefusedError,
@@ -26,10 +26,16 @@ from gangline_kube.core.training_job import (
     status_of,
     wanted,
 )
-from gangline_kube.service.api import Cluster, KubeError
+from gangline_kube.service.api import (
+    ANSWER_S,
+    CONNECT_S,
+    SILENCE_S,
+    WATCH_S,
+    Cluster,
+    KubeError,
+)
 from gangline_kube.service.gateway import Away, Gateway, GatewayError
 
-PREFIX = "gangline.dev"
 RETRY_S = 3.0
 NAMESPACE_S = 10.0
 """So long an answer about a namespace's teams is used again."""
@@ -129,15 +135,19 @@ class Operator:
             return status_of(known)
 
     def _namespace(self, name: str) -> Object:
+        now = time.monotonic()
         with self._lock:
-            read_at, found = self._namespaces.get(name, (0.0, {}))
-        if not found or time.monotonic() - read_at > NAMESPACE_S:
-            try:
-                found = self._api.get(NAMESPACES, name)
-            except KubeError as error:
-                raise kopf.TemporaryError(str(error), delay=RETRY_S) from None
-            with self._lock:
-                self._namespaces[name] = time.monotonic(), found
+            for old in [key for key, (at, _) in self._namespaces.items() if now - at > NAMESPACE_S]:
+                del self._namespaces[old]
+            known = self._namespaces.get(name)
+        if known is not None:
+            return known[1]
+        try:
+            found = self._api.get(NAMESPACES, name)
+        except KubeError as error:
+            raise kopf.TemporaryError(str(error), delay=RETRY_S) from None
+        with self._lock:
+            self._namespaces[name] = now, found
         return found
 
 
@@ -173,17 +183,17 @@ def settings_of() -> kopf.OperatorSettings:
     """Settings of kopf: our names, bounded waits (a watch may go silent), no copies of the spec."""
     settings = kopf.OperatorSettings()
     settings.persistence.finalizer = FINALIZER
-    settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=PREFIX)
+    settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=GROUP)
     settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(
-        prefix=PREFIX,
+        prefix=GROUP,
         # An annotation holds 256 KB; of a change only the priority is heeded.
         ignored_fields=["spec.env", "spec.hyperparameters", "spec.command", "spec.run"],
     )
-    settings.watching.server_timeout = 240
-    settings.watching.client_timeout = 300
-    settings.watching.connect_timeout = 10
-    settings.networking.request_timeout = 30
-    settings.networking.connect_timeout = 10
+    settings.watching.server_timeout = WATCH_S
+    settings.watching.client_timeout = SILENCE_S
+    settings.watching.connect_timeout = CONNECT_S
+    settings.networking.request_timeout = ANSWER_S
+    settings.networking.connect_timeout = CONNECT_S
     settings.posting.enabled = False
     settings.execution.max_workers = WORKERS
     settings.execution.default_backoff = RETRY_S
