@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import sys
 import tempfile
@@ -23,6 +24,7 @@ import clickhouse_connect
 from gangline.local.client import Client
 from gangline.local.platform import Platform, PlatformSettings
 from gangline.local.stop_signals import stop_signals_interrupt
+from gangline_service.vitals import EVERY_S
 from load.fleet import FleetSettings
 from load.readers import Readers
 from load.storms import STORMS
@@ -151,19 +153,17 @@ def latencies(world: World, windows: dict[str, tuple[float, float]]) -> list[Row
     """Of submissions: P99 in each window."""
     rows = []
     for name, window in windows.items():
-        goal = 200.0 if name == "quiet" else 2000.0
-        if name == "broker away":
-            goal = None  # type: ignore[assignment]
+        goal = None if name == "broker away" else 200.0 if name == "quiet" else 2000.0
         shown = f"submit -> allocated P99, {name}"
         rows.append(Row(shown, p(world.seen.latencies, window, 0.99) * 1e3, "ms", goal))
     return rows
 
 
 def p(found: Sequence[tuple[float, float]], window: tuple[float, float], share: float) -> float:
-    """A percentile of the values in a window of time; 0 without any."""
+    """A percentile of the values in a window of time; infinite without any, which misses goals."""
     values = [value for at, value in found if window[0] <= at < window[1]]
     if len(values) < 2:
-        return max(values, default=0.0)
+        return max(values, default=math.inf)
     return statistics.quantiles(values, n=1000, method="inclusive")[int(share * 1000) - 1]
 
 
@@ -204,12 +204,14 @@ def account(world: World, client: Client, accounts: Sequence[dict[str, object]])
         Row("records that the bus refused", sent["refused"], "", 0),
         Row("jobs submitted", world.submitted, ""),
         Row("jobs ended twice", twice, "", 0),
+        Row("probes that got no GPU", world.waiting_probes, "", 0),
     ]
 
 
 def caught_up(world: World) -> float:
-    """Seconds until no process has anything to read, as they report every 10 s."""
+    """Seconds until no process has anything to read; their first reports are of earlier."""
     began = time.monotonic()
+    time.sleep(EVERY_S)
     while world.unread() and time.monotonic() - began < 5 * LAG_S:
         time.sleep(1.0)
     return time.monotonic() - began

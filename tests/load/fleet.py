@@ -56,7 +56,6 @@ class Account:
     late_s: list[float] = field(default_factory=list)
     """How late turns began: the fleet's own lateness, its worst 100 values."""
     started: int = 0
-    ended: int = 0
 
 
 class Fleet:
@@ -165,9 +164,7 @@ class Fleet:
             self._end(heapq.heappop(self._due)[1], "finished")
 
     def _end(self, key: tuple[str, int], reason: str) -> None:
-        leader = self._leaders.pop(key, None)
-        if leader is not None and reason == "finished":
-            self.account.ended += 1
+        self._leaders.pop(key, None)
         for node in self._members.pop(key, ()):
             self._send(node.end(key, reason))
 

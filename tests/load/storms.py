@@ -46,7 +46,9 @@ def rack_gone(world: World) -> None:
     world.lost = range(NODES_PER_RACK)
     world.order(f"lose 0 {NODES_PER_RACK}")
     deadline = time.monotonic() + READY_S
-    while len(world.seen.failed) < NODES_PER_RACK and time.monotonic() < deadline:
+    while len(world.seen.failed) < NODES_PER_RACK:
+        if time.monotonic() > deadline:
+            raise SystemExit(f"{len(world.seen.failed)} of {NODES_PER_RACK} nodes failed in time")
         time.sleep(0.2)
 
 

@@ -36,7 +36,6 @@ from load.fleet import FleetSettings
 from load.nodes import NAMES
 
 PROBE_EVERY_S = 0.5
-TERMINAL = frozenset({"succeeded", "failed", "cancelled"})
 WATCHED = frozenset(
     {b"node.admitted", b"node.suspected", b"gang.allocated", b"job.state.changed", b"node.failed"}
 )
@@ -48,11 +47,9 @@ MIX = ((0.80, (1, 2, 4, 8)), (0.15, (16, 32, 64)), (0.05, (128, 256, 512, 1024))
 class Seen:
     """What the logs said so far."""
 
-    admitted: set[str] = field(default_factory=set)
     admissions: int = 0
     suspected: Counter[str] = field(default_factory=Counter)
     failed: set[str] = field(default_factory=set)
-    allocated: Counter[str] = field(default_factory=Counter)
     ends: Counter[str] = field(default_factory=Counter)
     latencies: list[tuple[float, float]] = field(default_factory=list)
     """Of probes: when they were submitted (monotonic), and the seconds to `gang.allocated`."""
@@ -177,17 +174,15 @@ class World:
     def _note(self, event: Event, now: float) -> None:
         seen = self.seen
         if event.type == "node.admitted":
-            seen.admitted.add(event.node.node_id)  # type: ignore[attr-defined]
             seen.admissions += 1
         elif event.type == "node.suspected":
             seen.suspected[event.node_id] += 1  # type: ignore[attr-defined]
         elif event.type == "node.failed":
             seen.failed.add(event.node_id)  # type: ignore[attr-defined]
         elif event.type == "gang.allocated":
-            seen.allocated[event.job_id] += 1  # type: ignore[attr-defined]
             if (sent := self._probes.pop(event.job_id, None)) is not None:  # type: ignore[attr-defined]
                 seen.latencies.append((sent, now - sent))
-        elif event.state.value in TERMINAL:  # type: ignore[attr-defined]
+        elif event.state.terminal:  # type: ignore[attr-defined]
             seen.ends[event.job_id] += 1  # type: ignore[attr-defined]
             self._running.discard(event.job_id)  # type: ignore[attr-defined]
 
@@ -219,6 +214,11 @@ class World:
             self._probes[job_id] = time.monotonic()
         self._writer.send(encode(envelope, topic=NAMES.name(topic_of(event.type))))
         return job_id
+
+    @property
+    def waiting_probes(self) -> int:
+        """Probes that were submitted and have no GPU yet."""
+        return len(self._probes)
 
     def healthy_suspected(self) -> list[str]:
         """Nodes that were suspected although they beat."""

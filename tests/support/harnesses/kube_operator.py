@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from gangline_kube.core.crd import training_job_crd
+from gangline_kube.core.resource import GROUP
 from support.fakes.kube_api import KubeServer
 
-GROUP = "gangline.dev"
 SPEC = {"team": "nlp", "run": "true", "resources": {"gpus": 1}}
 
 
