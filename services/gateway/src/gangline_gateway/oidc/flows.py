@@ -84,8 +84,8 @@ class Flows:
     ) -> None:
         self.logins = logins
         self._scheme, self._clock = scheme, clock
-        self._browsers: Recent[_Begun] = Recent(MOST)
-        self._devices: Recent[_Device] = Recent(MOST)
+        self._browsers: Recent[str, _Begun] = Recent(MOST)
+        self._devices: Recent[str, _Device] = Recent(MOST)
         self._rates = RequestRates(_LIMITS)
 
     @property

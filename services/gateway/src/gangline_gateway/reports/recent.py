@@ -9,6 +9,8 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
+from gangline_gateway.recent import Recent
+
 ReportT = TypeVar("ReportT", bound=BaseModel)
 FOR = timedelta(seconds=10)
 MOST = 64
@@ -19,7 +21,7 @@ class RecentReports:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: dict[tuple[Hashable, ...], tuple[datetime, BaseModel]] = {}
+        self._kept: Recent[tuple[Hashable, ...], tuple[datetime, BaseModel]] = Recent(MOST)
 
     def find(self, kind: type[ReportT], asked: Hashable, now: datetime) -> ReportT | None:
         """The report of this kind, if it was made in the last `FOR`."""
@@ -31,7 +33,4 @@ class RecentReports:
     def keep(self, asked: Hashable, report: BaseModel, now: datetime) -> None:
         """Keep one that was made now; of too many, the oldest go."""
         with self._lock:
-            self._kept.pop((type(report), asked), None)
-            self._kept[type(report), asked] = (now, report)
-            while len(self._kept) > MOST:
-                del self._kept[next(iter(self._kept))]
+            self._kept.put((type(report), asked), (now, report))
