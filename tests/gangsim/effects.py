@@ -20,15 +20,15 @@ from gangline_storage.digest import digest_bytes
 from gangline_storage.errors import NotFound, StoreError, StoreUnavailable
 from gangline_worker.agent.decide import effects, inputs
 from gangline_worker.agent.decide.keys import GangKey, RankKey
+from gangline_worker.agent.workspace import prepare
 from gangsim.engine import Violation
 from gangsim.training import RankProcess, state_of
 
 if TYPE_CHECKING:
     from gangsim.node import AgentProcess
 
-_STORE_TRIES = 3
-_AWAY_TRIES = 22
-"""Of a store that does not answer: each after 2 s, for 45 s."""
+_AWAY_TRIES = int(prepare._AWAY_S / prepare._RETRY_S)
+"""Of a store that does not answer."""
 _SLOW_SHARE, _SLOWER = 0.2, 10.0  # a node whose uploads take their time: gangs fail meanwhile
 
 
@@ -113,9 +113,9 @@ class NodeEffects:
             self._process.give(failed)
         except StoreError as error:
             away = isinstance(error, StoreUnavailable)
-            if tried < (_AWAY_TRIES if away else _STORE_TRIES):
+            if tried < (_AWAY_TRIES if away else prepare._STORE_ATTEMPTS):
                 self._process.later(
-                    2.0, lambda: self._prepare(gang, allocation, tried + 1, since_s)
+                    prepare._RETRY_S, lambda: self._prepare(gang, allocation, tried + 1, since_s)
                 )
             else:
                 failed = inputs.PrepareFailed(gang, user_fault=False, message=str(error))
