@@ -25,15 +25,19 @@ NOW = datetime(2026, 11, 26, tzinfo=UTC)
 
 
 class Fetched:
-    """Images that were asked for; `missing` is in no registry."""
+    """Images that were asked for; `missing` is in no registry, `slow` comes once it is `let`."""
 
     def __init__(self) -> None:
         self.got: list[tuple[str, int, str, str]] = []
         self.released: list[str] = []
         self.came = threading.Semaphore(0)
+        self.begun, self.let = threading.Event(), threading.Event()
 
     def get(self, key: GangKey, team: str, wanted: str) -> None:
         self.got.append((key.job_id, key.attempt, team, wanted))
+        if wanted == "slow":
+            self.begun.set()
+            self.let.wait(10)
         if wanted == "missing":
             self.came.release()
             raise ImageNotFound(wanted, "404")
@@ -107,3 +111,32 @@ def test_others_are_not_fetched_and_a_missing_image_stops_nothing(
         prefetch.note(reserved(job_id, "n1"))
         assert images.came.acquire(timeout=10)
     assert [job_id for job_id, *_ in images.got] == ["no", "last"]
+
+
+def test_an_image_is_not_fetched_once_its_gang_has_started(
+    prefetch: Prefetch, images: Fetched
+) -> None:
+    prefetch.note(queued("first", "slow"))
+    prefetch.note(reserved("first", "n1"))
+    assert images.begun.wait(10)
+    for job_id in ("started", "last"):
+        prefetch.note(queued(job_id))
+        prefetch.note(reserved(job_id, "n1"))
+    prefetch.note(allocated("started"))
+    images.let.set()
+    for _ in range(2):
+        assert images.came.acquire(timeout=10)
+    assert images.released == ["first", "last"]
+
+
+def test_after_the_stop_none_is_fetched(prefetch: Prefetch, images: Fetched) -> None:
+    prefetch.note(queued("first", "slow"))
+    prefetch.note(reserved("first", "n1"))
+    assert images.begun.wait(10)
+    prefetch.note(queued("next"))
+    prefetch.note(reserved("next", "n1"))
+    prefetch.stop()
+    images.let.set()
+    prefetch._thread.join(10)
+    assert not prefetch._thread.is_alive()
+    assert images.released == ["first"]

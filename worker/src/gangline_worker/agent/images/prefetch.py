@@ -45,7 +45,8 @@ class Prefetch:
         self._node_id = node_id
         self._images = images
         self._waiting: OrderedDict[str, tuple[str, str]] = OrderedDict()
-        self._wanted: SimpleQueue[tuple[str, str, str] | None] = SimpleQueue()
+        self._reserved: dict[str, tuple[str, str]] = {}
+        self._wanted: SimpleQueue[str | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="prefetch", daemon=True)
 
     def start(self) -> None:
@@ -54,6 +55,7 @@ class Prefetch:
 
     def stop(self) -> None:
         """Fetch no more; does not wait for the end of a download."""
+        self._reserved.clear()
         self._wanted.put(None)
 
     def note(self, event: Event) -> None:
@@ -64,15 +66,20 @@ class Prefetch:
                 self._waiting.popitem(last=False)
         elif isinstance(event, GangAllocated):
             self._waiting.pop(event.job_id, None)
+            self._reserved.pop(event.job_id, None)
         elif isinstance(event, GpusReserved):
             here = any(node.node_id == self._node_id for node in event.nodes)
             found = self._waiting.pop(event.job_id, None) if here else None
             if found is not None:
-                self._wanted.put((event.job_id, *found))
+                self._reserved[event.job_id] = found
+                self._wanted.put(event.job_id)
 
     def _run(self) -> None:
-        while (wanted := self._wanted.get()) is not None:
-            job_id, team, image = wanted
+        while (job_id := self._wanted.get()) is not None:
+            found = self._reserved.pop(job_id, None)
+            if found is None:
+                continue  # the gang has started, or nothing more is fetched
+            team, image = found
             key = GangKey(job_id, _NO_ATTEMPT)
             try:
                 self._images.get(key, team, image)
