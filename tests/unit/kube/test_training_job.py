@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gangline_kube.core.agent_settings import agent_settings, settings_text
+from gangline_kube.core.agent_settings import agent_settings, merged_settings
 from gangline_kube.core.crd import training_job_crd
 from gangline_kube.core.training_job import (
     RefusedError,
@@ -153,9 +153,8 @@ def test_an_agent_gets_its_node_s_labels() -> None:
         "scheduler": {"order": "fair"},
         "agent": {"cpus": 4, "rack": "z"},
     }
-    import tomllib
-
-    assert tomllib.loads(settings_text(base, own)) == {
+    assert merged_settings(base, own) == {
         "store_url": "s3://x",
+        "kafka": {},
         "agent": {"cpus": 4, **own},
     }

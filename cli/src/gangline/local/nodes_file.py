@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
 from gangline.local.kafka_access import KAFKA_FILE
 from gangline_service.private_file import write_private
+from gangline_service.toml_text import toml_text
 
 _OF_AGENTS = tuple(
     f"GANGLINE_{name}"
@@ -36,16 +36,7 @@ def write_nodes_file(
         for name, value in environment.items()
         if name in _OF_AGENTS or name.startswith(_OF_THE_STORE)
     }
-    lines = [f"kafka_file = {_quoted(kafka[KAFKA_FILE])}\n"] if KAFKA_FILE in kafka else []
-    lines += [
-        f"{name.lower()} = {_quoted(file)}\n"
-        for name in _FILES
-        if (file := environment.get(f"GANGLINE_{name}"))
-    ]
-    lines.append("[environment]\n")
-    lines += [f"{name} = {_quoted(value)}\n" for name, value in given.items()]
-    write_private(nodes_file(data_dir), "".join(lines).encode())
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+    files = {name.lower(): environment.get(f"GANGLINE_{name}") for name in _FILES}
+    files["kafka_file"] = kafka.get(KAFKA_FILE)
+    named = {name: file for name, file in files.items() if file}
+    write_private(nodes_file(data_dir), toml_text({**named, "environment": given}).encode())

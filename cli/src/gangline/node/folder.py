@@ -22,6 +22,7 @@ from gangline.errors import CliError
 from gangline_schemas.api.joining import JoinedNode
 from gangline_service.kafka_file import write_kafka_file
 from gangline_service.private_file import write_private
+from gangline_service.toml_text import toml_text
 
 _CA = "ssl.ca.location"
 
@@ -64,9 +65,7 @@ class NodeFolder:
         for name, content in joined.files.items():
             settings[name] = str(self.path / f"{name}.pem")
             write_private(self.path / f"{name}.pem", content.encode("ascii"))
-        lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}\n"
-                 for name, value in settings.items()]  # fmt: skip
-        write_private(self.path / "node.toml", "".join(["[agent]\n", *lines]).encode())
+        write_private(self.path / "node.toml", toml_text({"agent": settings}).encode())
         variables = {
             **joined.environment,
             "GANGLINE_CONFIG": str(self.path / "node.toml"),

@@ -11,12 +11,12 @@ Names may be written without quotes, and in tables (`[sasl]`, `username = ...`).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from .config_file import ConfigFileError, read_config_file
 from .private_file import write_private
+from .toml_text import toml_text
 
 
 def read_kafka_file(path: Path) -> dict[str, str]:
@@ -45,8 +45,4 @@ def _flat(path: Path, before: str, table: Mapping[str, object]) -> Iterator[tupl
 
 def write_kafka_file(path: Path, settings: Mapping[str, str]) -> None:
     """Write them, readable by the owner alone (mode 0600). Raises OSError."""
-    lines = [
-        f"{json.dumps(name)} = {json.dumps(value, ensure_ascii=False)}\n"
-        for name, value in settings.items()
-    ]
-    write_private(path, "".join(lines).encode())
+    write_private(path, toml_text(settings).encode())

@@ -11,11 +11,12 @@ import tomllib
 from pathlib import Path
 from typing import ClassVar
 
-from gangline_kube.core.agent_settings import agent_settings, settings_text
+from gangline_kube.core.agent_settings import agent_settings, merged_settings
 from gangline_kube.core.resource import NODES
 from gangline_kube.service.api import Cluster, KubeError, Unavailable
 from gangline_kube.service.config import words
 from gangline_service.settings import ServiceSettings
+from gangline_service.toml_text import toml_text
 
 WAIT_S = 120.0
 
@@ -57,7 +58,7 @@ def main(settings: NodeSettingsSettings) -> None:
     base = tomllib.loads(settings.kube_base.read_text("utf-8")) if settings.kube_base else {}
     copied = words(settings.kube_labels)
     own = agent_settings(node, settings.kube_rack_label, settings.kube_block_label, copied)
-    settings.kube_target.write_text(settings_text(base, own), encoding="utf-8")
+    settings.kube_target.write_text(toml_text(merged_settings(base, own)), encoding="utf-8")
     sys.stdout.write(f"{settings.kube_target}: node {own['node_id']}\n")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
@@ -31,20 +30,8 @@ def agent_settings(node: Object, rack: str, block: str, copied: Iterable[str]) -
     return found
 
 
-def settings_text(base: Mapping[str, Any], own: Mapping[str, Any]) -> str:
-    """A settings file in TOML: the shared keys and the table [agent] of `base`, and `own`."""
+def merged_settings(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """A settings file: the shared keys and the tables [kafka] and [agent] of `base`, and `own`."""
     shared = {name: value for name, value in base.items() if not isinstance(value, dict)}
-    tables = {"kafka": base.get("kafka") or {}, "agent": {**base.get("agent", {}), **own}}
-    lines = [f"{name} = {_toml(value)}\n" for name, value in shared.items()]
-    for table, values in tables.items():
-        if values:
-            lines.append(f"\n[{table}]\n")
-            lines += [f"{json.dumps(name)} = {_toml(value)}\n" for name, value in values.items()]
-    return "".join(lines)
-
-
-def _toml(value: Any) -> str:
-    """Texts, numbers, booleans and lists are written in TOML as in JSON; tables are not."""
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{json.dumps(k)} = {_toml(v)}" for k, v in value.items()) + "}"
-    return json.dumps(value, ensure_ascii=False)
+    tables = {"kafka": base.get("kafka", {}), "agent": {**base.get("agent", {}), **own}}
+    return {**shared, **tables}
