@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from typing import Any
+from zoneinfo import ZoneInfoNotFoundError
+
+import pytest
 
 from gangline_console.pages.pipelines.graph import MOST_BOXES, picture
 from gangline_console.pages.pipelines.timeline import timeline
 from gangline_gateway import pipelines_state
+from gangline_pipelines.core import triggers
 from gangline_schemas.api.pipelines import PipelineList, RunList
 from support.builders.console import console, csrf
 from support.builders.pipelines import TEAM, PipelineRun, pipeline
@@ -172,3 +176,18 @@ def test_the_axis_of_times_has_the_steps_that_ran() -> None:
 
 def test_a_run_without_steps_has_no_picture() -> None:
     assert picture([]) is None
+
+
+def test_a_schedule_in_a_zone_that_this_machine_does_not_know_shows_no_next_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made, run = world()
+    (shown,) = answers(made, run)["GET /v1/pipelines"].pipelines
+    assert [one.next_at is not None for one in shown.triggers if one.kind == "schedule"] == [True]
+
+    def unknown(name: str) -> None:
+        raise ZoneInfoNotFoundError(name)
+
+    monkeypatch.setattr(triggers, "ZoneInfo", unknown)
+    (shown,) = answers(made, run)["GET /v1/pipelines"].pipelines
+    assert [one.next_at for one in shown.triggers if one.kind == "schedule"] == [None]

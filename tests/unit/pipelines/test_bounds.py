@@ -27,7 +27,6 @@ from gangline_schemas.events.pipelines import (
     RunStarted,
     StepJobRequested,
 )
-from gangline_schemas.pipeline_file import Trigger
 from support.builders.pipelines import TEAM, PipelineRun, job, pipeline
 
 EVERY_MINUTE = {"often": {"schedule": "* * * * *", "catch_up": "all"}}
@@ -61,12 +60,12 @@ def test_the_times_of_an_outage_are_decided_some_at_a_tick_the_earliest_first(
 
 
 def test_a_tick_computes_no_time_of_a_schedule_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked_for: list[Trigger] = []
+    asked_for: list[str] = []
     real = triggers.next_time
 
-    def counted(trigger: Trigger, after: datetime) -> datetime:
-        asked_for.append(trigger)
-        return real(trigger, after)
+    def counted(schedule: str, zone: str, after: datetime) -> datetime | None:
+        asked_for.append(schedule)
+        return real(schedule, zone, after)
 
     monkeypatch.setattr(triggers, "next_time", counted)
     world = PipelineRun()

@@ -238,7 +238,7 @@ def _triggers(spec: PipelineSpec, now: datetime, *, paused: bool) -> Iterator[Tr
     for name, one in spec.triggers.items():
         next_at = None
         if one.kind == "schedule" and not paused:
-            next_at = next_time(one, now)
+            next_at = next_time(one.schedule or "", one.zone, now)
         on = one.snapshot or one.schedule or one.drift or ""
         zone = f" {one.zone}" if one.kind == "schedule" else ""
         yield Trigger(name=name, kind=one.kind, on=f"{on}{zone}", next_at=next_at)

@@ -299,19 +299,19 @@ def latest(trigger: Trigger, now: datetime) -> datetime:
     return next(CronSim(trigger.schedule or "", local, reverse=True)).astimezone(now.tzinfo)
 
 
-def next_time(trigger: Trigger, after: datetime) -> datetime:
-    """The next time of a schedule. Raises StopIteration if there is none for years."""
-    zone = ZoneInfo(trigger.zone)
-    return next(CronSim(trigger.schedule or "", after.astimezone(zone))).astimezone(after.tzinfo)
-
-
-@lru_cache(maxsize=1 << 17)
-def _next_time(schedule: str, zone: str, after: datetime) -> datetime | None:
-    """The next time of a schedule; None if there is none for years. Each Tick asks again.
+def next_time(schedule: str, zone: str, after: datetime) -> datetime | None:
+    """The next time of a schedule; None if there is none for years.
 
     None too if this machine does not know the zone: another one did.
     """
     try:
-        return next_time(Trigger(schedule=schedule, zone=zone), after)
+        local = after.astimezone(ZoneInfo(zone))
+        return next(CronSim(schedule, local)).astimezone(after.tzinfo)
     except (StopIteration, ValueError, OSError, KeyError):
         return None
+
+
+@lru_cache(maxsize=1 << 17)
+def _next_time(schedule: str, zone: str, after: datetime) -> datetime | None:
+    """The same for Ticks, each of which asks again."""
+    return next_time(schedule, zone, after)
