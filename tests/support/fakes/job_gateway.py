@@ -27,7 +27,6 @@ class JobGateway:
     def __init__(self) -> None:
         self.jobs: dict[str, dict[str, Any]] = {}
         self.submitted: dict[str, int] = {}
-        self.keys: dict[str, int] = {}
         self.cancelled: list[str] = []
         self.priorities: dict[str, int] = {}
         self.nodes: dict[str, str] = {}
@@ -63,7 +62,6 @@ class JobGateway:
             return 422, {"detail": "the team has no quota"}
         job_id = job_ids.job_id(spec["name"], job_ids.suffix_of_key(spec["team"], key))
         with self.lock:
-            self.keys[job_id] = self.keys.get(job_id, 0) + 1
             if job_id in self.jobs:
                 return 200, self.jobs[job_id]
             self.submitted[job_id] = self.submitted.get(job_id, 0) + 1
