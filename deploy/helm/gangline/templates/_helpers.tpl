@@ -34,7 +34,11 @@ securityContext:
   runAsGroup: 10001
   fsGroup: 10001
   seccompProfile: {type: RuntimeDefault}
-{{- with .root.Values.images.pullSecrets }}
+{{- include "gangline.pullSecrets" .root }}
+{{- end }}
+
+{{- define "gangline.pullSecrets" -}}
+{{- with .Values.images.pullSecrets }}
 imagePullSecrets: {{ range . }}
   - name: {{ . }}{{ end }}
 {{- end }}
@@ -102,16 +106,19 @@ readinessProbe:
 {{- end }}
 {{- end }}
 
-{{/* Secrets as files of the service's own user: services refuse files that others may read. */}}
+{{/* Secrets as files of the service's own user: services refuse files that others may read. `once`:
+     they are copied before the pod's other containers start, and no later changes are. */}}
 {{- define "gangline.privateCopies" -}}
 - name: private
   {{- include "gangline.image" (dict "root" .root "which" "services") | nindent 2 }}
-  command: [python, -m, gangline_service.private_copies, /run/gangline/mounted, /run/gangline/private, --follow]
+  command: [python, -m, gangline_service.private_copies, /run/gangline/mounted, /run/gangline/private{{ if not .once }}, --follow{{ end }}]
+  {{- if not .once }}
   restartPolicy: Always
   startupProbe:
     exec: {command: [sh, -c, "test -n \"$(ls /run/gangline/private)\""]}
     periodSeconds: 1
     failureThreshold: 60
+  {{- end }}
   resources:
     requests: {cpu: 1m, memory: 16Mi}
     limits: {memory: 64Mi}
