@@ -38,7 +38,7 @@ from gangline_schemas.events.checkpoints import (
     ScrubBegun,
 )
 from gangline_schemas.events.scheduling import CheckpointRef
-from gangline_schemas.memory import REMEMBERED, forget_old
+from gangline_schemas.memory import REMEMBERED, forget_old, keep_newest
 
 CLOSED_STEPS = 64
 
@@ -351,8 +351,7 @@ def _end_scrub(state: CheckpointState, at: datetime, *, away: bool = False) -> N
 
 def _close(job: Job, step_id: StepId, ranks: Runs) -> None:
     job.closed[step_id] = joined(job.closed.get(step_id, ()), ranks)
-    while len(job.closed) > CLOSED_STEPS:
-        del job.closed[next(iter(job.closed))]
+    keep_newest(job.closed, CLOSED_STEPS)
     if job.prefix:
         # Counting on makes it a new effect even while an earlier deletion is at work, which may
         # have listed the objects before the late one came.

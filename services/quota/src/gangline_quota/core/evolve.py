@@ -41,7 +41,7 @@ from gangline_schemas.events.quota import (
     TeamCpuBudgetChanged,
     UsageCharged,
 )
-from gangline_schemas.memory import IDS_REMEMBERED, forget_old
+from gangline_schemas.memory import IDS_REMEMBERED, forget_old, keep_newest
 
 KeyT = TypeVar("KeyT")
 
@@ -184,8 +184,7 @@ def _add_total(state: State, kind: Total, amount: int) -> None:
 def _remember_request(state: State, ref: RequestRef) -> None:
     if ref.request_id:
         state.requests[ref.key] = None
-        if len(state.requests) > REQUESTS_KEPT:
-            del state.requests[next(iter(state.requests))]
+        keep_newest(state.requests, REQUESTS_KEPT)
 
 
 def _key(event: JobAdmitted | JobRejected) -> str:
@@ -216,5 +215,4 @@ def _(state: State, event: JobRejected, at: datetime) -> None:
     state.rejected[event.job_id] = EndedJob(
         event.team or "", event.digest, _key(event), "rejected", at
     )
-    if len(state.rejected) > REJECTED_KEPT:
-        del state.rejected[next(iter(state.rejected))]
+    keep_newest(state.rejected, REJECTED_KEPT)

@@ -11,7 +11,7 @@ from gangline_scheduler.core.model import Node
 from gangline_scheduler.core.state import LEFT_NODES_KEPT, LOST_NODES_KEPT, State
 from gangline_scheduler.core.values import replace
 from gangline_schemas.events.scheduling import NodeAdmitted, NodeCordoned, NodeUncordoned
-from gangline_schemas.memory import REMEMBERED
+from gangline_schemas.memory import REMEMBERED, keep_newest
 
 PAST_INCARNATIONS_KEPT = 16
 
@@ -50,8 +50,7 @@ def _(state: State, event: NodeCordoned, at: datetime) -> None:
     node = state.nodes.get(event.node_id)
     if node is None or node.info.incarnation != event.incarnation:
         state.lost[event.node_id] = event.incarnation
-        if len(state.lost) > LOST_NODES_KEPT:
-            del state.lost[next(iter(state.lost))]
+        keep_newest(state.lost, LOST_NODES_KEPT)
     elif event.reason == "drain":
         moving_since = at if event.move_jobs else None
         put_node(state, replace(node, drained=True, moving_since=moving_since))
