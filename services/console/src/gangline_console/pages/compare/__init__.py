@@ -31,9 +31,8 @@ TABS = (
 PLOTS = 4
 """Metrics that are drawn if none is chosen."""
 MOST_PLOTS = 24
-POINTS = ((10, 600), (25, 300))
-"""Up to so many runs, so many points of a curve; a zoom reads finer ones."""
-POINTS_OF_MANY = 150
+FEW_RUNS, POINTS_OF_FEW, POINTS = 10, 600, 300
+"""So many points of a curve; a zoom reads finer ones."""
 _STATE = ("x", "smooth", "log", "band", "first", "last", "hide", "brush", "sx", "sy", "sc")
 
 
@@ -81,7 +80,7 @@ def _page(view: View, found: Comparison) -> dict[str, Any]:
     axes: tuple[str, ...] = get_args(Axis)
     plots = chosen or names[:PLOTS]
     axis = kept["x"] if kept["x"] in axes else "step"
-    points = next((points for runs, points in POINTS if len(ids) <= runs), POINTS_OF_MANY)
+    points = POINTS if len(ids) > FEW_RUNS else POINTS_OF_FEW
     return {
         "found": found,
         "lines": [{"id": run.run_id, "name": run.name or run.run_id} for run in found.runs],
