@@ -1,4 +1,4 @@
-"""Deleting an object waits until its job's cancellation is accepted."""
+"""Deletions wait until the cancellation is accepted; later changes that count and do not."""
 
 from __future__ import annotations
 
@@ -16,11 +16,15 @@ SPEC = {"team": "nlp", "run": "true", "resources": {"gpus": 1}}
 
 
 class Cancels:
-    """A gateway that answers each cancellation so."""
+    """A gateway that answers each cancellation so, and takes each priority."""
 
     def __init__(self, answer: GatewayError | bool) -> None:
         self._answer = answer
         self.asked: list[str] = []
+        self.priorities: list[tuple[str, int]] = []
+
+    def prioritize(self, job_id: str, priority: int) -> None:
+        self.priorities.append((job_id, priority))
 
     def cancel(self, job_id: str) -> bool:
         self.asked.append(job_id)
@@ -45,6 +49,20 @@ def test_an_object_goes_once_it_is(answer: GatewayError | bool, retry: int) -> N
     operator = Operator(cast("Cluster", None), cast("Gateway", gateway))
     operator.cancel("train", "uid-1", SPEC, {"jobId": "train-1"}, retry=retry)
     assert gateway.asked == ["train-1"]
+
+
+def test_a_priority_is_changed_whatever_the_other_fields_became() -> None:
+    gateway = Cancels(answer=True)
+    operator = Operator(cast("Cluster", None), cast("Gateway", gateway))
+    changed = {**SPEC, "resources": {"gpus": -1}}
+    operator.prioritize("train", "uid-1", {**changed, "priority": "high"}, {"jobId": "train-1"})
+    operator.prioritize("train", "uid-1", changed, {})
+    high, usual = (wanted("train", "uid-1", {**SPEC, **each}).spec.priority
+                   for each in ({"priority": "high"}, {}))  # fmt: skip
+    job_id = wanted("train", "uid-1", SPEC).job_id
+    assert gateway.priorities == [("train-1", high), (job_id, usual)]
+    with pytest.raises(kopf.PermanentError, match=r"spec\.priority"):
+        operator.prioritize("train", "uid-1", {**SPEC, "priority": 101}, {})
 
 
 def test_a_spec_that_became_invalid_still_names_its_job() -> None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from gangline_kube.core.resource import GROUP, Object, annotation, part_of
 from gangline_schemas import job_ids
@@ -28,6 +28,8 @@ TEAMS = "teams"
 LOST = "unknown"
 """The state of an object whose job the gateway has forgotten; no job has it."""
 _REASON_CHARS = 1024
+_PRIORITY = JobSpec.model_fields["priority"]
+_PRIORITIES: TypeAdapter[int] = TypeAdapter(Annotated[int, *_PRIORITY.metadata])
 
 
 class RefusedError(Exception):
@@ -59,6 +61,14 @@ def wanted(name: str, uid: str, spec: Mapping[str, Any]) -> Wanted:
         field = "metadata.name" if first.field == "name" else f"spec.{first.field}"
         raise RefusedError(f"{field}: {first.message}") from None
     return Wanted(job, uid)
+
+
+def priority_of(spec: Mapping[str, Any]) -> int:
+    """The priority of an object, whatever its other fields are. Raises RefusedError."""
+    try:
+        return _PRIORITIES.validate_python(spec.get("priority", _PRIORITY.default))
+    except ValidationError as error:
+        raise RefusedError(f"spec.priority: {field_errors(error)[0].message}") from None
 
 
 def job_id_of(name: str, team: str, uid: str) -> str:

@@ -22,6 +22,7 @@ from gangline_kube.core.training_job import (
     check_team,
     ended,
     job_id_of,
+    priority_of,
     refused_status,
     status_of,
     wanted,
@@ -92,8 +93,7 @@ class Operator:
         if ended(status):
             return
         try:
-            job = wanted(name, uid, spec)
-            self._gateway.prioritize(status.get("jobId") or job.job_id, job.spec.priority)
+            self._gateway.prioritize(_job_id(name, uid, spec, status), priority_of(spec))
         except Away as away:
             raise kopf.TemporaryError(str(away), delay=RETRY_S) from None
         except (RefusedError, GatewayError) as refused:
@@ -111,12 +111,12 @@ class Operator:
         """Cancel the job of an object that is being deleted. Raises TemporaryError.
 
         A job that the gateway does not know may have been submitted a moment ago, by a process that
-        has ended: it is looked for again. Its id depends on no field that can change.
+        has ended: it is looked for again.
         """
         if ended(status):
             return
         try:
-            job_id = status.get("jobId") or job_id_of(name, str(spec.get("team")), uid)
+            job_id = _job_id(name, uid, spec, status)
             if not self._gateway.cancel(job_id) and retry < UNKNOWN_TRIES:
                 raise kopf.TemporaryError(f"job {job_id} is not known yet", delay=1.0)
         except GatewayError as error:  # a refusal too, such as of the token: the job runs on
@@ -149,6 +149,11 @@ class Operator:
         with self._lock:
             self._namespaces[name] = now, found
         return found
+
+
+def _job_id(name: str, uid: str, spec: Mapping[str, Any], status: Mapping[str, Any]) -> str:
+    """The id of an object's job. It depends on no field that can change."""
+    return status.get("jobId") or job_id_of(name, str(spec.get("team")), uid)
 
 
 def registry_of(operator: Operator, cluster: Cluster) -> kopf.OperatorRegistry:
