@@ -9,7 +9,8 @@ need 30 % of the whole time for their first complete trial. `*_whole`: all GPU t
 as many trials as it needs, to the end of the last one; `*_trials`: their number.
 
 A whole study has the trials that were found to be enough (`METHODS`). If they no longer are, more
-are searched for. With GANGLINE_BENCH_FEWEST=1 also fewer, which takes about eight times as long.
+are searched for. With --quick or GANGLINE_BENCH_FEWEST=1 also fewer, which takes about eight times
+as long.
 
 - `asha`: stop, min 3; `promote`: the same with pauses; `promote_early`: min 1; `hyperband`: min 1;
   all with random points.
@@ -235,18 +236,19 @@ def early_stopping(context: Context, table: Table, seeds: int) -> list[Result]:
         found.append(context.result(f"{name}_gpu_time", known, "of random"))
         found.append(context.result(f"{name}_completed", done, "of random"))
         if enough:
-            trials, spent = whole_study(table, stopping, seeds, goal, enough, tpe=tpe)
+            fewer = FEWEST or context.quick  # with other seeds others are enough
+            trials, spent = whole_study(table, stopping, seeds, goal, enough, tpe=tpe, fewer=fewer)
             found.append(context.result(f"{name}_whole", spent / whole, "of random"))
             found.append(context.result(f"{name}_trials", trials, "trials"))
     return found
 
 
 def whole_study(
-    table: Table, stopping: Any, seeds: int, goal: float, enough: int, *, tpe: bool
+    table: Table, stopping: Any, seeds: int, goal: float, enough: int, *, tpe: bool, fewer: bool
 ) -> tuple[int, float]:
     """Trials of which the mean best rank is as good as the goal, and their GPU time.
 
-    `enough` trials are tried first; fewer only with `FEWEST`, more only if these are too few.
+    `enough` trials are tried first; fewer only if that is asked for, more if these are too few.
     """
 
     def of(trials: int) -> tuple[float, float]:
@@ -257,7 +259,7 @@ def whole_study(
     fewest, most, spent = GANGS, 400, float("inf")
     best, took = of(enough)
     if best <= goal:
-        fewest, most, spent = fewest if FEWEST else enough, enough, took
+        fewest, most, spent = fewest if fewer else enough, enough, took
     else:
         fewest = enough + 1
     while fewest < most:

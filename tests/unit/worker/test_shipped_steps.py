@@ -91,7 +91,8 @@ def test_a_checkpoint_becomes_weights_that_are_measured_evaluated_and_compared(
     for who, before in (("model", ""), ("baseline", "baseline_")):
         (step / f"serving-{who}").rename(step / "in" / f"{before}serving")
         (step / "in" / f"{before}history").mkdir()
-        outputs(step, "history") if not before else None
+        if not before:
+            outputs(step, "history")
         history = History(4)
         for at in range(1, 2 * MOST + 1):
             history.add(at, {"loss": 1 / at} if at % 100 else {"loss": 1 / at, "eval_loss": 2 / at})
