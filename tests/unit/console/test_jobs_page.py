@@ -34,7 +34,7 @@ def test_filters_of_the_address_are_asked_of_rest_and_kept_in_links():
     asked = dict(next(item[1] for item in gateway.asked if item[0] == "GET /v1/training-jobs"))
     assert asked == {
         "state": ["running"], "team": "research", "user": None, "name": "lla", "cursor": None,
-        "project": None, "text": None, "order_by": None,
+        "project": None, "text": None, "order_by": None, "reverse": None,
     }  # fmt: skip
     assert "state=running&amp;team=research&amp;name=lla&amp;cursor=7.x" in answer.text
     assert '<input name="name" value="lla"' in answer.text
@@ -120,6 +120,28 @@ def test_the_way_back_leads_to_no_other_host():
     )
 
     assert answer.headers["location"] == "/console/jobs?cancelled=1"
+
+
+def test_a_click_on_a_head_orders_by_its_column_and_a_second_one_the_other_way_round():
+    browser, gateway = console(lists(job(), cursor="7.x"))
+
+    first = browser.get("/console/jobs?team=nlp&order=gpus").text
+    again = browser.get("/console/jobs?order=gpus+reverse").text
+
+    assert '?team=nlp&amp;order=gpus+reverse">GPUs ↓</a>' in first
+    assert 'aria-sort="descending"' in first
+    assert '/console/jobs">GPUs ↑</a>' in again
+    asked = [item[1] for item in gateway.asked if item[0] == "GET /v1/training-jobs"]
+    assert [(one["order_by"], one["reverse"]) for one in asked] == [("gpus", None), ("gpus", True)]
+
+
+def test_without_an_order_the_newest_come_first_and_the_head_says_so():
+    browser, _ = console(lists(job()))
+
+    text = browser.get("/console/jobs").text
+
+    assert 'aria-sort="descending"><a class="keep" href="/console/jobs?order=created+rev' in text
+    assert text.count('aria-sort="descending"') == 1
 
 
 def test_order_and_columns_are_in_the_address():

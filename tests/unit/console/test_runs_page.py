@@ -11,6 +11,7 @@ import pytest
 from pydantic import BaseModel
 
 from gangline_console.client import ApiError
+from gangline_console.ordering import next_order
 from gangline_console.pages.runs.columns import better, column, plain
 from gangline_schemas.api.cluster import TeamList
 from gangline_schemas.api.problem import Problem
@@ -180,8 +181,8 @@ def test_a_click_on_a_head_orders_by_best_then_worst_then_not():
     assert loss
     assert hours
     assert odd
-    assert loss.next_order("") == "metrics.`eval loss`"
-    assert loss.next_order("metrics.`eval loss`") == "metrics.`eval loss` DESC"
-    assert loss.next_order("metrics.`eval loss` DESC") == ""
-    assert hours.next_order("other") == "gpu_hours DESC"
-    assert odd.order == "", "a name with a backtick cannot be written"
+    assert next_order(loss.ways, "") == "metrics.`eval loss`"
+    assert next_order(loss.ways, "metrics.`eval loss`") == "metrics.`eval loss` DESC"
+    assert next_order(loss.ways, "metrics.`eval loss` DESC") == ""
+    assert next_order(hours.ways, "other") == "gpu_hours DESC"
+    assert odd.ways == {}, "a name with a backtick cannot be written"

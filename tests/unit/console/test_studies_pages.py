@@ -68,7 +68,7 @@ def test_a_study_has_its_best_trials_importance_and_a_button_to_stop_it() -> Non
 @pytest.mark.parametrize("tab", ["axes", "trials", "config", "nonsense"])
 def test_each_tab(tab: str) -> None:
     client, gateway = console(answers(example()))
-    answer = client.get(f"/console/studies/{ID}?tab={tab}&state=pruned&order_by=newest&cursor=3")
+    answer = client.get(f"/console/studies/{ID}?tab={tab}&state=pruned&order=newest&cursor=3")
     assert answer.status_code == 200
     asked = [query for path, query, _ in gateway.asked if path == f"GET {PATH}/trials"]
     if tab == "trials":

@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from gangline_console import formats
 from gangline_console.assets import PACKAGE, Assets
+from gangline_console.ordering import next_order
 
 STATES: dict[str, tuple[str, str]] = {
     "pending": ("wait", "◌"),
@@ -62,6 +63,7 @@ def environment(assets: Assets, package: Path = PACKAGE) -> Environment:
         "plain": formats.plain,
         "time": time_tag,
         "query": query,
+        "next_order": next_order,
     }
     made.globals |= {
         "static": assets.url,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import get_args
 
@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from gangline_console import formats
 from gangline_console.client import ApiError, job_path
+from gangline_console.ordering import Ways
 from gangline_console.page import Page, View
 from gangline_console.render import time_tag
 from gangline_schemas.api.jobs import Job, JobCounts, JobPage, JobSummary, KnownState
@@ -27,18 +28,26 @@ class Column:
     title: str
     text: Callable[[JobSummary, datetime], str]
     number: bool = False
+    ways: Ways = field(default_factory=dict)
 
 
 def _asks(job: JobSummary) -> str:
     return str(job.gpus) if job.cpus is None else f"{job.cpus:g} CPU"
 
 
+_REVERSE = " reverse"
 COLUMNS: Mapping[str, Column] = {
     "team": Column("Team", lambda job, _: job.team),
     "project": Column("Project", lambda job, _: job.project or formats.NONE),
     "user": Column("User", lambda job, _: job.user),
-    "priority": Column("Priority", lambda job, _: str(job.priority), number=True),
-    "gpus": Column("GPUs", lambda job, _: _asks(job), number=True),
+    "priority": Column(
+        "Priority", lambda job, _: str(job.priority), number=True,
+        ways={"priority": "ascending", f"priority{_REVERSE}": "descending"},
+    ),
+    "gpus": Column(
+        "GPUs", lambda job, _: _asks(job), number=True,
+        ways={"gpus": "descending", f"gpus{_REVERSE}": "ascending"},
+    ),
     "step": Column("Step", lambda job, _: formats.number(job.step)),
     "loss": Column("Loss", lambda job, _: formats.number(job.loss), number=True),
     "tokens": Column("Tokens/s", lambda job, _: formats.number(job.tokens_per_s), number=True),
@@ -46,12 +55,16 @@ COLUMNS: Mapping[str, Column] = {
     "left": Column("Left", lambda job, _: formats.duration(_left(job)), number=True),
     "elapsed": Column("Elapsed", lambda job, _: formats.duration(job.elapsed_s), number=True),
     "attempt": Column("Attempt", lambda job, _: str(job.attempt), number=True),
-    "submitted": Column("Submitted", lambda job, now: time_tag(job.submitted_at, now)),
-}
-DEFAULT = ("team", "user", "gpus", "step", "loss", "left", "elapsed", "submitted")
-ORDERS = {
-    "": "Newest first", "started": "Started last", "priority": "Priority", "gpus": "Most GPUs",
+    "started": Column(
+        "Started", lambda job, now: time_tag(job.started_at, now),
+        ways={"started": "descending", f"started{_REVERSE}": "ascending"},
+    ),
+    "submitted": Column(
+        "Submitted", lambda job, now: time_tag(job.submitted_at, now),
+        ways={"": "descending", f"created{_REVERSE}": "ascending"},
+    ),
 }  # fmt: skip
+DEFAULT = ("team", "user", "gpus", "step", "loss", "left", "elapsed", "submitted")
 
 
 async def _show(view: View) -> Response:
@@ -63,7 +76,13 @@ async def _show(view: View) -> Response:
     }
     cursor = view.query("cursor")
     filters = {name: wanted[name] or None for name in wanted if name not in {"order", "column"}}
-    asked = {**filters, "order_by": wanted["order"] or None, "cursor": cursor or None}
+    order = view.query("order")
+    asked = {
+        **filters,
+        "order_by": order.removesuffix(_REVERSE) or None,
+        "reverse": order.endswith(_REVERSE) or None,
+        "cursor": cursor or None,
+    }
     page, counts, teams = await asyncio.gather(
         view.api.get("/v1/training-jobs", JobPage, asked),
         view.api.get("/v1/training-jobs/counts", JobCounts, {**filters, "state": None}),
@@ -78,7 +97,6 @@ async def _show(view: View) -> Response:
         wanted=wanted,
         filtered=any(filters.values()),
         states=get_args(KnownState),
-        orders=ORDERS,
         columns=COLUMNS,
         shown=wanted["column"] or DEFAULT,
         teams=teams,

@@ -34,6 +34,7 @@ function fill(row, job) {
   put(row, "loss", number(job.loss));
   put(row, "left", duration(ended ? null : job.estimated_remaining_s));
   put(row, "elapsed", duration(job.elapsed_s));
+  put(row, "started", time(job.started_at));
   const bar = row.querySelector(".bar");
   if (bar) {
     bar.querySelector("progress").max = job.total_steps || 1;
@@ -99,8 +100,11 @@ function picked() {
 async function reread() {
   const query = new URLSearchParams();
   for (const [name, value] of new URLSearchParams(location.search)) {
-    if (value && !["cancelled", "column"].includes(name)) query.append(name === "order" ? "order_by" : name, value);
+    if (value && !["cancelled", "column", "order"].includes(name)) query.append(name, value);
   }
+  const [order, reverse] = (JSON.parse(table().dataset.filter).order || "created").split(" ");
+  query.set("order_by", order);
+  query.set("reverse", Boolean(reverse));
   const { jobs } = await get(`/v1/training-jobs?${query}`).catch(() => ({ jobs: [] }));
   jobs.reverse().forEach(changed);
 }

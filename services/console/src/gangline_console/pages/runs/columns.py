@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+from gangline_console.ordering import Ways
 from gangline_schemas.api.runs import Final, Run
 
 Finals = Mapping[str, Mapping[str, Final]]
@@ -79,11 +80,15 @@ class Column:
             return None if final is None else final.value
         return _attribute(run, self.key)
 
-    def next_order(self, current: str) -> str:
-        """The order after a click on the column's head: the best first, then last, then none."""
-        rises = self.better == "lowest" or self.kind in {"text", "state"}
-        ways = [self.order, f"{self.order} DESC"] if rises else [f"{self.order} DESC", self.order]
-        return ways[0] if current not in ways else ways[1] if current == ways[0] else ""
+    @property
+    def ways(self) -> Ways:
+        """The orders of clicks on its head: the best values first, then the last."""
+        if not self.order:
+            return {}
+        rises: Ways = {self.order: "ascending"}
+        falls: Ways = {f"{self.order} DESC": "descending"}
+        first = self.better == "lowest" or self.kind in {"text", "state"}
+        return {**rises, **falls} if first else {**falls, **rises}
 
 
 def column(key: str) -> Column | None:

@@ -9,6 +9,7 @@ from urllib.parse import quote
 from starlette.responses import Response
 
 from gangline_console.client import Query
+from gangline_console.ordering import Ways
 from gangline_console.page import Page, View
 from gangline_console.pages.studies import REASONS, STATES
 from gangline_schemas.api.studies import (
@@ -38,10 +39,8 @@ TRIAL_REASONS = {
     "ended": "its study ended",
 }
 """Why a trial was pruned."""
-ORDERS = {
-    "value": "Best first", "number": "By number", "newest": "Newest first",
-    "gpu_hours": "Most GPU-hours",
-}  # fmt: skip
+_ORDERS = ("number", "newest", "gpu_hours")
+"""Orders of the table besides the best first."""
 TABS = (
     ("overview", "Overview"),
     ("axes", "Parallel axes"),
@@ -107,14 +106,14 @@ async def _axes(_view: View, _path: str, _study: StudyDetail) -> dict[str, Any]:
     return {}
 
 
-async def _trials(view: View, path: str, _study: StudyDetail) -> dict[str, Any]:
-    wanted = {name: view.query(name) for name in ("state", "order_by")}
-    if wanted["order_by"] not in ORDERS:
-        wanted["order_by"] = ""
+async def _trials(view: View, path: str, study: StudyDetail) -> dict[str, Any]:
+    wanted = {name: view.query(name) for name in ("state", "order")}
+    if wanted["order"] not in _ORDERS:
+        wanted["order"] = ""
     cursor = view.query("cursor")
     query = {
         "state": wanted["state"] or None,
-        "order_by": wanted["order_by"] or "value",
+        "order_by": wanted["order"] or "value",
         "limit": PAGE_OF_TRIALS,
         "cursor": cursor or None,
     }
@@ -125,7 +124,17 @@ async def _trials(view: View, path: str, _study: StudyDetail) -> dict[str, Any]:
         "wanted": {"tab": "trials", **wanted},
         "cursor": cursor,
         "next_cursor": page.cursor,
-        "orders": ORDERS,
+        "ways": ways(study),
+    }
+
+
+def ways(study: StudyDetail) -> dict[str, Ways]:
+    """The orders of the table of trials by column."""
+    least = study.objectives[0].direction == "minimize"
+    return {
+        "number": {"number": "ascending", "newest": "descending"},
+        "value": {"": "ascending" if least else "descending"},
+        "gpu_hours": {"gpu_hours": "descending"},
     }
 
 
