@@ -115,6 +115,32 @@ def test_the_uncommitted_changes_of_two_runs_are_compared_as_text() -> None:
     assert "Both have the same uncommitted changes." in same
 
 
+def test_a_job_that_waits_shows_its_place_and_expected_start_in_place_of_progress() -> None:
+    waits = {
+        "job_id": ID, "code": "capacity", "message": "needs 8 GPUs", "since": AT, "position": 3,
+        "ahead_gpus": 16, "gpus": {"wanted": 8, "fewest": 8, "free": 2, "total": 16},
+        "quota": {"limit": 64, "borrow_limit": 0, "ceiling": 60, "allocated": 32},
+        "outlook": {"eta": AT},
+    }  # fmt: skip
+    explained = Explanation.model_validate(
+        {
+            "job_id": ID, "state": "pending", "code": "waiting", "message": "", "since": AT,
+            "evidence": {}, "eta": AT, "eta_note": "a lower bound", "waits_for": waits,
+        }
+    )  # fmt: skip
+    pending = job(state="pending", step=None, gpus_allocated=0)
+    browser, _ = console({**answers(explain=explained), f"GET {PATH}": pending})
+
+    text = browser.get(PAGE).text
+
+    for shown in (
+        ">3<", "16 GPUs wanted by jobs ahead", "a lower bound", "of 8 that it asks for",
+        "32 GPUs", "of 60 now possible", 'href="?tab=explain"',
+    ):  # fmt: skip
+        assert shown in text, shown
+    assert "Throughput" not in text
+
+
 def test_an_unknown_tab_is_the_overview() -> None:
     browser, _ = console(answers())
     assert "Timeline" in browser.get(f"{PAGE}?tab=nothing").text

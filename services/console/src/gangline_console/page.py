@@ -27,6 +27,7 @@ class Page:
     the CSRF token. `nav`: the path that the navigation links to; empty: it is not listed.
     `icon`: the name of a symbol in templates/components/icons.html. `key`: its letter, where
     another page's title begins with the same one. `timeless`: its texts do not grow old.
+    `under`: the name of the listed page that the navigation marks for this one.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Page:
     icon: str = "dot"
     key: str = ""
     timeless: bool = False
+    under: str = ""
 
     @property
     def letter(self) -> str:

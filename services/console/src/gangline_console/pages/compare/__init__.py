@@ -114,4 +114,4 @@ def _first_read(ids: list[str], name: str, axis: str, points: int, kept: Mapping
     return f"/v1/runs/overlay?{urlencode([*pairs, ('name', name), *ends])}"
 
 
-PAGE = Page("compare", "Comparison", get={"/compare": _show})
+PAGE = Page("compare", "Comparison", under="runs", get={"/compare": _show})

@@ -63,6 +63,7 @@ def _address(job: Job, tab: str) -> str:
 PAGE = Page(
     "job",
     "Job",
+    under="jobs",
     get={"/jobs/{job_id}": _show, "/jobs/{job_id}/job.yaml": actions.job_file},
     post={f"/jobs/{{job_id}}/{name}": handler for name, handler in actions.ACTIONS.items()},
 )

@@ -1,6 +1,6 @@
 // Curves of one run: those so far come as `history`, then each step as it is reported.
 import { Chart } from "../../charts.js";
-import { duration, number } from "../../format.js";
+import { byRank, duration, number } from "../../format.js";
 import { atMost } from "../../live.js";
 import { smoothed } from "../compare/shapes.js";
 import { tail } from "./logs.js";
@@ -71,7 +71,7 @@ export function overview() {
   if (log) log.scrollTop = log.scrollHeight;
   const further = log ? tail(log, 60) : () => {};
   const draw = atMost(500, () => {
-    const name = curves.byName.has("loss") ? "loss" : [...curves.byName.keys()].sort()[0];
+    const name = curves.byName.has("loss") ? "loss" : [...curves.byName.keys()].sort(byRank)[0];
     document.getElementById("no-curve").hidden = name !== undefined;
     figure.hidden = name === undefined;
     if (name === undefined) return;
@@ -112,7 +112,7 @@ export function metrics() {
     figure.removeAttribute("id");
     figure.querySelector("figcaption").textContent = name;
     figure.querySelector(".plot").setAttribute("aria-label", `${name}; its table follows`);
-    const after = [...place.children].find((other) => other.dataset.name > name);
+    const after = [...place.children].find((other) => byRank(other.dataset.name, name) > 0);
     card.dataset.name = name;
     place.insertBefore(card, after ?? null);
     const made = new Chart(figure, {
@@ -141,7 +141,7 @@ export function metrics() {
 
   const draw = atMost(700, () => {
     document.getElementById("no-metrics").hidden = curves.byName.size > 0;
-    for (const name of [...curves.byName.keys()].sort()) {
+    for (const name of curves.byName.keys()) {
       const hidden = !name.toLowerCase().includes(filter.value.trim().toLowerCase());
       chartOf(name).figure.parentElement.hidden = hidden;
     }

@@ -39,12 +39,13 @@ class Tab:
 
 async def _overview(view: View, job: Job) -> Values:
     path = job_path(job.job_id)
-    events, checkpoints, incidents, lines, past = await asyncio.gather(
+    events, checkpoints, incidents, lines, past, explained = await asyncio.gather(
         _life(view, path),
         view.api.part(f"{path}/checkpoints", CheckpointList, {"limit": 1000}),
         view.api.part("/v1/incidents", IncidentPage, {**_of(job), "limit": 100}),
         view.api.part(f"{path}/logs", LogPage, {"tail": LOG_LINES}),
         _past_cost(view, job),
+        view.api.part(f"{path}/explain", Explanation) if job.state == "pending" else _nothing(),
     )
     rows = checkpoints.checkpoints if checkpoints is not None else []
     line = None
@@ -57,6 +58,7 @@ async def _overview(view: View, job: Job) -> Values:
         "lines": lines,
         "incidents": incidents,
         "cost": cost(job, past),
+        "explained": explained or None,
         "live": ("events", "metrics", "logs"),
     }
 

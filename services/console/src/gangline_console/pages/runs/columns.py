@@ -7,6 +7,7 @@ A column's key is its name in the tracker's filter language, without quotes: `gp
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -49,6 +50,7 @@ _HIGHER = (
     "acc", "auc", "f1", "bleu", "rouge", "score", "reward", "precision", "recall", "iou", "mfu",
     "throughput", "tokens_per_s", "win_rate", "pass",
 )  # fmt: skip
+_OF_THE_LOOP = re.compile(r"^checkpoint_|_bytes$|(?<!per)_s$")
 FEW_PARAMS, FEW_METRICS = 4, 3
 
 
@@ -115,8 +117,13 @@ def better(name: str) -> Better:
 
 
 def metric_names(metrics: Finals) -> list[str]:
-    """Names of metrics: losses first, then by name."""
-    return sorted(metrics, key=lambda name: ("loss" not in name.lower(), name))
+    """Names of metrics: losses first; times and sizes of the training loop last."""
+    return sorted(metrics, key=lambda name: (_rank(name), name))
+
+
+def _rank(name: str) -> int:
+    """As `metricRank` of format.js."""
+    return 0 if "loss" in name.lower() else 2 if _OF_THE_LOOP.search(name) else 1
 
 
 def usual(runs: Sequence[Run], metrics: Finals) -> list[str]:
@@ -124,6 +131,7 @@ def usual(runs: Sequence[Run], metrics: Finals) -> list[str]:
     values = {
         name: len({run.hyperparameters.get(name) for run in runs}) for name in param_names(runs)
     }
+    told = [name for name in metric_names(metrics) if _rank(name) < 2]
     # Of another value in each run are seeds and names of files.
     differ = sorted(
         (name for name, count in values.items() if count > 1),
@@ -131,7 +139,7 @@ def usual(runs: Sequence[Run], metrics: Finals) -> list[str]:
     )
     return [
         "state",
-        *(f"metrics.{name}" for name in metric_names(metrics)[:FEW_METRICS]),
+        *(f"metrics.{name}" for name in told[:FEW_METRICS]),
         *(f"params.{name}" for name in differ[:FEW_PARAMS]),
         "gpus",
         "gpu_hours",

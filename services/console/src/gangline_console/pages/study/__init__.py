@@ -162,6 +162,7 @@ async def _stop(view: View) -> Response:
 PAGE = Page(
     "study",
     "Study",
+    under="studies",
     get={"/studies/{study_id}": _show},
     post={"/studies/{study_id}/stop": _stop},
 )
