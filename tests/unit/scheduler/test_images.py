@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from gangline_scheduler.core.policy.config import Policy
 from gangline_schemas.events.scheduling import GangAllocated, JobWaiting
 from gangline_schemas.events.workers import NodeInfo, NodeJoined
 from support.builders.cpu_jobs import cpu_node, cpu_spec, submit
-from support.builders.deciding import only
+from support.builders.deciding import every, only
 from support.builders.scheduler import Cluster, node
 
 IMAGE = "pytorch/pytorch:2.8.0"
@@ -45,3 +46,17 @@ def test_jobs_without_gpus_too() -> None:
     joined = cluster.give(NodeJoined(node=running(cpu_node("n2"))))
     (part,) = only(joined, GangAllocated).nodes
     assert part.node_id == "n2"
+
+
+def test_with_its_first_estimate_a_job_says_where_it_would_start() -> None:
+    cluster = Cluster(running(node("n1", 2)), policy=Policy(estimate_starts=True))
+    cluster.run("runs", 2, expected_runtime_hours=1)
+    for job_id, fields in {"inside": {"image": IMAGE}, "outside": {}}.items():
+        cluster.submit(job_id, 2, expected_runtime_hours=1, **fields)
+    estimated = {
+        event.job_id: event.likely_nodes
+        for seconds in range(1, 4)
+        for event in every(cluster.tick(seconds), JobWaiting)
+        if event.eta is not None
+    }
+    assert estimated == {"inside": ("n1",), "outside": None}, "only images are fetched early"

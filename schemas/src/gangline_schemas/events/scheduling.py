@@ -116,6 +116,9 @@ class JobWaiting(Event):
     eta: Timestamp | None = Field(
         default=None, description="The first start that was estimated in this wait; said once."
     )
+    likely_nodes: NodeIds | None = Field(
+        default=None, description="With `eta`, of a job with an image: where it would start."
+    )
 
 
 class GangAllocated(Event):

@@ -131,6 +131,22 @@ def test_the_least_recently_used_goes_never_what_is_in_use(
     assert node.layers() == sorted(found[1:])
 
 
+def test_what_waiting_jobs_need_goes_last(hub: OciRegistry, tmp_path: Path) -> None:
+    node = ImageNode(tmp_path / "node", tmp_path / "store", budget_bytes=8 << 20)
+    for tag in "abcd":
+        hub.push(tag, [layer((tag, os.urandom(3 << 20)))])
+    image = f"{hub.host}/x"
+    early = node.images.get_early(GangKey("waits", 0), "nlp", f"{image}:a")
+    node.get(f"{image}:b", job_id="b")
+    node.images.release(GangKey("b", 1))
+    third = node.get(f"{image}:c", job_id="c")
+    assert node.layers() == sorted(early.layers + third.layers), "b was used later, by no one"
+    with pytest.raises(problems.NodeDiskFull):
+        node.images.get_early(GangKey("later", 0), "nlp", f"{image}:d")
+    fourth = node.get(f"{image}:d", job_id="d")
+    assert node.layers() == sorted(third.layers + fourth.layers), "a gang that starts needs it now"
+
+
 def test_a_full_disk_is_named(
     hub: OciRegistry, node: ImageNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:

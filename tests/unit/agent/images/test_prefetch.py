@@ -1,4 +1,4 @@
-"""The image of a waiting job is fetched where GPUs are reserved for it, and not elsewhere."""
+"""The image of a waiting job is fetched where it is expected to start, and not elsewhere."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ from gangline_schemas.events.scheduling import (
     GangAllocated,
     GpusReserved,
     JobQueued,
+    JobStateChanged,
+    JobWaiting,
     NodeAssignment,
     NodeShare,
     Rendezvous,
 )
+from gangline_schemas.job import JobState
 from gangline_worker.agent.decide.keys import GangKey
+from gangline_worker.agent.images import prefetch as module
 from gangline_worker.agent.images.prefetch import Prefetch
 from gangline_worker.agent.images.problems import ImageNotFound
 from support.builders.deciding import spec
@@ -33,7 +37,7 @@ class Fetched:
         self.came = threading.Semaphore(0)
         self.begun, self.let = threading.Event(), threading.Event()
 
-    def get(self, key: GangKey, team: str, wanted: str) -> None:
+    def get_early(self, key: GangKey, team: str, wanted: str) -> None:
         self.got.append((key.job_id, key.attempt, team, wanted))
         if wanted == "slow":
             self.begun.set()
@@ -41,10 +45,14 @@ class Fetched:
         if wanted == "missing":
             self.came.release()
             raise ImageNotFound(wanted, "404")
+        self.came.release()
 
     def release(self, key: GangKey) -> None:
         self.released.append(key.job_id)
-        self.came.release()
+
+    def wait_for(self, count: int) -> None:
+        for _ in range(count):
+            assert self.came.acquire(timeout=10)
 
 
 @pytest.fixture
@@ -70,28 +78,46 @@ def reserved(job_id: str, *nodes: str) -> GpusReserved:
     return GpusReserved(job_id=job_id, nodes=shares, reason="preempt", until=NOW)
 
 
-def allocated(job_id: str) -> GangAllocated:
+def expected(job_id: str, *nodes: str) -> JobWaiting:
+    return JobWaiting(job_id=job_id, code="capacity", message="full", eta=NOW, likely_nodes=nodes)
+
+
+def cancelled(job_id: str) -> JobStateChanged:
+    return JobStateChanged(
+        job_id=job_id, attempt=0, previous=JobState.PENDING, state=JobState.CANCELLED
+    )
+
+
+def allocated(job_id: str, image: str | None = None) -> GangAllocated:
     part = NodeAssignment(
         node_id="n1", incarnation="i", address="127.0.0.1", gpus=(0, 1), first_rank=0
     )
     return GangAllocated(
         job_id=job_id, attempt=1, team="nlp", world_size=2, nodes=(part,),
-        rendezvous=Rendezvous(address="127.0.0.1", port=20000), spec=spec("nlp", 2),
+        rendezvous=Rendezvous(address="127.0.0.1", port=20000),
+        spec=spec("nlp", 2).model_copy(update={"image": image}),
     )  # fmt: skip
 
 
-def test_it_is_fetched_once_and_not_held(prefetch: Prefetch, images: Fetched) -> None:
+def test_it_is_fetched_once_and_kept_until_its_job_starts_or_ends(
+    prefetch: Prefetch, images: Fetched
+) -> None:
     prefetch.note(queued("a"))
     prefetch.note(reserved("a", "n0", "n1"))
     prefetch.note(reserved("a", "n1"))
     prefetch.note(queued("last"))
-    prefetch.note(reserved("last", "n1"))
-    for _ in range(2):
-        assert images.came.acquire(timeout=10)
+    prefetch.note(expected("last", "n1", "n2"))
+    images.wait_for(2)
     assert images.got == [
         ("a", 0, "nlp", "hub.example/a:1"),
         ("last", 0, "nlp", "hub.example/a:1"),
     ]
+    assert images.released == []
+    prefetch.note(queued("next"))
+    prefetch.note(expected("next", "n1"))
+    images.wait_for(1)  # "last" is no longer on its way
+    prefetch.note(allocated("a"))
+    prefetch.note(cancelled("last"))
     assert images.released == ["a", "last"]
 
 
@@ -100,17 +126,27 @@ def test_others_are_not_fetched_and_a_missing_image_stops_nothing(
 ) -> None:
     prefetch.note(queued("elsewhere"))
     prefetch.note(reserved("elsewhere", "n0"))
+    prefetch.note(expected("elsewhere", "n0"))
     prefetch.note(queued("plain", None))
     prefetch.note(reserved("plain", "n1"))
-    prefetch.note(queued("started"))
-    prefetch.note(allocated("started"))
-    prefetch.note(reserved("started", "n1"))
+    prefetch.note(queued("ended"))
+    prefetch.note(cancelled("ended"))
+    prefetch.note(reserved("ended", "n1"))
     prefetch.note(reserved("unknown", "n1"))
     for job_id, image in (("no", "missing"), ("last", "b")):
         prefetch.note(queued(job_id, image))
         prefetch.note(reserved(job_id, "n1"))
-        assert images.came.acquire(timeout=10)
+        images.wait_for(1)
     assert [job_id for job_id, *_ in images.got] == ["no", "last"]
+
+
+def test_a_job_that_waits_again_has_its_image_fetched_here(
+    prefetch: Prefetch, images: Fetched
+) -> None:
+    prefetch.note(allocated("again", "b"))
+    prefetch.note(expected("again", "n1"))
+    images.wait_for(1)
+    assert images.got == [("again", 0, "nlp", "b")]
 
 
 def test_an_image_is_not_fetched_once_its_gang_has_started(
@@ -123,10 +159,24 @@ def test_an_image_is_not_fetched_once_its_gang_has_started(
         prefetch.note(queued(job_id))
         prefetch.note(reserved(job_id, "n1"))
     prefetch.note(allocated("started"))
+    prefetch.note(allocated("first"))
     images.let.set()
-    for _ in range(2):
-        assert images.came.acquire(timeout=10)
-    assert images.released == ["first", "last"]
+    images.wait_for(2)
+    assert [job_id for job_id, *_ in images.got] == ["first", "last"]
+    assert images.released == ["started", "first"], "what came for a gang that runs is its own"
+
+
+def test_only_so_many_are_kept(
+    prefetch: Prefetch, images: Fetched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_HERE", 2)
+    for job_id in ("a", "b", "c"):
+        prefetch.note(queued(job_id))
+        prefetch.note(expected(job_id, "n1"))
+        images.wait_for(1)
+    prefetch.stop()
+    prefetch._thread.join(10)
+    assert images.released == ["a"]
 
 
 def test_after_the_stop_none_is_fetched(prefetch: Prefetch, images: Fetched) -> None:
@@ -139,4 +189,4 @@ def test_after_the_stop_none_is_fetched(prefetch: Prefetch, images: Fetched) -> 
     images.let.set()
     prefetch._thread.join(10)
     assert not prefetch._thread.is_alive()
-    assert images.released == ["first"]
+    assert [job_id for job_id, *_ in images.got] == ["first"]

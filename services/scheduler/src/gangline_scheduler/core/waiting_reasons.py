@@ -92,10 +92,13 @@ def _estimate_start(plan: Plan, policy: Policy, first: list[str]) -> None:
     found = forecast(
         plan.state, first[number], first[:number], plan.now, policy, most_ends=ESTIMATE_ENDS
     )
-    waiting = plan.state.jobs[first[number]].waiting
+    job = plan.state.jobs[first[number]]
+    waiting = job.waiting
     if found.start is not None and found.exact and waiting is not None:
         fields = {"code": waiting.code, "message": waiting.message, "eta": found.start}
-        plan.add(first[number], JobWaiting.model_validate({"job_id": first[number], **fields}))
+        if job.spec.image is not None:  # these fetch it
+            fields["likely_nodes"] = found.nodes
+        plan.add(job.job_id, JobWaiting.model_validate({"job_id": job.job_id, **fields}))
 
 
 def _explainer(plan: Plan, policy: Policy, made: list[Reservation] | None = None) -> Explainer:

@@ -107,12 +107,15 @@ class GangImages:
         team: str,
         wanted: str,
         follow: Callable[[Blob, Path], None] | None = None,
+        *,
+        early: bool = False,
     ) -> GangImage:
         """The image of a gang, which is held until `release`: then it is waited for no longer.
 
         Raises ImageProblem, StoreError.
 
         `follow` adds to a file what other nodes of the gang have of a layer; None: it has none.
+        `early`: the job waits still; no image of another one is deleted for it.
         """
         if self._layers is None:
             raise NoImagesHere(wanted, self._lacking or "")
@@ -135,11 +138,22 @@ class GangImages:
             self._layers.hold(key, names, team)
             try:
                 get = registry.download if follow is None else _with_peers(registry, follow)
-                self._layers.fetch(manifest.layers, get, found, team, share=follow is not None)
+                share = follow is not None
+                self._layers.fetch(manifest.layers, get, found, team, share=share, early=early)
             except BaseException:
                 self._layers.release(key)
                 raise
         return GangImage(str(found), names, settings.environment, settings.command, settings.folder)
+
+    def get_early(self, key: GangKey, team: str, wanted: str) -> GangImage:
+        """The image of a waiting job: kept until `release` or until a gang needs the space.
+
+        Raises ImageProblem, StoreError.
+        """
+        image = self.get(key, team, wanted, early=True)
+        if self._layers is not None:
+            self._layers.keep(key)
+        return image
 
     def packed(self, key: GangKey, digest: str) -> BinaryIO | None:
         """A layer of a gang's image for its other nodes: see `LayerStore.packed`."""

@@ -1,7 +1,7 @@
 """The layers of images on this node: each is fetched and unpacked once, for all gangs.
 
 A layer's folder is complete or not there. Those that no gang uses are deleted when the budget is
-used up, the least recently used first. May be used by many threads.
+used up, the least recently used first, and last those of waiting jobs. May be used by many threads.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ class LayerStore:
         self._lock = threading.Lock()
         self._fetches: dict[tuple[str, str], _Fetch] = {}
         self._holds: dict[Hashable, frozenset[str]] = {}
+        self._kept: dict[Hashable, frozenset[str]] = {}
         self._teams: dict[Hashable, str] = {}
         self._known: dict[str, _Layer] = {}
         for made in (folder, self.layers, self.downloads):
@@ -68,10 +69,16 @@ class LayerStore:
             if team is not None:
                 self._teams[holder] = team
 
+    def keep(self, holder: Hashable) -> None:
+        """It will use what it holds: until `release` this is deleted only for a gang that runs."""
+        with self._lock:
+            self._kept[holder] = self._holds.pop(holder, frozenset())
+
     def release(self, holder: Hashable) -> None:
         """It uses no layers any more."""
         with self._lock:
             self._holds.pop(holder, None)
+            self._kept.pop(holder, None)
             self._teams.pop(holder, None)
 
     def packed(self, holder: Hashable, digest: str) -> BinaryIO | None:
@@ -100,12 +107,13 @@ class LayerStore:
         team: str,
         *,
         share: bool = False,
+        early: bool = False,
     ) -> None:
         """Fetch the layers that are missing, some at a time. They should be held.
 
         `get` downloads a blob to a path. A download is of one `team`: another's registry may be
         slow on purpose, or send other bytes. `share`: packed layers stay for a while, for other
-        nodes. Raises ImageProblem and OSError.
+        nodes. `early`: what others keep stays. Raises ImageProblem and OSError.
         """
         self._forget_packed(time.time() - _SHARED_S)
         (self.downloads / team).mkdir(mode=0o700, exist_ok=True)
@@ -113,6 +121,7 @@ class LayerStore:
         def bring(blob: Blob) -> None:
             with self._one_fetch(team, layer_name(blob)):
                 if not self._is_there(blob, image):
+                    self._make_space(blob.size, image, early=early)
                     self._add(blob, get, image, team, share=share)
 
         with ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="layer") as pool:
@@ -123,7 +132,7 @@ class LayerStore:
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
-        self._make_space(0, image)
+        self._make_space(0, image, early=early)
 
     @contextlib.contextmanager
     def _one_fetch(self, team: str, name: str) -> Iterator[None]:
@@ -166,7 +175,6 @@ class LayerStore:
         name = layer_name(blob)
         packed, made = self._packed(team, name), self.layers / f"{name}.{team}.new"
         left = blob.size - (packed.stat().st_size if packed.exists() else 0)
-        self._make_space(blob.size, image)
         if shutil.disk_usage(self.downloads).free < left:
             raise NodeDiskFull(image, f"no space for {left:,} more bytes")
         get(blob, packed)
@@ -197,12 +205,15 @@ class LayerStore:
                 if packed.name not in coming and packed.stat().st_mtime < before_s:
                     packed.unlink()
 
-    def _make_space(self, more_bytes: int, image: object) -> None:
+    def _make_space(self, more_bytes: int, image: object, *, early: bool) -> None:
         """Delete unused layers while all take more than the budget. Raises NodeDiskFull."""
         with self._lock:
             used = frozenset[str]().union(*self._holds.values())
+            kept = frozenset[str]().union(*self._kept.values())
             total = more_bytes + sum(layer.size_bytes for layer in self._known.values())
-            idle = sorted(set(self._known) - used, key=self._used_at)
+            idle = sorted(set(self._known) - used - kept, key=self._used_at)
+            if not early:
+                idle += sorted(set(self._known) & kept - used, key=self._used_at)
             for name in idle:
                 if total <= self._budget_bytes:
                     break
