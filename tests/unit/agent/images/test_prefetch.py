@@ -174,8 +174,6 @@ def test_only_so_many_are_kept(
         prefetch.note(queued(job_id))
         prefetch.note(expected(job_id, "n1"))
         images.wait_for(1)
-    prefetch.stop()
-    prefetch._thread.join(10)
     assert images.released == ["a"]
 
 
