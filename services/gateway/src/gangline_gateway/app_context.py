@@ -22,6 +22,7 @@ from gangline_gateway.changes import Changes
 from gangline_gateway.dead_letters import DeadLetters
 from gangline_gateway.follow import Followers
 from gangline_gateway.history_access import HistoryAccess
+from gangline_gateway.large_bodies import Handler, checking
 from gangline_gateway.live_model import JobDetails
 from gangline_gateway.mlflow_runs import MlflowRuns
 from gangline_gateway.node_tokens import NodeTokens
@@ -152,16 +153,23 @@ RunId = Annotated[
 ]
 
 
-class SnakeRoute(APIRoute):
-    """A route whose answers use the field names of the models (snake_case)."""
+class GatewayRoute(APIRoute):
+    """A route that answers with the models' field names and checks large bodies in threads."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **{**settings, "response_model_by_alias": False})
 
+    def get_route_handler(self) -> Handler:
+        """FastAPI's handler of this route, which gets a large body already checked."""
+        handle = super().get_route_handler()
+        if self.body_field is None or self._embed_body_fields:
+            return handle
+        return checking(handle, self.body_field)
+
 
 def router(tag: str) -> APIRouter:
     """A router with one tag, whose routes check the scope of the caller's token."""
-    return APIRouter(tags=[tag], route_class=SnakeRoute, dependencies=[Depends(_check_scope)])
+    return APIRouter(tags=[tag], route_class=GatewayRoute, dependencies=[Depends(_check_scope)])
 
 
 def visible_teams(caller: Principal) -> frozenset[str] | None:
