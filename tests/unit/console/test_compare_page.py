@@ -8,6 +8,7 @@ from html import unescape
 from typing import Any
 
 from gangline_console.formats import NONE
+from gangline_console.pages.compare import lines
 from gangline_schemas.api.runs import Comparison, Difference, Final, Run, RunPage
 from support.builders.console import console
 from support.builders.runs import run
@@ -50,9 +51,9 @@ def test_runs_are_asked_for_once_without_curves_and_known_to_the_scripts():
 
     asked = next(query for path, query, _ in gateway.asked if path == COMPARE)
     assert asked == {"run": ["r0", "r1"], "curves": False}
-    lines = re.search(r"data-lines='([^']*)'", text)
-    assert lines
-    assert json.loads(lines[1]) == [{"id": "r0", "name": "run r0"}, {"id": "r1", "name": "run r1"}]
+    shown = re.search(r"data-lines='([^']*)'", text)
+    assert shown
+    assert json.loads(shown[1]) == [{"id": "r0", "name": "run r0"}, {"id": "r1", "name": "run r1"}]
     assert re.findall(r'data-name="(\w+)"', text) == ["loss", "acc"]
     assert 'value="time" selected' in text
     assert "runs=r0%2Cr1&amp;x=time&amp;smooth=0.5&amp;tab=metrics" in text
@@ -75,6 +76,12 @@ def test_more_runs_than_a_comparison_takes_are_left_out_with_a_word():
     asked = next(query for path, query, _ in gateway.asked if path == COMPARE)
     assert len(asked["run"]) == 50
     assert "3 more are left out" in text
+
+
+def test_runs_of_one_name_have_their_ids_in_plots():
+    names = {"a-1": "a", "a-2": "a", "b-1": "b", "c-1": ""}
+    found = lines([named(run_id, name=name) for run_id, name in names.items()])
+    assert [line["name"] for line in found] == ["a-1", "a-2", "b", "c-1"]
 
 
 def test_chosen_metrics_are_drawn_in_their_order():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -144,6 +145,17 @@ def test_a_job_that_waits_shows_its_place_and_expected_start_in_place_of_progres
 def test_an_unknown_tab_is_the_overview() -> None:
     browser, _ = console(answers())
     assert "Timeline" in browser.get(f"{PAGE}?tab=nothing").text
+
+
+def test_deleted_checkpoints_are_shown_on_demand() -> None:
+    gone = replace(CHECKPOINT, step=900, status="deleted", tiers=(), reason="newer ones")
+    browser, _ = console(answers(checkpoints=CheckpointList(checkpoints=[CHECKPOINT, gone])))
+
+    text = browser.get(f"{PAGE}?tab=checkpoints").text
+
+    assert "1 deleted one not shown" in text
+    assert "newer ones" not in text
+    assert "newer ones" in browser.get(f"{PAGE}?tab=checkpoints&deleted=1").text
 
 
 def test_the_overview_is_there_while_history_is_away() -> None:

@@ -7,7 +7,8 @@ The address is the whole view: `runs`, `tab`, `metric`, `x`, `smooth`, `log`, `b
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 from urllib.parse import urlencode
 
@@ -18,7 +19,7 @@ from gangline_console.page import Page, View
 from gangline_console.pages.compare import grids
 from gangline_console.pages.runs import by_ids, split
 from gangline_console.pages.runs.columns import metric_names
-from gangline_schemas.api.runs import MAX_COMPARED, Axis, Comparison
+from gangline_schemas.api.runs import MAX_COMPARED, Axis, Comparison, Run
 
 TABS = (
     ("curves", "Curves"),
@@ -83,7 +84,7 @@ def _page(view: View, found: Comparison) -> dict[str, Any]:
     points = POINTS if len(ids) > FEW_RUNS else POINTS_OF_FEW
     return {
         "found": found,
-        "lines": [{"id": run.run_id, "name": run.name or run.run_id} for run in found.runs],
+        "lines": lines(found.runs),
         "names": names,
         "plots": plots,
         "first_read": _first_read(ids, plots[0], axis, points, kept) if plots else "",
@@ -98,6 +99,15 @@ def _page(view: View, found: Comparison) -> dict[str, Any]:
         "finals": grids.finals(found),
         "code": grids.code(found),
     }
+
+
+def lines(runs: Sequence[Run]) -> list[dict[str, str]]:
+    """Each run with its name in plots: its id where others have the same name, or it has none."""
+    count = Counter(run.name for run in runs)
+    return [
+        {"id": run.run_id, "name": run.name if run.name and count[run.name] == 1 else run.run_id}
+        for run in runs
+    ]
 
 
 def _is_number(text: str) -> bool:

@@ -9,9 +9,9 @@ export function palette(count) {
   return Array.from({ length: count }, (_, place) => all[place % COLOURS]);
 }
 
-/** The swatches of the table of runs. */
-export function paintSwatches(table, runs, colours) {
-  for (const row of table.querySelectorAll("tr[data-run]")) {
+/** The swatches of the legend and of the table of runs. */
+export function paintSwatches(runs, colours) {
+  for (const row of document.querySelectorAll("[data-run]")) {
     const place = runs.findIndex((run) => run.id === row.dataset.run);
     const swatch = row.querySelector(".swatch");
     if (!swatch) continue;

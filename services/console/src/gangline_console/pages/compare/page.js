@@ -27,7 +27,7 @@ const PARTS = {
 
 function paint() {
   shared.palette = palette(shared.runs.length);
-  paintSwatches(table, shared.runs, shared.palette);
+  paintSwatches(shared.runs, shared.palette);
 }
 
 function boxes() {
@@ -60,9 +60,11 @@ async function begin() {
     write({ hide: [...shared.hidden].join(",") });
     redraw();
   });
-  table.addEventListener("mouseover", (event) =>
-    light(event.target.closest("tr[data-run]")?.dataset.run ?? null));
-  table.addEventListener("mouseleave", () => light(null));
+  for (const list of [table, document.getElementById("legend")]) {
+    list?.addEventListener("mouseover", (event) =>
+      light(event.target.closest("[data-run]")?.dataset.run ?? null));
+    list?.addEventListener("mouseleave", () => light(null));
+  }
   function light(id) {
     if (shared.lit === id) return;
     shared.lit = id;

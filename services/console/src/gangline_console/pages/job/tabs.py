@@ -129,9 +129,13 @@ async def _checkpoints(view: View, job: Job) -> Values:
     found = await view.api.get(
         f"{job_path(job.job_id)}/checkpoints",
         CheckpointList,
-        {"limit": 200, "cursor": view.query("cursor") or None},
+        {"limit": 1000, "cursor": view.query("cursor") or None},
     )
-    return {"found": found, "live": ("events",)}
+    rows = found.checkpoints
+    left_out = 0 if view.query("deleted") else sum(row.status == "deleted" for row in rows)
+    if left_out:
+        rows = [row for row in rows if row.status != "deleted"]
+    return {"found": found, "rows": rows, "left_out": left_out, "live": ("events",)}
 
 
 async def _config(view: View, job: Job) -> Values:
