@@ -7,7 +7,16 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gangline_console.formats import NONE, duration, gpu_time, number, plain, relative, size
+from gangline_console.formats import (
+    NONE,
+    duration,
+    gpu_time,
+    number,
+    plain,
+    relative,
+    shortened,
+    size,
+)
 
 
 @pytest.mark.parametrize(
@@ -20,6 +29,17 @@ from gangline_console.formats import NONE, duration, gpu_time, number, plain, re
 )  # fmt: skip
 def test_numbers(value: float | None, text: str):
     assert number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("0.03333333333333333", "0.03333"), ("0.00012", "0.00012"), ("20261126123", "20261126123"),
+        ("gpt-4.0-turbo-long", "gpt-4.0-turbo-long"),
+    ],
+)  # fmt: skip
+def test_long_fractions_are_shortened(value: str, text: str):
+    assert shortened(value) == text
 
 
 @pytest.mark.parametrize(

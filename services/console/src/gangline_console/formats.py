@@ -10,6 +10,7 @@ NONE = "\N{EN DASH}"
 """Shown in place of a missing value."""
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_LONG = 9
 _BYTES = ("B", "KB", "MB", "GB", "TB", "PB")
 
 
@@ -29,6 +30,16 @@ def number(value: float | None, digits: int = 4) -> str:
         return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
     text = f"{value:.{max(0, digits - 1 - math.floor(math.log10(size)))}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def shortened(text: str) -> str:
+    """A fraction of many digits with four that count; other texts as they are."""
+    if len(text) <= _LONG or "." not in text:
+        return text
+    try:
+        return number(float(text))
+    except ValueError:
+        return text
 
 
 def percent(share: float | None, digits: int = 0) -> str:

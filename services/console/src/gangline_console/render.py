@@ -57,6 +57,7 @@ def environment(assets: Assets, package: Path = PACKAGE) -> Environment:
     made.filters |= {
         "number": formats.number,
         "percent": formats.percent,
+        "shortened": formats.shortened,
         "size": formats.size,
         "duration": formats.duration,
         "gpu_time": formats.gpu_time,
