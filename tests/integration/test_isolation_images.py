@@ -112,6 +112,19 @@ def test_the_command_of_the_image(images: Stand, hub: OciRegistry) -> None:
     assert ended(images, start(images, hub)) == ["the image speaks", "in the workdir"]
 
 
+def test_shared_memory_is_half_of_the_gangs_memory(images: Stand, hub: OciRegistry) -> None:
+    node = images.node
+    lines = ended(images, start(images, hub, gpus=[1, 2], run="cat /proc/mounts; echo end"))
+    sizes = {
+        folder: int(options.split("size=")[1].split("k")[0]) << 10
+        for _, folder, kind, options, *_ in map(str.split, lines)
+        if kind == "tmpfs" and folder in {"/dev/shm", "/tmp"}
+    }
+    gang_bytes = 2 * int(node.memory_gb / len(node.gpus) * 1024**3)
+    assert sizes["/dev/shm"] == pytest.approx(gang_bytes / 2, rel=0.01)
+    assert sizes["/tmp"] == pytest.approx(gang_bytes / 4, rel=0.01)
+
+
 def test_all_output_and_the_exit_code(images: Stand, hub: OciRegistry) -> None:
     gang = start(images, hub, gpus=[1, 2], run="cat /opt/data; printf last; exit 7")
     assert images.exit(gang.job_id).exit_code == 7

@@ -23,7 +23,16 @@ from urllib.parse import urlencode, urlsplit
 
 import structlog
 import urllib3
-from urllib3.exceptions import HTTPError, MaxRetryError
+from urllib3.exceptions import (
+    HTTPError,
+    MaxRetryError,
+    NameResolutionError,
+    NewConnectionError,
+    ProtocolError,
+    ProxyError,
+    SSLError,
+    TimeoutError,  # noqa: A004 -- not the built-in one
+)
 from urllib3.response import BaseHTTPResponse
 
 from gangline_schemas.image_reference import DEFAULT_REGISTRY, ImageReference
@@ -47,6 +56,15 @@ _FIRST_DELAY_S = 0.25
 _LONGEST_WAIT_S = 60.0
 _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
 _PASSING = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS}
+_WORDS: tuple[tuple[type[Exception], str], ...] = (
+    (NameResolutionError, "has a name that this node cannot resolve"),
+    (NewConnectionError, "takes no connections"),
+    (TimeoutError, "did not answer in time"),
+    (SSLError, "has a certificate that this node does not trust"),
+    (ProxyError, "is behind a proxy that did not connect"),
+    (ProtocolError, "ended the connection in the middle of an answer"),
+)
+"""Words for users, of the first kind of error that fits."""
 _UNREADABLE = (ValueError, OverflowError, RecursionError)
 """Raised for headers and tokens that make no sense, such as an address that is none."""
 
@@ -196,7 +214,9 @@ class Registry:
                 return attempt()
             except (_Again, HTTPError) as error:
                 after_s = error.after_s if isinstance(error, _Again) else None
-                detail = str(error) if isinstance(error, _Again) else _short(error)
+                detail = (
+                    str(error) if isinstance(error, _Again) else _short(error, self._image.registry)
+                )
             except ForbiddenAddress as error:
                 raise ImageDenied(self._image, str(error)) from None
             except _UNREADABLE as error:
@@ -276,10 +296,11 @@ class Registry:
         return f"Bearer {token}"
 
 
-def _short(error: HTTPError) -> str:
+def _short(error: HTTPError, host: str) -> str:
     """The kind of error, without addresses that a registry chose."""
     reason = error.reason if isinstance(error, MaxRetryError) and error.reason else error
-    return type(reason).__name__
+    words = next((words for kind, words in _WORDS if isinstance(reason, kind)), None)
+    return f"{host} or where it leads {words or type(reason).__name__}"
 
 
 def _base(registry: str, options: RegistryOptions) -> str:
