@@ -79,8 +79,11 @@ def seed(gateway: Gangline, program: Mapping[str, Any] | None = None) -> Seeded:
     ended = gateway.submit(job_spec("first-try", **paced, hyperparameters={"steps": 30})).job_id
     wait_until("the ends", lambda: gateway.get(failed).ended and gateway.get(ended).ended)
     running = gateway.submit(
-        job_spec("llama-sft", **paced, env={"PAUSE_S": "0.3"}, hyperparameters={"steps": 100_000})
-    ).job_id
+        job_spec(
+            "llama-sft", **paced, env={"PAUSE_S": "0.3"}, hyperparameters={"steps": 100_000},
+            expected_runtime_hours=8.5,
+        )
+    ).job_id  # fmt: skip
     wait_until("steps", lambda: (gateway.get(running).step or 0) > 5)
     waiting = gateway.submit(job_spec("llama-large", resources={"gpus": gpus})).job_id
     wait_until("the reason", lambda: gateway.get(waiting).waiting)

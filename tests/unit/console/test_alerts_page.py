@@ -1,4 +1,4 @@
-"""Alerts: what holds and why, silences by form, rules with thresholds, deliveries."""
+"""Alerts: what fires and why, silences by form, rules with thresholds, deliveries."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_an_alert_shows_its_value_against_the_threshold_in_the_rule_s_unit() -> 
     text = client.get("/console/alerts").text
     for shown in (
         "2 h 6 min, above 2 h", "43.4 %, below 80 %", "3 nodes, above 2",
-        "Likely cause: data wait", "3 hold", "rule queue-wait, team research",
+        "Likely cause: data wait", "3 firing", "rule queue-wait, team research",
     ):  # fmt: skip
         assert shown in text, shown
 

@@ -149,7 +149,7 @@ def test_the_overview_is_shown_while_parts_are_away() -> None:
     text = client.get("/console/overview?by=team").text
 
     assert "The queue cannot be read now." in text
-    assert "No alert fires." in text
+    assert "No alert is firing." in text
     assert 'data-by="team"' in text
 
 

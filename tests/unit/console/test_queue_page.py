@@ -68,7 +68,7 @@ def test_each_term_of_the_order_is_shown_with_the_reason_and_the_start_with_its_
     browser, _ = console(answers(entry(first_eta=AT + HOUR), pending=3))
     text = browser.get("/console/queue").text
     for shown in (
-        "24.5", "71.5", "capacity", "8 GPUs wanted, 2 free", "30 min", "± 4 min", "first said:",
+        "24.5", "71.5", "capacity", "8 GPUs wanted, 2 free", "30 min", "± 4 min", "first estimate:",
         "2 not shown: of other teams", "of 16 GPUs", "P90 15 min, last 12 starts",
         'href="/console/jobs/wide-1"', 'datetime="2026-11-26T04:00:00+00:00"',
     ):  # fmt: skip

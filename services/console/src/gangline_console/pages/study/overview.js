@@ -35,7 +35,7 @@ export async function start(study) {
     const chosen = bestTrial();
     curves.made.setOption({
       animation: false, tooltip: { ...tooltip(), trigger: "item", formatter: ({ seriesName, value }) => `${seriesName}\nstep ${number(value[0])}: ${number(value[1])}` },
-      grid: { left: 64, right: 16, top: 16, bottom: 44 },
+      grid: { left: 64, right: chosen === undefined ? 16 : 112, top: 16, bottom: 44 },
       xAxis: axis("step", { min: 0 }), yAxis: axis(""),
       series: found.curves.map((one, at) => series(one, one.number === chosen, at === 0)),
     }, { notMerge: true });
@@ -56,6 +56,7 @@ export async function start(study) {
       data: one.steps.map((step, at) => [step, one.values[at]]),
       lineStyle: { color: colour(name), width: isBest ? 4 : width, type: dashes.length ? dashes : "solid" },
       itemStyle: { color: colour(name) },
+      endLabel: { show: isBest, formatter: `★ trial ${one.number}`, color: colour("--text") },
       markLine: first && found.rungs.length ? {
         silent: true, symbol: "none", label: { show: false },
         lineStyle: { color: colour("--dim"), type: "dotted" },
