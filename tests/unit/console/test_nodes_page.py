@@ -84,6 +84,17 @@ def test_filters(query: str, shown: set[str]) -> None:
     assert ("No node matches" in text) == (not shown)
 
 
+def test_nodes_that_take_no_gangs_come_first_and_each_standing_is_counted() -> None:
+    failed = [node(node_id=f"z-{number}", status="failed", rack="r-9") for number in range(2)]
+    client, _ = console({"GET /v1/nodes": NodeList(nodes=[node(), *failed])})
+
+    text = client.get("/console/nodes").text
+
+    assert text.index('data-node="z-1"') < text.index('data-node="n-1"')
+    key = text[text.index('href="/console/nodes?status=failed"') :]
+    assert '<span class="num">2</span>' in key[: key.index("</a>")]
+
+
 def test_an_installation_without_nodes_says_how_to_get_one() -> None:
     client, _ = console({"GET /v1/nodes": NodeList(nodes=[])})
 

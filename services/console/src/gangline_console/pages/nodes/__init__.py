@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from urllib.parse import quote
 
 from starlette.responses import Response
@@ -42,14 +43,16 @@ async def _show(view: View) -> Response:
     wanted = {name: view.query(name) for name in ("status", "rack", "text")}
     every = await _all(view)
     nodes = [node for node in every if _matches(node, wanted)]
-    nodes.sort(key=lambda node: (node.block, node.rack, node.node_id))
+    nodes.sort(key=lambda node: (node.status == "ready", node.block, node.rack, node.node_id))
+    by_status = {node.status: node for node in every}
+    counts = Counter(node.status for node in every)
     return view.render(
         "nodes/page.html",
         nodes=nodes,
         shown=nodes if view.query("all") else nodes[:_ROWS],
         every=len(every),
         wanted=wanted,
-        statuses=sorted({node.status for node in every}),
+        statuses=[(name, kind(by_status[name]), counts[name]) for name in sorted(counts)],
         racks=sorted({node.rack for node in every if node.rack}),
         gpus=sum(len(node.gpus) for node in nodes),
         used=sum(node.gpus_used for node in nodes),
