@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -93,6 +94,17 @@ def test_nodes_that_take_no_gangs_come_first_and_each_standing_is_counted() -> N
     assert text.index('data-node="z-1"') < text.index('data-node="n-1"')
     key = text[text.index('href="/console/nodes?status=failed"') :]
     assert '<span class="num">2</span>' in key[: key.index("</a>")]
+
+
+def test_a_click_on_a_head_orders_nodes_and_those_without_a_value_come_last() -> None:
+    loads = {"n-1": 10.0, "n-2": None, "n-3": 90.0}
+    nodes = [node(node_id=name, cpu_percent=load) for name, load in loads.items()]
+    client, _ = console({"GET /v1/nodes": NodeList(nodes=nodes)})
+
+    text = client.get("/console/nodes?order=cpu").text
+
+    assert re.findall(r'data-node="(n-\d)"', text) == ["n-3", "n-1", "n-2"]
+    assert 'href="/console/nodes?order=cpu+reverse">CPU ↓</a>' in text
 
 
 def test_an_installation_without_nodes_says_how_to_get_one() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable, Mapping
 from urllib.parse import quote
 
 from starlette.responses import Response
 
+from gangline_console.ordering import Ways
 from gangline_console.page import Page, View
 from gangline_schemas.api.cluster import Drained, Node, NodeList
 from gangline_schemas.api.incidents import IncidentPage
@@ -27,6 +29,41 @@ def kind(node: Node) -> str:
     return "off" if node.status in OFF else "warn" if node.status == "suspected" else "bad"
 
 
+def busy(node: Node) -> float | None:
+    """The mean use of its GPUs that is known, in percent."""
+    found = [gpu.utilization for gpu in node.gpus if gpu.utilization is not None]
+    return sum(found) / len(found) if found else None
+
+
+_REVERSE = " reverse"
+_VALUES: Mapping[str, Callable[[Node], float | None]] = {
+    "gpus": lambda node: node.gpus_used,
+    "busy": busy,
+    "cpu": lambda node: node.cpu_percent,
+    "memory": lambda node: node.memory_used_gb,
+    "heartbeat": lambda node: None if (at := node.last_heartbeat) is None else at.timestamp(),
+}
+WAYS: Mapping[str, Ways] = {
+    name: {name: "descending", f"{name}{_REVERSE}": "ascending"} for name in _VALUES
+}
+"""The orders of the table by column."""
+
+
+def ordered(nodes: list[Node], order: str) -> list[Node]:
+    """By an order of `WAYS`; else those that take no gangs first, then by rack."""
+    name = order.removesuffix(_REVERSE)
+    found = sorted(nodes, key=lambda node: (node.block, node.rack, node.node_id))
+    if order not in WAYS.get(name, {}):
+        return sorted(found, key=lambda node: node.status == "ready")
+    sign = -1 if order == name else 1
+
+    def place(node: Node) -> tuple[bool, float]:
+        value = _VALUES[name](node)
+        return value is None, sign * (value or 0.0)  # nodes that report nothing come last
+
+    return sorted(found, key=place)
+
+
 async def _all(view: View) -> list[Node]:
     found: list[Node] = []
     cursor = None
@@ -40,10 +77,9 @@ async def _all(view: View) -> list[Node]:
 
 
 async def _show(view: View) -> Response:
-    wanted = {name: view.query(name) for name in ("status", "rack", "text")}
+    wanted = {name: view.query(name) for name in ("status", "rack", "text", "order")}
     every = await _all(view)
-    nodes = [node for node in every if _matches(node, wanted)]
-    nodes.sort(key=lambda node: (node.status == "ready", node.block, node.rack, node.node_id))
+    nodes = ordered([node for node in every if _matches(node, wanted)], wanted["order"])
     by_status = {node.status: node for node in every}
     counts = Counter(node.status for node in every)
     return view.render(
@@ -56,6 +92,8 @@ async def _show(view: View) -> Response:
         racks=sorted({node.rack for node in every if node.rack}),
         gpus=sum(len(node.gpus) for node in nodes),
         used=sum(node.gpus_used for node in nodes),
+        ways=WAYS,
+        busy=busy,
         kind=kind,
         icons=ICONS,
     )
