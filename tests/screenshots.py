@@ -20,6 +20,7 @@ from PIL import Image
 from playwright.sync_api import Page
 
 from gangline.job_file import pack
+from gangline.local.platform import Platform
 from gangline.sdk import Gangline, connect
 from support.fixtures.platform import start_platform
 from support.harnesses.console_page import (
@@ -55,8 +56,17 @@ THEMES = ("light", "dark")
 GATE = MODEL_GATE.model_copy(update={"first": "accept", "checkpoint": "any"})
 RIGHT = {1: 70, 2: 88, 3: 75}
 """Items of 100 that each version of the model answers right: the third is refused."""
+ALERTS = "rules:\n  queue-wait: {above_s: 5, priority_below: 100}\n"
+"""So that the job that waits raises one."""
 SETTLE_MS = 2500
 COLOURS = 128
+
+
+def started(folder: Path) -> Platform:
+    """A platform with rules of its own, not started yet."""
+    alerts = folder / "alerts.yaml"
+    alerts.write_text(ALERTS, encoding="utf-8")
+    return start_platform(folder, alerts_file=alerts)[0]
 
 
 def save(page: Page, path: Path) -> None:
@@ -104,7 +114,7 @@ def main() -> None:
     narrow: Path | None = parser.parse_args().narrow
     if CHROMIUM is None:
         sys.exit(NO_CHROMIUM)
-    with tempfile.TemporaryDirectory() as folder, start_platform(Path(folder))[0] as platform:
+    with tempfile.TemporaryDirectory() as folder, started(Path(folder)) as platform:
         client = platform.start()
         url, token = client.url, client.token
         with connect(url, token) as gateway:
