@@ -6,17 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gangline_schemas.catalog import Topic
-from gangline_schemas.events.admin import NodeDrainRequested, TeamConfigureRequested
-from gangline_schemas.events.requests import (
-    JobCancelRequested,
-    JobPriorityRequested,
-    JobRestoreRequested,
-)
-from gangline_schemas.team_limits import TeamConfig
+from gangsim import user_faults
 from gangsim.bus import SimCrash, SimPause
 from gangsim.parts import HEARTBEAT_S
 from gangsim.plan import Fault
-from gangsim.users import TEAMS
 
 if TYPE_CHECKING:
     from gangsim.training import RankProcess
@@ -339,57 +332,6 @@ def _store_damage(world: World, fault: Fault) -> End:
     return None
 
 
-# Users.
-
-
-def _submit_again(world: World, fault: Fault) -> End:
-    world.users.submit(fault.target, again=int(fault.amount))
-    return None
-
-
-def _cancel(world: World, fault: Fault) -> End:
-    world.users.send(fault.target, JobCancelRequested(job_id=fault.target))
-    return None
-
-
-def _priority(world: World, fault: Fault) -> End:
-    event = JobPriorityRequested(job_id=fault.target, priority=int(fault.amount))
-    world.users.send(fault.target, event)
-    return None
-
-
-def _restore(world: World, fault: Fault) -> End:
-    """To the oldest checkpoint that is still there, or to a step that never was."""
-    known = world.watch.checkpoints.committed.get(fault.target, [])
-    kept = [at for at in known if (fault.target, *at) not in world.watch.checkpoints.gone]
-    step = kept[0][1] if kept else 7
-    world.users.send(fault.target, JobRestoreRequested(job_id=fault.target, step=step))
-    return None
-
-
-def _team(world: World, fault: Fault) -> End:
-    """A team gets other limits, perhaps below what it holds; later its old ones again."""
-    before = next(team for team in TEAMS if team.team == fault.target)
-    limit = int(fault.amount)
-    config = TeamConfig(team=fault.target, gpu_limit=limit)
-    world.users.send(fault.target, TeamConfigureRequested(config=config, user="admin"))
-    return lambda: world.users.send(
-        fault.target, TeamConfigureRequested(config=before, user="admin")
-    )
-
-
-def _garbage(world: World, fault: Fault) -> End:
-    world.users.spoil(Topic(fault.target))
-    return None
-
-
-def _drain(world: World, fault: Fault) -> End:
-    world.users.send(fault.target, NodeDrainRequested(node_id=fault.target, drain=True))
-    return lambda: world.users.send(
-        fault.target, NodeDrainRequested(node_id=fault.target, drain=False)
-    )
-
-
 KINDS: dict[str, Callable[[World, Fault], End]] = {
     "crash": _crash,
     "pause": _pause,
@@ -406,17 +348,17 @@ KINDS: dict[str, Callable[[World, Fault], End]] = {
     "agent.leave": _agent_leave,
     "agent.pause": _agent_pause,
     "forget": _forget,
-    "garbage": _garbage,
+    "garbage": user_faults.garbage,
     "node.loss": _node_loss,
     "rank.crash": _rank_crash,
     "rank.error": _rank_error,
     "rank.hang": _rank_hang,
     "store.away": _store_away,
     "store.damage": _store_damage,
-    "user.again": _submit_again,
-    "user.cancel": _cancel,
-    "user.priority": _priority,
-    "user.restore": _restore,
-    "user.drain": _drain,
-    "user.team": _team,
+    "user.again": user_faults.submit_again,
+    "user.cancel": user_faults.cancel,
+    "user.priority": user_faults.priority,
+    "user.restore": user_faults.restore,
+    "user.drain": user_faults.drain,
+    "user.team": user_faults.team,
 }

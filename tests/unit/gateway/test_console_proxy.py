@@ -25,6 +25,7 @@ from gangline_gateway.request_checks import Names, RequestChecks
 from gangline_service.http_server import HttpServer
 from gangline_service.tokens import Role, TokenBook, TokenEntry, write_tokens
 from support.builders.hostile_paths import leaving
+from support.fakes.agent_end import until
 
 ADA, BOB = "gl_of-ada", "gl_of-bob"
 HTML = {"Accept": "text/html,*/*;q=0.8"}
@@ -247,6 +248,7 @@ def test_requests_are_logged_under_one_route_and_without_tokens(
     with capture_logs() as lines, patch.object(request_checks, "log", request_checks.log.new()):
         gateway.ask("GET", "/console/jobs/j-1?token=abc", BOB)
         away.ask("GET", "/console/jobs/j-1?token=abc", BOB)
+        until(lambda: [line.get("user") for line in lines].count("bob") == 2)  # after the answers
     assert {line["route"] for line in lines if line["event"] == "request"} == {"/console/..."}
     text = repr(lines)
     assert BOB not in text

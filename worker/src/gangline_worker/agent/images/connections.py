@@ -97,7 +97,7 @@ def open_pools(
 
         def getresponse(self) -> HTTPResponse:  # type: ignore[override]  # as in urllib3
             with _broken_off(self.sock):
-                return super().getresponse()
+                return _leading_somewhere(super().getresponse())
 
     class Secured(HTTPSConnection):
         def connect(self) -> None:
@@ -107,7 +107,7 @@ def open_pools(
 
         def getresponse(self) -> HTTPResponse:  # type: ignore[override]  # as in urllib3
             with _broken_off(self.sock):
-                return super().getresponse()
+                return _leading_somewhere(super().getresponse())
 
     class PlainPool(urllib3.HTTPConnectionPool):
         ConnectionCls = Plain
@@ -130,6 +130,15 @@ def open_pools(
     )
     pools.pool_classes_by_scheme = {"http": PlainPool, "https": SecuredPool}
     return pools
+
+
+def _leading_somewhere(answer: HTTPResponse) -> HTTPResponse:
+    """The answer. Raises ValueError if its Location is no address: this closes its connection.
+
+    urllib3 would find it later, and leave the connection open.
+    """
+    urlsplit(answer.headers.get("Location", ""))
+    return answer
 
 
 @contextlib.contextmanager
