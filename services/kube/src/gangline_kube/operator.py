@@ -1,6 +1,7 @@
 """`python -m gangline_kube.operator`: TrainingJob objects, beside REST.
 
-1. kopf follows the objects in a thread of its own and calls `service/operator.py`.
+1. Once the kind is defined, kopf follows the objects in a thread of its own and calls
+   `service/operator.py`.
 2. This thread mirrors the states of jobs into the objects (`service/mirror.py`).
 """
 
@@ -12,10 +13,10 @@ from concurrent.futures import Future
 
 import kopf
 
-from gangline_kube.core.resource import TRAINING_JOBS
+from gangline_kube.core.resource import TRAINING_JOBS, Object
 from gangline_kube.core.training_job import shown_part
 from gangline_kube.service.api import Cluster
-from gangline_kube.service.config import OperatorSettings, words
+from gangline_kube.service.config import OperatorSettings, exact, words
 from gangline_kube.service.following import Followed
 from gangline_kube.service.gateway import Gateway
 from gangline_kube.service.mirror import Mirror
@@ -34,15 +35,26 @@ def main(context: Context[OperatorSettings]) -> None:
     api = Cluster(settings.kubeconfig)
     token = settings.kube_token.get_secret_value()
     gateway = Gateway(settings.kube_gateway_url, token, settings.kube_gateway_ca)
-    objects = Followed(api, TRAINING_JOBS, context.stopping, shown_part)
-    objects.start()
     namespaces = words(settings.kube_namespaces)
+    named = exact(namespaces)
+    objects = [
+        Followed(api, TRAINING_JOBS, context.stopping, shown_part, each)
+        for each in (namespaces if named else ("",))
+    ]
+    for each in objects:
+        each.start()
     stop: Future[None] = Future()
 
+    def listed() -> bool:
+        return all(each.listed.is_set() for each in objects)
+
     def follow() -> None:
+        while not listed():
+            if context.stopping.wait(0.5):
+                return
         kopf.run(
             registry=registry_of(Operator(api, gateway), api),
-            settings=settings_of(),
+            settings=settings_of(scanning=bool(namespaces) and not named),
             standalone=True,
             clusterwide=not namespaces,
             namespaces=namespaces,
@@ -56,10 +68,13 @@ def main(context: Context[OperatorSettings]) -> None:
 
     def beat(well: bool) -> None:  # noqa: FBT001 -- see Mirror.run
         health.beat()
-        health.set("objects", ok=objects.listed.is_set())
+        health.set("objects", ok=listed())
         health.set("gateway", ok=well)
 
-    mirror = Mirror(api, gateway, objects.items, namespaces)
+    def items() -> list[Object]:
+        return [item for each in objects for item in each.items()]
+
+    mirror = Mirror(api, gateway, items, namespaces)
     mirror.run(context.stopping, settings.kube_mirror_s, beat)
     stop.set_result(None)
     kopf_thread.join(_STOP_S)

@@ -30,7 +30,7 @@ class OperatorSettings(KubeSettings):
     """Settings of the operator of TrainingJob objects."""
 
     kube_namespaces: str = ""
-    """Namespaces whose objects count, by commas; empty: all."""
+    """Namespaces whose objects count, by commas and with wildcards; empty: all."""
     kube_mirror_s: Annotated[float, Field(gt=0, le=60)] = 2.0
     """How often the states of jobs are written into their objects."""
 
@@ -62,3 +62,8 @@ class NodeSettings(KubeSettings):
 def words(text: str) -> tuple[str, ...]:
     """The parts of a setting that lists them by commas."""
     return tuple(each.strip() for each in text.split(",") if each.strip())
+
+
+def exact(names: tuple[str, ...]) -> bool:
+    """Whether these are names, at least one, and none has wildcards."""
+    return bool(names) and not any(set(each) & set("*?[!") for each in names)

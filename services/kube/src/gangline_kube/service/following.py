@@ -19,7 +19,10 @@ LONGEST_PAUSE_S = 30.0
 
 
 class Followed(threading.Thread):
-    """Objects by namespace and name; of each what `part` takes of it, with both."""
+    """Objects by namespace and name; of each what `part` takes of it, with both.
+
+    `namespace`: those of it alone; "": all.
+    """
 
     def __init__(
         self,
@@ -27,9 +30,11 @@ class Followed(threading.Thread):
         of: Resource,
         ended: threading.Event,
         part: Callable[[Object], Object],
+        namespace: str = "",
     ) -> None:
         super().__init__(name=f"follow-{of.plural}", daemon=True)
         self._api, self._of, self._ended, self._part = api, of, ended, part
+        self._namespace = namespace
         self._lock = threading.Lock()
         self._items: dict[tuple[str, str], Object] = {}
         self._version = ""
@@ -59,14 +64,14 @@ class Followed(threading.Thread):
                 pause_s = min(LONGEST_PAUSE_S, max(least_s, 2 * pause_s))
 
     def _list(self) -> None:
-        found = self._api.list(self._of, part=self._part)
+        found = self._api.list(self._of, self._namespace, part=self._part)
         with self._lock:
             self._items = {_key(item): item for item in found.items}
         self._version = found.version
         self.listed.set()
 
     def _watch(self) -> None:
-        for change in self._api.watch(self._of, self._version):
+        for change in self._api.watch(self._of, self._version, self._namespace):
             if change.kind != "BOOKMARK":
                 with self._lock:
                     if change.kind == "DELETED":

@@ -184,9 +184,14 @@ def registry_of(operator: Operator, cluster: Cluster) -> kopf.OperatorRegistry:
     return registry
 
 
-def settings_of() -> kopf.OperatorSettings:
-    """Settings of kopf: our names, bounded waits (a watch may go silent), no copies of the spec."""
+def settings_of(*, scanning: bool) -> kopf.OperatorSettings:
+    """Settings of kopf: our names, bounded waits (a watch may go silent), no copies of the spec.
+
+    `scanning`: follow namespaces, which wildcards need, and definitions of kinds; it takes rights
+    over both.
+    """
     settings = kopf.OperatorSettings()
+    settings.scanning.disabled = not scanning
     settings.persistence.finalizer = FINALIZER
     settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=GROUP)
     settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(
