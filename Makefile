@@ -79,13 +79,8 @@ test-unit: $(STAMP) ## the fast part
 test-limits: $(STAMP) ## ways out of a node with control groups, on a kernel that has them
 	@PYTHONPATH=tests $(BIN)/python -m limits -q
 
-build/bin/helm:
-	@mkdir -p build/bin
-	@GOBIN=$(CURDIR)/build/bin GOFLAGS=-mod=mod go install helm.sh/helm/v3/cmd/helm@v3.22.0
-
-test-kube: $(STAMP) build/bin/helm ## the Helm chart, 1,000 TrainingJobs and 20 kills of their operator; needs Go
-	@GANGLINE_HELM=build/bin/helm GANGLINE_TRAINING_JOBS=1000 GANGLINE_OPERATOR_KILLS=20 $(PYTEST) -q -n 0 --timeout 0 \
-	  tests/unit/kube tests/unit/deploy/test_helm_chart.py tests/contract/test_kube_contract.py tests/integration/test_kube_operator.py
+test-kube: $(STAMP) ## the Helm chart, nodes and 1,000 TrainingJobs on a real Kubernetes control plane; needs Go
+	@PYTHONPATH=tests $(BIN)/python -m kube -q
 
 test-gpu: $(STAMP) ## tests that need GPUs (one, some two); skipped where there are none
 	@$(PYTEST) -q -rs -m gpu tests/gpu

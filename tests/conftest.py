@@ -16,6 +16,7 @@ from hypothesis import settings
 pytest_plugins = [
     "order",
     "support.fixtures.kafka",
+    "support.fixtures.kube",
     "support.fixtures.platform",
     "support.fixtures.browser",
 ]

@@ -1,12 +1,11 @@
 """What our client relies on of an API server: the in-memory one, and a real one where it is named.
 
-`GANGLINE_TEST_KUBECONFIG=FILE` names a cluster for tests: they create a namespace there, pods that
-never run, and the definition of TrainingJob.
+`make test-kube` starts the real one. `GANGLINE_TEST_KUBECONFIG=FILE` names another cluster for
+tests: they create namespaces there, pods that never run, and the definition of TrainingJob.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import uuid
 from collections.abc import Iterator
@@ -16,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from gangline_kube.core.crd import training_job_crd
 from gangline_kube.core.resource import NAMESPACES, PODS, TRAINING_JOBS, Resource
 from gangline_kube.service.api import (
     Cluster,
@@ -27,26 +25,12 @@ from gangline_kube.service.api import (
     NotFound,
     Unavailable,
 )
+from support.clients.kube_objects import create, define_training_jobs, delete, new_namespace
 from support.fakes.kube_api import KubeServer
+from support.fixtures.kube import PROGRAM
 
-CRDS = Resource(
-    "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition",
-    namespaced=False,
-)  # fmt: skip
-REAL = os.environ.get("GANGLINE_TEST_KUBECONFIG")
-SERVERS = ["in-memory", *(["real"] if REAL else [])]
-
-
-def create(api: Cluster, of: Resource, item: dict[str, Any], space: str = "") -> dict[str, Any]:
-    return api._ask("POST", of.path(space), body=item)
-
-
-def delete(api: Cluster, of: Resource, name: str, space: str = "", *, uid: str = "") -> None:
-    """Delete at once: a pod gets no time to end."""
-    options: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
-    if uid:
-        options["preconditions"] = {"uid": uid}
-    api._ask("DELETE", of.path(space, name), body=options)
+NAMED = os.environ.get("GANGLINE_TEST_KUBECONFIG")
+SERVERS = ["in-memory", *(["real"] if NAMED or PROGRAM else [])]
 
 
 @pytest.fixture(scope="module")
@@ -57,16 +41,19 @@ def in_memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[KubeSe
 
 @pytest.fixture(scope="module", params=SERVERS)
 def api(request: pytest.FixtureRequest, in_memory: tuple[KubeServer, Cluster]) -> Cluster:
-    found = Cluster(Path(REAL)) if REAL and request.param == "real" else in_memory[1]
-    with contextlib.suppress(Conflict):
-        create(found, CRDS, training_job_crd())
+    if request.param == "in-memory":
+        found = in_memory[1]
+    else:
+        found = Cluster(
+            Path(NAMED) if NAMED else request.getfixturevalue("control_plane").kubeconfig
+        )
+    define_training_jobs(found)
     return found
 
 
 @pytest.fixture
 def space(api: Cluster) -> Iterator[str]:
-    name = f"gangline-test-{uuid.uuid4().hex[:8]}"
-    create(api, NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    name = new_namespace(api)
     yield name
     delete(api, NAMESPACES, name)
 
@@ -76,7 +63,10 @@ def pod(name: str, **metadata: Any) -> dict[str, Any]:
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": name, **metadata},
-        "spec": {"containers": [{"name": "main", "image": "none.invalid/none"}]},
+        "spec": {
+            "containers": [{"name": "main", "image": "none.invalid/none"}],
+            "schedulerName": "none.invalid",
+        },
     }
 
 
@@ -88,16 +78,6 @@ def job(name: str, **spec: Any) -> dict[str, Any]:
         "metadata": {"name": name},
         "spec": wanted,
     }
-
-
-def eventually_create(api: Cluster, item: dict[str, Any], space: str) -> dict[str, Any]:
-    """A kind that was just defined may be unknown for a moment."""
-    for _ in range(100):
-        try:
-            return create(api, TRAINING_JOBS, item, space)
-        except (NotFound, Unavailable):
-            pass
-    return create(api, TRAINING_JOBS, item, space)
 
 
 def test_a_watch_continues_where_the_list_ended(api: Cluster, space: str) -> None:
@@ -187,7 +167,7 @@ def test_finalizers_hold_an_object_back(api: Cluster, space: str) -> None:
 
 
 def test_a_training_job_is_checked_by_its_schema(api: Cluster, space: str) -> None:
-    made = eventually_create(api, job("good", priority="high", typo=1), space)
+    made = create(api, TRAINING_JOBS, job("good", priority="high", typo=1), space)
     assert "typo" not in made["spec"]
     for wrong in ({"resources": {"gpus": -1}}, {"team": "Not A Team"}, {"command": "true"}):
         with pytest.raises(KubeError) as refused:
@@ -196,7 +176,7 @@ def test_a_training_job_is_checked_by_its_schema(api: Cluster, space: str) -> No
 
 
 def test_the_status_is_a_part_of_its_own(api: Cluster, space: str) -> None:
-    eventually_create(api, job("one"), space)
+    create(api, TRAINING_JOBS, job("one"), space)
     change = {"status": {"state": "running", "step": 3}, "spec": {"run": "false"}}
     shown = api.patch(TRAINING_JOBS, "one", change, space, part="status")
     assert shown["spec"]["run"] == "true"

@@ -41,7 +41,9 @@ def test_cordons_drain_and_drains_cordon_over_broken_watches(tmp_path: Path) -> 
     with KubeServer() as server, JobGateway() as gateway:
         server.do(lambda: server.add("nodes", {"metadata": {"name": "n.1"}, "spec": {}}))
         gateway.nodes = {"n-1": "ready"}
-        with OperatorProcess(server, gateway.url, tmp_path, "gangline_kube") as process:
+        with OperatorProcess(
+            server.kubeconfig(tmp_path), gateway.url, tmp_path, "gangline_kube"
+        ) as process:
             change(server, cordon(on=True))
             process.wait("drained", lambda: gateway.nodes["n-1"] == "draining")
             assert gateway.drains == [

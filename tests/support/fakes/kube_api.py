@@ -59,6 +59,7 @@ class KubeServer:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.break_watches()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
 
@@ -113,6 +114,7 @@ class KubeServer:
         self._ready.set()
         self._loop.run_forever()
         self._loop.run_until_complete(self._runner.cleanup())
+        self._loop.run_until_complete(asyncio.sleep(0))  # connections of watches close
         self._loop.close()
 
     async def _start(self) -> None:

@@ -1,38 +1,22 @@
-"""The processes beside Kubernetes, each as a process of its own."""
+"""The processes beside Kubernetes, each as a process of its own, and TrainingJob objects."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
-from gangline_kube.core.crd import training_job_crd
-from gangline_kube.core.resource import GROUP
-from support.fakes.kube_api import KubeServer
+from gangline_kube.core.resource import GROUP, NAMESPACES, TRAINING_JOBS, Object
+from gangline_kube.service.api import Cluster
+from gangline_kube.service.following import Followed
+from support.clients.kube_objects import create, define_training_jobs, new_namespace
 
 SPEC = {"team": "nlp", "run": "true", "resources": {"gpus": 1}}
-
-
-def prepared(server: KubeServer) -> None:
-    """Define TrainingJob, and let the namespace `default` ask for the team nlp."""
-    server.do(
-        lambda: server.add(
-            "customresourcedefinitions", training_job_crd(), group="apiextensions.k8s.io"
-        )
-    )
-
-    def allow() -> None:
-        kind = server.store.kind("", "namespaces")
-        item = server.store.get(kind, "", "default")
-        notes = {"annotations": {f"{GROUP}/teams": "nlp"}}
-        new = {**item, "metadata": {**item["metadata"], **notes}}
-        server.store.update(kind, item, new, "", strict=True)
-
-    server.do(allow)
 
 
 class OperatorProcess:
@@ -40,21 +24,22 @@ class OperatorProcess:
 
     def __init__(
         self,
-        server: KubeServer,
+        kubeconfig: Path,
         gateway_url: str,
         folder: Path,
         module: str = "gangline_kube.operator",
+        **settings: str,
     ) -> None:
         self._module = module
         self._log = folder / f"{module}.log"
         self._environment = {
             **os.environ,
-            "GANGLINE_KUBECONFIG": str(server.kubeconfig(folder)),
+            "GANGLINE_KUBECONFIG": str(kubeconfig),
             "GANGLINE_KUBE_GATEWAY_URL": gateway_url,
             "GANGLINE_KUBE_TOKEN": "a-token",
             "GANGLINE_KUBE_MIRROR_S": "0.2",
             "GANGLINE_KUBE_ROUND_S": "0.2",
-        }
+        } | settings
 
     def __enter__(self) -> Self:
         self.start()
@@ -86,32 +71,53 @@ class OperatorProcess:
             time.sleep(0.05)
 
 
-def create(server: KubeServer, name: str, **spec: Any) -> dict[str, Any]:
-    """Create a TrainingJob."""
-    item = {"metadata": {"name": name}, "spec": {**SPEC, **spec}}
-    made: dict[str, Any] = server.do(lambda: server.add("trainingjobs", item, "default", GROUP))
-    return made
+class TrainingJobs:
+    """The TrainingJob objects of a namespace that may ask for the team nlp; "": a new one."""
 
+    def __init__(self, api: Cluster, space: str = "") -> None:
+        self._api = api
+        define_training_jobs(api)
+        notes = {f"{GROUP}/teams": "nlp"}
+        if space:
+            api.patch(NAMESPACES, space, {"metadata": {"annotations": notes}})
+        self.space = space or new_namespace(api, annotations=notes)
+        self._ended = threading.Event()
+        self._followed = Followed(api, TRAINING_JOBS, self._ended, dict)
 
-def delete(server: KubeServer, name: str) -> None:
-    """Delete a TrainingJob, as `kubectl delete --wait=false`."""
-    kind = server.store.kind(GROUP, "trainingjobs")
-    server.do(lambda: server.store.delete(kind, server.store.get(kind, "default", name), {}))
+    def __enter__(self) -> Self:
+        self._followed.start()
+        assert self._followed.listed.wait(30)
+        return self
 
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
 
-def change(server: KubeServer, name: str, **spec: Any) -> None:
-    """Change fields of a TrainingJob's spec."""
-    kind = server.store.kind(GROUP, "trainingjobs")
+    def create(self, name: str, **spec: Any) -> Object:
+        """Create an object."""
+        item = {
+            "apiVersion": f"{GROUP}/v1",
+            "kind": TRAINING_JOBS.kind,
+            "metadata": {"name": name},
+            "spec": {**SPEC, **spec},
+        }
+        return create(self._api, TRAINING_JOBS, item, self.space)
 
-    def now() -> None:
-        item = server.store.get(kind, "default", name)
-        new = {**item, "metadata": dict(item["metadata"]), "spec": {**item["spec"], **spec}}
-        server.store.update(kind, item, new, "", strict=True)
+    def delete(self, name: str) -> None:
+        """Delete an object, as `kubectl delete --wait=false`."""
+        self._api._ask("DELETE", TRAINING_JOBS.path(self.space, name), body={})
 
-    server.do(now)
+    def change(self, name: str, **spec: Any) -> None:
+        """Change fields of an object's spec."""
+        self._api.patch(TRAINING_JOBS, name, {"spec": spec}, self.space)
 
+    def statuses(self) -> dict[str, dict[str, Any]]:
+        """The status of each object by its name, as a watch shows it."""
+        return {
+            item["metadata"]["name"]: item.get("status") or {}
+            for item in self._followed.items()
+            if item["metadata"]["namespace"] == self.space
+        }
 
-def statuses(server: KubeServer) -> dict[str, dict[str, Any]]:
-    """The status of each TrainingJob by its name."""
-    items = server.objects("trainingjobs", GROUP)
-    return {item["metadata"]["name"]: item.get("status") or {} for item in items}
+    def states(self) -> dict[str, str]:
+        """The state that each object shows."""
+        return {name: status.get("state", "") for name, status in self.statuses().items()}
