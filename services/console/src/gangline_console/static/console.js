@@ -33,6 +33,11 @@ document.addEventListener("submit", (event) => {
 addEventListener("pageshow", (event) => {
   if (event.persisted) for (const button of document.querySelectorAll("form[method=post] button")) button.disabled = false;
 });
+/** On a narrow screen the lists of pages and tabs are lines to scroll: the page's own is in sight. */
+for (const line of document.querySelectorAll("nav.side, nav.tabs")) {
+  const own = line.querySelector("[aria-current]");
+  if (own) line.scrollLeft = own.offsetLeft - (line.clientWidth - own.offsetWidth) / 2;
+}
 keys({ t: switchTheme });
 keepTimes();
 keepAge("timeless" in document.body.dataset);

@@ -24,9 +24,14 @@ ICONS = {"good": "✓", "warn": "!", "bad": "✕", "off": "‖"}
 
 def kind(node: Node) -> str:
     """The kind of its badge: good, warn, off or bad; `health` of gpumap.js says the same."""
-    if node.status == "ready":
-        return "warn" if node.straggler else "good"
-    return "off" if node.status in OFF else "warn" if node.status == "suspected" else "bad"
+    return "warn" if node.straggler and node.status == "ready" else kind_of(node.status)
+
+
+def kind_of(status: str) -> str:
+    """The kind of a standing alone."""
+    if status == "ready":
+        return "good"
+    return "off" if status in OFF else "warn" if status == "suspected" else "bad"
 
 
 def busy(node: Node) -> float | None:
@@ -80,7 +85,6 @@ async def _show(view: View) -> Response:
     wanted = {name: view.query(name) for name in ("status", "rack", "text", "order")}
     every = await _all(view)
     nodes = ordered([node for node in every if _matches(node, wanted)], wanted["order"])
-    by_status = {node.status: node for node in every}
     counts = Counter(node.status for node in every)
     return view.render(
         "nodes/page.html",
@@ -88,7 +92,7 @@ async def _show(view: View) -> Response:
         shown=nodes if view.query("all") else nodes[:_ROWS],
         every=len(every),
         wanted=wanted,
-        statuses=[(name, kind(by_status[name]), counts[name]) for name in sorted(counts)],
+        statuses=[(name, kind_of(name), counts[name]) for name in sorted(counts)],
         racks=sorted({node.rack for node in every if node.rack}),
         gpus=sum(len(node.gpus) for node in nodes),
         used=sum(node.gpus_used for node in nodes),
