@@ -1,7 +1,7 @@
 """A simulated year at design size: what a takeover, the state and a cycle cost after it.
 
-For quota, scheduler, fault manager, checkpoint service and the gateway's view the state is folded
-that 32 days and 365 days of work leave behind (year_work.py); the live part is the same. Then
+Each service, and the gateway's view, gets the state that 32 days and 365 days of work leave behind
+(year_work.py); the live part is the same. GANGLINE_BENCH_YEAR=NAME,... runs some services. Then
 - a snapshot is taken, and the service works on until the longest tail is written: 20,000 events;
 - a process of its own takes over from both: read, checked, folded, the invariants too;
 - it works on, and each input with its check is a cycle.
@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import os
 import pickle
 import sys
 import time
@@ -25,11 +26,12 @@ from typing import Any
 
 from harness import Context, Result, in_own_process, scratch
 from scheduler_harness import quantile
-from year_services import SERVICES
+from year_alerts import alert_year
+from year_automation import AUTOMATION
+from year_services import DECIDERS
 from year_work import (
     MONTH_DAYS,
     REPORTS,
-    RUNS_A_DAY,
     YEAR_DAYS,
     Service,
     committed,
@@ -45,6 +47,7 @@ from gangline_bus.ports import Record, TopicPartition
 from gangline_bus.snapshot import EVERY, FORMAT, SnapshotHeader, Snapshots, pack
 from gangline_service.deciding import settle_collector
 
+SERVICES = {**DECIDERS, **AUTOMATION, "alerts": alert_year}
 BUILD_TIMEOUT_S = 3600.0
 FIRST = 1_000_000
 """The seq of the last event before the snapshot."""
@@ -183,8 +186,7 @@ def memory_mb() -> dict[str, float]:
 def measured(context: Context, name: str, days: int) -> dict[str, Any]:
     """Both processes of one service after so many days."""
     tail, rounds = (EVERY // 10, 25) if context.quick else (EVERY, 100)
-    runs = RUNS_A_DAY // 10 if context.quick else RUNS_A_DAY
-    common = ["--service", name, "--days", str(days), "--runs-a-day", str(runs)]
+    common = ["--service", name, "--days", str(days), *(["--quick"] if context.quick else [])]
     with scratch() as folder:
         at = ["--folder", str(folder)]
         built = in_own_process(
@@ -233,7 +235,8 @@ def results(
 def run(context: Context) -> list[Result]:
     """Each service after a month and after a year."""
     found: list[Result] = []
-    for name in SERVICES:
+    some = os.environ.get("GANGLINE_BENCH_YEAR")
+    for name in some.split(",") if some else SERVICES:
         month, year = (measured(context, name, days) for days in (MONTH_DAYS, YEAR_DAYS))
         found += results(context, name, month, year)
     return found
@@ -246,12 +249,13 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--service", choices=sorted(SERVICES), required=True)
     parser.add_argument("--days", type=int, required=True)
-    parser.add_argument("--runs-a-day", type=int, default=RUNS_A_DAY)
+    parser.add_argument("--quick", action="store_true", help="a tenth of the runs")
     parser.add_argument("--tail", type=int, help="build, and write so many further events")
     parser.add_argument("--rounds", type=int, help="take over, and work on for so many rounds")
     options = parser.parse_args()
     service = SERVICES[options.service]()
-    service.runs_a_day = options.runs_a_day
+    if options.quick:
+        service.runs_a_day = max(1, service.runs_a_day // 10)
     if options.tail is not None:
         figures = build(service, options.days, options.tail, options.folder)
     else:

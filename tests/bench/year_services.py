@@ -1,4 +1,4 @@
-"""What each service has of the year's work: `SERVICES` by name."""
+"""What quota, scheduler, faults, checkpoints and the gateway have of the year: `DECIDERS`."""
 
 from __future__ import annotations
 
@@ -382,7 +382,7 @@ def h100(spec: Any) -> Any:
     return spec.model_copy(update={"resources": resources})
 
 
-SERVICES: dict[str, Made] = {
+DECIDERS: dict[str, Made] = {
     "quota": lambda: QuotaYear(Quota(), quota_codec()),
     "scheduler": lambda: SchedulerYear(Scheduler(), scheduler_codec(Scheduler().initial)),
     "faults": lambda: FaultYear(FaultDecider(), fault_codec()),

@@ -97,6 +97,7 @@ class RegistryDecider(BaseDecider[RegistryState, Watch]):
             case Decision(event=OfModel() as event):
                 effects.note(state, soft, [model_key(event.team, event.model)])
             case Decision(event=ProfileNoted() as event):
+                watching.note_newest(state, soft, event)
                 gated = state.models.items()
                 watches = (name for name, one in gated if one.gate.training_data is not None)
                 own = f"{event.team}/"

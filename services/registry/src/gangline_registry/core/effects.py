@@ -44,16 +44,16 @@ Comparison = Compare | CompareProfiles
 def note(state: RegistryState, soft: Watch, models: Sequence[str]) -> None:
     """Note the comparisons that models ask for now.
 
-    Cost: their versions; if the drift of one is watched, also all profiles.
+    Cost: their versions; at the first call of a process also all profiles.
     """
-    watched = any(watching.drift_watched(state, name) is not None for name in models)
-    profiles = watching.newest_first(state) if watched else {}
+    if soft.newest is None:
+        soft.newest = watching.newest_profiles(state)
     for name in models:
         team, _, own = name.partition("/")
         found: dict[str, Comparison] = {
             comparing.effect_key(one): one for one in comparing.of_model(state, team, own)
         }
-        data = watching.of_model(state, team, own, profiles.get(team, ()))
+        data = watching.of_model(state, team, own, soft.newest)
         found |= {watching.effect_key(one): one for one in data}
         soft.wanted.pop(name, None)
         if found:

@@ -49,6 +49,8 @@ def _drop_versions(state: RegistryState, gone: Iterable[Registered]) -> None:
 
 def forget_profiles(state: RegistryState, team: str) -> None:
     """After a new profile of a team. Cost: the profiles."""
+    if len(state.profiles) <= PROFILES_KEPT:
+        return
     own = [key for key, one in state.profiles.items() if one.team == team]
     if len(own) <= PROFILES_KEPT:
         return

@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 
 from gangline_registry.core.model import (
     CompareProfiles,
-    Profiled,
     Registered,
+    Watch,
     alias_key,
     model_key,
 )
 from gangline_registry.core.state import RegistryPlan, RegistryState, data_key
 from gangline_schemas.data_use import dataset_of
-from gangline_schemas.events.registry import DataAged
+from gangline_schemas.events.registry import DataAged, ProfileNoted
 from gangline_schemas.gate_file import DataRules, DriftLimits, Gate
 
 
-def newest_first(state: RegistryState) -> dict[str, list[Profiled]]:
-    """The profiles of each team. Cost: all profiles."""
-    found: dict[str, list[Profiled]] = {}
-    for one in reversed(state.profiles.values()):
-        found.setdefault(one.team, []).append(one)
-    return found
+def newest_profiles(state: RegistryState) -> dict[str, str]:
+    """The key of the newest profile of each data set, by team/dataset. Cost: all profiles."""
+    return {_dataset_key(one.team, one.snapshot): key for key, one in state.profiles.items()}
+
+
+def note_newest(state: RegistryState, soft: Watch, event: ProfileNoted) -> None:
+    """Note a profile that came. Nothing before the first look at all of them."""
+    if soft.newest is not None:
+        soft.newest[_dataset_key(event.team, event.snapshot)] = f"{event.team}/{event.snapshot}"
+        if len(soft.newest) > 2 * len(state.profiles):  # most were forgotten
+            soft.newest = newest_profiles(state)
+
+
+def _dataset_key(team: str, snapshot: str) -> str:
+    return f"{team}/{dataset_of(snapshot)}"
 
 
 def drift_watched(state: RegistryState, model: str) -> tuple[Gate, DataRules, DriftLimits] | None:
@@ -36,11 +45,11 @@ def drift_watched(state: RegistryState, model: str) -> tuple[Gate, DataRules, Dr
 
 
 def of_model(
-    state: RegistryState, team: str, model: str, profiles: Sequence[Profiled]
+    state: RegistryState, team: str, model: str, newest: Mapping[str, str]
 ) -> Iterator[CompareProfiles]:
     """The comparisons of profiles that a model's state asks for: the newest of each data set.
 
-    `profiles`: those of the team, the newest first.
+    `newest`: as `newest_profiles` gives it.
     """
     found = drift_watched(state, model_key(team, model))
     if found is None:
@@ -53,12 +62,14 @@ def of_model(
         trained = state.profiles.get(f"{team}/{champion.snapshot}")
         if trained is None:
             continue
-        for newest in _newest(profiles, rules, champion.snapshot):
-            key = data_key(team, model, alias, dataset_of(newest.snapshot))
-            judged = state.data.get(key)
-            pair = (champion.version, champion.snapshot, newest.snapshot)
+        for dataset in dict.fromkeys(rules.datasets or (dataset_of(champion.snapshot),)):
+            one = state.profiles.get(newest.get(f"{team}/{dataset}", ""))
+            if one is None or one.snapshot == champion.snapshot:
+                continue
+            judged = state.data.get(data_key(team, model, alias, dataset))
+            pair = (champion.version, champion.snapshot, one.snapshot)
             if judged is None or (judged.version, judged.baseline, judged.snapshot) != pair:
-                yield CompareProfiles(team, model, alias, champion.version, trained, newest, limits)
+                yield CompareProfiles(team, model, alias, champion.version, trained, one, limits)
 
 
 def effect_key(one: CompareProfiles) -> str:
@@ -94,16 +105,3 @@ def age(plan: RegistryPlan) -> None:
 def _champion(state: RegistryState, team: str, model: str, alias: str) -> Registered | None:
     pointer = state.aliases[alias_key(team, model, alias)]
     return state.versions.get(f"{team}/{model}/{pointer.version}")
-
-
-def _newest(profiles: Sequence[Profiled], rules: DataRules, trained_on: str) -> Iterator[Profiled]:
-    """The newest profile of each data set that is watched, except the champion's own."""
-    wanted = set(rules.datasets or (dataset_of(trained_on),))
-    for one in profiles:
-        dataset = dataset_of(one.snapshot)
-        if dataset in wanted:
-            wanted.discard(dataset)
-            if one.snapshot != trained_on:
-                yield one
-        if not wanted:
-            return
