@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from gangline_console.client import ApiError
 from gangline_console.ordering import next_order
-from gangline_console.pages.runs.columns import better, column, plain
+from gangline_console.pages.runs.columns import better, column, metric_names, plain, usual
 from gangline_schemas.api.cluster import TeamList
 from gangline_schemas.api.problem import Problem
 from gangline_schemas.api.runs import Final, Run, RunPage
@@ -186,3 +186,14 @@ def test_a_click_on_a_head_orders_by_best_then_worst_then_not():
     assert next_order(loss.ways, "metrics.`eval loss` DESC") == ""
     assert next_order(hours.ways, "other") == "gpu_hours DESC"
     assert odd.ways == {}, "a name with a backtick cannot be written"
+
+
+def test_the_usual_columns_have_losses_first_and_nothing_that_the_trainer_says_of_itself():
+    names = ("acc", "busy_s", "checkpoint_bytes", "latency_s", "loss", "step_s")
+    metrics = {name: {"a": final(1)} for name in names}
+
+    assert metric_names(metrics) == [
+        "loss", "acc", "latency_s", "busy_s", "checkpoint_bytes", "step_s",
+    ]  # fmt: skip
+    shown = [key for key in usual([run("a")], metrics) if key.startswith("metrics.")]
+    assert shown == ["metrics.loss", "metrics.acc", "metrics.latency_s"]

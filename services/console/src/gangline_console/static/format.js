@@ -94,6 +94,6 @@ export function keepTimes() {
   }, 5000);
 }
 
-/** The order of metrics: losses first; times and sizes of the training loop last. */
-const metricRank = (name) => /loss/i.test(name) ? 0 : /^checkpoint_|_bytes$|(?<!per)_s$/.test(name) ? 2 : 1;
+/** The order of metrics: losses first; what the trainer reports of itself last. */
+const metricRank = (name) => /loss/i.test(name) ? 0 : /^(checkpoint_\w+|(step|busy|data_wait)_s|mfu_peak_measured)$/.test(name) ? 2 : 1;
 export const byRank = (a, b) => metricRank(a) - metricRank(b) || (a < b ? -1 : Number(a > b));

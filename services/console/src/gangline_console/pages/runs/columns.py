@@ -50,7 +50,7 @@ _HIGHER = (
     "acc", "auc", "f1", "bleu", "rouge", "score", "reward", "precision", "recall", "iou", "mfu",
     "throughput", "tokens_per_s", "win_rate", "pass",
 )  # fmt: skip
-_OF_THE_LOOP = re.compile(r"^checkpoint_|_bytes$|(?<!per)_s$")
+_OF_THE_LOOP = re.compile(r"checkpoint_\w+|(step|busy|data_wait)_s|mfu_peak_measured")
 FEW_PARAMS, FEW_METRICS = 4, 3
 
 
@@ -117,13 +117,13 @@ def better(name: str) -> Better:
 
 
 def metric_names(metrics: Finals) -> list[str]:
-    """Names of metrics: losses first; times and sizes of the training loop last."""
+    """Names of metrics: losses first; what the trainer reports of itself last."""
     return sorted(metrics, key=lambda name: (_rank(name), name))
 
 
 def _rank(name: str) -> int:
     """As `metricRank` of format.js."""
-    return 0 if "loss" in name.lower() else 2 if _OF_THE_LOOP.search(name) else 1
+    return 0 if "loss" in name.lower() else 2 if _OF_THE_LOOP.fullmatch(name) else 1
 
 
 def usual(runs: Sequence[Run], metrics: Finals) -> list[str]:
