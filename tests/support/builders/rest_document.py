@@ -12,4 +12,4 @@ from gangline_gateway.app import routes
 @cache
 def rest_document() -> dict[str, Any]:
     """What `GET /v1/openapi.json` answers; to be read, not changed."""
-    return openapi.document(routes(None))  # type: ignore[arg-type]
+    return openapi.document(routes())

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from gangline_gateway.app import routes
+from gangline_gateway.app import over
 from gangline_gateway.app_context import AppContext
 from gangline_gateway.audit_trail import AuditFilter
 from gangline_gateway.history_access import HistoryAccess, Queries
@@ -37,7 +37,7 @@ def get(asked: Asked, caller: Principal, **params: Any) -> int:
     away: Any = None
     trail: Any = asked
     queries = Queries(away, away, away, away, away, away, away, audit=trail)
-    app = routes(AppContext(away, away, HistoryAccess(lambda: queries), *[away] * 5))
+    app = over(AppContext(away, away, HistoryAccess(lambda: queries), *[away] * 5))
 
     async def as_caller(scope: Scope, receive: Receive, send: Send) -> None:
         scope.setdefault("state", {})["principal"] = caller

@@ -30,7 +30,7 @@ def test_every_route_has_a_section_with_an_example() -> None:
 def test_the_document_is_made_without_warnings() -> None:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        document = openapi.document(routes(None))  # type: ignore[arg-type]
+        document = openapi.document(routes())
     assert [str(warning.message) for warning in said] == []
     assert document["paths"]
 

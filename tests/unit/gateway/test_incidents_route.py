@@ -10,7 +10,7 @@ import httpx
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from gangline_gateway.app import routes
+from gangline_gateway.app import over
 from gangline_gateway.app_context import AppContext
 from gangline_gateway.history_access import HistoryAccess, Queries
 from gangline_gateway.incidents import IncidentFilter
@@ -88,7 +88,7 @@ def get(
     away: Any = None
     source: Any = asked
     history = HistoryAccess(lambda: Queries(away, away, away, away, source, away, away, away))
-    app = routes(AppContext(away, away, history, away, away, away, away, away))
+    app = over(AppContext(away, away, history, away, away, away, away, away))
 
     async def as_caller(scope: Scope, receive: Receive, send: Send) -> None:
         scope.setdefault("state", {})["principal"] = caller

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gangline_gateway.app import routes
+from gangline_gateway.app import over
 from gangline_gateway.app_context import AppContext
 from gangline_gateway.curves import CurveQuery
 from gangline_gateway.history import HistoryRun
@@ -83,7 +83,7 @@ def ask(
     history = HistoryAccess(
         lambda: Queries(known, known, away, away, away, points=away, resources=known, audit=away)
     )
-    app = routes(AppContext(away, away, history, away, away, away, away, away, mlflow=mlflow))
+    app = over(AppContext(away, away, history, away, away, away, away, away, mlflow=mlflow))
     return asyncio.run(get(app, caller, path, params))
 
 

@@ -12,7 +12,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from gangline_bus.codec import Received
-from gangline_gateway.app import routes
+from gangline_gateway.app import over
 from gangline_gateway.followed import Copies
 from gangline_gateway.publish import SOURCE
 from gangline_schemas.artifacts import (
@@ -76,7 +76,7 @@ def context(tmp_path: Path) -> Context:
 
 @pytest.fixture
 def ask(context: Context) -> Ask:
-    app = routes(context)  # type: ignore[arg-type]
+    app = over(context)  # type: ignore[arg-type]
 
     def ask(method: str, path: str, caller: Principal = ADA, **given: Any) -> httpx.Response:
         async def served(scope: Scope, receive: Receive, send: Send) -> None:

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gangline_gateway.app import routes
+from gangline_gateway.app import over
 from gangline_gateway.app_context import PAGES_PER_USER, AppContext
 from gangline_gateway.history_access import HistoryAccess, Queries
 from gangline_gateway.run_points import PointPage, PointQuery
@@ -50,7 +50,7 @@ def served(source: Source, caller: Principal) -> ASGIApp:
     history = HistoryAccess(
         lambda: Queries(known, away, away, away, away, points=known, resources=away, audit=away)
     )
-    app = routes(AppContext(away, away, history, away, away, away, away, away))
+    app = over(AppContext(away, away, history, away, away, away, away, away))
 
     async def as_caller(scope: Scope, receive: Receive, send: Send) -> None:
         scope.setdefault("state", {})["principal"] = caller

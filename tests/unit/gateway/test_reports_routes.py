@@ -12,7 +12,7 @@ import httpx
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from gangline_gateway.app import routes
+from gangline_gateway.app import over
 from gangline_gateway.app_context import AppContext
 from gangline_gateway.history_access import HistoryAccess, Queries
 from gangline_gateway.reports.facts import Facts, Gang, Job, NodeChange, Period, Quota, RunMfu
@@ -69,9 +69,7 @@ class Door:
         away: Any = None
         reports: Any = source
         history = HistoryAccess(lambda: Queries(away, away, away, reports, away, away, away, away))
-        self._app = routes(
-            AppContext(away, away, history, away, away, away, away, away, clock=clock)
-        )
+        self._app = over(AppContext(away, away, history, away, away, away, away, away, clock=clock))
         self.caller = caller
 
     def get(self, path: str, **options: Any) -> httpx.Response:

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from gangline_gateway.app import routes
+from gangline_gateway.app import over
 from gangline_gateway.mlflow_door import check_scope
 from gangline_gateway.problems import ProblemError
 from gangline_gateway.route_rules import _RULES, known, rule_of
@@ -51,7 +51,7 @@ def test_a_scope_includes_those_before_it() -> None:
 
 
 def test_each_route_refuses_tokens_of_a_smaller_scope() -> None:
-    app = routes(None)  # type: ignore[arg-type] # a refused request reaches no part of it
+    app = over(None)  # type: ignore[arg-type] # a refused request reaches no part of it
     answers: dict[tuple[str, str, TokenScope], httpx.Response] = {}
 
     async def ask_all() -> None:

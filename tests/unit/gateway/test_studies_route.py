@@ -11,7 +11,7 @@ import httpx
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from gangline_gateway.app import routes
+from gangline_gateway.app import over
 from gangline_gateway.followed import Copies
 from gangline_gateway.study_submit import most_trials
 from gangline_schemas.api.base import parse
@@ -55,7 +55,7 @@ class Context:
 
 
 def asking(made: Studies, caller: Principal = ADA, context: Context | None = None) -> Get:
-    app = routes(context or Context(made))  # type: ignore[arg-type]
+    app = over(context or Context(made))  # type: ignore[arg-type]
 
     async def served(scope: Scope, receive: Receive, send: Send) -> None:
         scope.setdefault("state", {})["principal"] = caller

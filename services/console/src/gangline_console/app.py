@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import structlog
@@ -152,10 +153,17 @@ class _Console:
         return answer
 
 
+@cache
+def _installed() -> tuple[Assets, Environment]:
+    """The package's files and templates, which a process reads and compiles once."""
+    assets = Assets.load()
+    return assets, environment(assets)
+
+
 def create_app(gateway: Gateway, secret: str, pages: tuple[Page, ...] = PAGES) -> ASGIApp:
     """The console over one gateway; `secret` makes the CSRF tokens."""
-    assets = Assets.load()
-    console = _Console(gateway, Csrf.of(secret), environment(assets), pages)
+    assets, templates = _installed()
+    console = _Console(gateway, Csrf.of(secret), templates, pages)
     routes = [
         Route(f"{PREFIX}/static/{{version}}/{{name:path}}", assets.serve, methods=["GET"]),
         Route(PREFIX, _home, methods=["GET"]),

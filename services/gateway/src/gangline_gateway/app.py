@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.metadata import version
 
 from fastapi import FastAPI
@@ -70,8 +71,9 @@ _TAGS = [
 ]
 
 
-def routes(context: AppContext) -> FastAPI:
-    """The routes without request checks: for documentation and for `create_app`."""
+@cache
+def routes() -> FastAPI:
+    """The routes, which read their parts from each request: see `over`. Made once in a process."""
     app = FastAPI(
         title="Gangline",
         version=version("gangline-gateway"),
@@ -82,7 +84,6 @@ def routes(context: AppContext) -> FastAPI:
         openapi_tags=_TAGS,
         redirect_slashes=False,
     )
-    app.state.context = context
     problems.install(app)
     for router in (
         jobs, checkpoints, ranks, bundles, logs, live, runs, comparisons, points, incidents, alerts,
@@ -96,6 +97,17 @@ def routes(context: AppContext) -> FastAPI:
         return JSONResponse(openapi.document(app))
 
     return app
+
+
+def over(context: AppContext) -> ASGIApp:
+    """The routes over these parts, without request checks."""
+    app = routes()
+
+    async def served(scope: Scope, receive: Receive, send: Send) -> None:
+        scope.setdefault("state", {})["context"] = context
+        await app(scope, receive, send)
+
+    return served
 
 
 def create_app(
@@ -115,7 +127,7 @@ def create_app(
     logins: Logins | None = None,
 ) -> RequestChecks:
     """The application as it is served: each request passes the checks first."""
-    served = routes(context)
+    served = over(context)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         chosen: ASGIApp = served

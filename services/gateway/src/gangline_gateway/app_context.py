@@ -129,7 +129,7 @@ def _check_scope(request: Request) -> None:
 
 
 def _app(request: Request) -> AppContext:
-    context: AppContext = request.app.state.context
+    context: AppContext = request.state.context
     return context
 
 
