@@ -19,8 +19,8 @@ from gangline_worker.agent.isolation.cold_start import Launch
 from gangline_worker.agent.isolation.sandbox import UNCONFINED, Confinement
 from gangline_worker.agent.runtime.launcher import Launcher
 from gangline_worker.agent.runtime.log_lines import LogBatcher
+from gangline_worker.agent.warm.fresh import TOKEN_CHARS
 from gangline_worker.agent.warm.process import WarmStart
-from gangline_worker.agent.warm.rank import TOKEN_CHARS
 from support.harnesses.node import until
 
 PROBE = """

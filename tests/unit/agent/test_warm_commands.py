@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gangline_worker.agent.host.forked import Forked
+from gangline_worker.agent.warm.fresh import cold_variable
 from gangline_worker.agent.warm.process import warm_arguments
-from gangline_worker.agent.warm.rank import cold_variable
 
 
 def test_no_rank_is_the_group_of_the_agent_itself() -> None:

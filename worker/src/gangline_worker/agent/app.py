@@ -268,6 +268,7 @@ class Agent:
             checkpoints,
             self._stores,
             self._warm,
+            None if self._warm is None else self._folders.sockets,
             self._check_node,
             self._isolator,
             self._node,
@@ -298,6 +299,7 @@ class Agent:
                 tick_due_s = time.monotonic() + TICK_S
                 self._handle(executor, Tick())
                 self._tick_helpers(executor.launcher)
+                executor.tick()
                 self._update_health()
         return False
 

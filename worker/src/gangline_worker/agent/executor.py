@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import structlog
 
@@ -22,29 +23,29 @@ from .decide.gang import Gang
 from .decide.keys import GangKey, Moment, RankKey
 from .inbox import Inbox
 from .isolation.cold_start import Launch
-from .isolation.groups import GangLimits
 from .isolation.isolator import Isolator
 from .isolation.sandbox import ImageRoot
 from .rendezvous.store_host import StoreHost
 from .runtime.launcher import KeptRank, Launcher
 from .runtime.log_lines import LogBatcher, without_secrets
 from .runtime.rank_socket import KeptListener, RankServer
+from .runtime.spares import Spares
 from .runtime.stacks import take_stacks
 from .spool.outgoing import Outgoing
 from .usage.processes import GangPlace
 from .warm.process import WarmStart
 from .workspace.environment import rank_command, rank_environment
+from .workspace.limits import gang_limits, rank_bytes, sandbox_plan
 from .workspace.prepare import GangWorkspace, KeptWorkspace, Preparer
 
 log = structlog.get_logger(__name__)
 
 _DRAIN_S = 60.0  # for an agent that cannot take what its ranks said
-_GIB = 1024**3
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Everything that acts."""
+    """Everything that acts. `image_standbys`: the folder of sockets, None: there are none."""
 
     inbox: Inbox
     outgoing: Outgoing
@@ -52,6 +53,7 @@ class Parts:
     checkpoints: Checkpoints
     stores: StoreHost
     warm: WarmStart | None
+    image_standbys: Path | None
     check_node: Callable[[], None]
     isolator: Isolator
     node: NodeInfo
@@ -77,6 +79,13 @@ class Executor:
         self._ranks = RankServer(self.launcher.owns, self._said)
         self._workspaces: dict[GangKey, GangWorkspace] = {}
         self._logs: dict[RankKey, LogBatcher] = {}
+        self._spares = Spares(
+            self.launcher,
+            parts.isolator,
+            parts.image_standbys,
+            lambda gang, key: parts.preparer.keep_image(self._workspaces[gang].image, key),
+            parts.preparer.release_image,
+        )
         self._repairs = Repairs(parts.checkpoints, self._note, self._inbox.put)
         self._pool = ThreadPoolExecutor(8, thread_name_prefix="prepare")
         self._checks = ThreadPoolExecutor(2, thread_name_prefix="check")  # for which no store waits
@@ -105,8 +114,13 @@ class Executor:
             for key, workspace in list(self._workspaces.items())
         ]
 
+    def tick(self) -> None:
+        """Prepare for next attempts."""
+        self._spares.tick(list(self._workspaces))
+
     def pause(self) -> None:
         """Stop reading from ranks for good: what was read is in the inbox. The ranks continue."""
+        self._spares.stop()
         self._inbox.make_room()
         self.launcher.pause()
         self._ranks.pause()
@@ -182,6 +196,7 @@ class Executor:
     def stop(self) -> None:
         """Take on nothing more."""
         self._parts.preparer.stop()
+        self._spares.stop()
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._checks.shutdown(wait=False, cancel_futures=True)
         self._uploads.shutdown(wait=False, cancel_futures=True)
@@ -229,33 +244,20 @@ class Executor:
         own = (paths.code.parent, paths.temporary, paths.checkpoints, paths.socket)
         named = (*own, paths.data_cache)
         show = [path for path in named if path is not None]
-        need = workspace.allocation.spec.resources
-        memory_bytes = len(workspace.assignment.ranks) * self._rank_bytes(workspace)
-        inbox, launcher = self._inbox, self.launcher
+        node, image = self._parts.node, self._image_root(workspace)
+        plan = None if image is None else sandbox_plan(node, workspace, image)
+        if plan is not None and self._spares.take(gang, plan, show):
+            return
+        limits, inbox, launcher = gang_limits(node, workspace), self._inbox, self.launcher
         self._parts.isolator.enter(
-            gang,
-            show,
-            GangLimits(memory_bytes, need.cpus),
-            lambda begin: inbox.call(lambda: launcher.keep(begin)),
-            self._image_root(workspace),
+            gang, show, limits, lambda begin: inbox.call(lambda: launcher.keep(begin)), image
         )
 
     def _image_root(self, workspace: GangWorkspace) -> ImageRoot | None:
         if (image := workspace.image) is None:
             return None
         folder = self._parts.preparer.layers
-        return ImageRoot(folder, image.roots, _workdir(workspace))
-
-    def _rank_bytes(self, workspace: GangWorkspace) -> int:
-        """The memory that each rank may take: what it asked for, or its share if that is more.
-
-        A rank without a GPU has no share: it may take what it asked for.
-        """
-        node, need = self._parts.node, workspace.allocation.spec.resources
-        if need.memory_gb is not None:
-            return int(need.memory_gb * _GIB)
-        share = node.memory_gb / len(node.gpus)
-        return int(max(share, need.memory_per_gpu_gb) * _GIB)
+        return ImageRoot(folder, image.roots, workspace.workdir)
 
     def _spawn(self, effect: effects.Spawn) -> inputs.Input:
         rank = effect.rank
@@ -280,7 +282,7 @@ class Executor:
                 environment.setdefault(name, allocation.team)
         logs = self._begin_logs(rank, workspace)
         confinement = self._parts.isolator.confinement(
-            rank.gang, workspace.owner, self._rank_bytes(workspace)
+            rank.gang, workspace.owner, rank_bytes(self._parts.node, workspace)
         )
         launch = Launch(
             rank,
@@ -288,13 +290,16 @@ class Executor:
             environment,
             workspace.paths.code,
             confinement,
-            _workdir(workspace),
+            workspace.workdir,
             in_image=workspace.image is not None,
         )
         try:
-            return inputs.RankSpawned(rank, self.launcher.spawn(launch, logs))
+            pid = self.launcher.spawn(launch, logs, self._spares.rank(launch))
         except OSError as error:
             return inputs.SpawnFailed(rank, f"the system refused to start it: {error.strerror}")
+        if (image := self._image_root(workspace)) is not None:
+            self._spares.begin(launch, sandbox_plan(self._parts.node, workspace, image))
+        return inputs.RankSpawned(rank, pid)
 
     def _begin_logs(self, rank: RankKey, workspace: GangWorkspace) -> LogBatcher:
         self._logs[rank] = LogBatcher(
@@ -378,6 +383,9 @@ class Executor:
         self._parts.stores.close(effect.gang)
         self._ranks.close(effect.gang)
         self._repairs.forget(effect.gang)
+        self._spares.leave(effect.gang)
+        if effect.final:
+            self._spares.forget(effect.gang.job_id)
         first = self._parts.isolator.leave(effect.gang)
         if first is not None:
             self.launcher.disown(first)
@@ -387,9 +395,3 @@ class Executor:
         self._parts.preparer.clear(effect.gang)
         if effect.final and workspace is not None:
             self._parts.checkpoints.forget(effect.gang.job_id)
-
-
-def _workdir(workspace: GangWorkspace) -> str | None:
-    """The WORKDIR of its image, where ranks start if the job packs no code."""
-    image = workspace.image
-    return None if image is None or workspace.allocation.spec.code_bundle else image.folder

@@ -27,8 +27,11 @@ class Launch:
     in_image: bool = False
 
 
-def start_cold(launch: Launch) -> subprocess.Popen[bytes]:
-    """Start its command in a fresh process. It dies with the calling thread. Raises OSError."""
+def start_cold(launch: Launch, passed: tuple[int, ...] = ()) -> subprocess.Popen[bytes]:
+    """Start its command in a fresh process. It dies with the calling thread. Raises OSError.
+
+    `passed`: descriptors that it has under the same numbers.
+    """
     orders, sandbox = launch.confinement.orders, launch.confinement.sandbox
     program = program_file(launch.environment, launch.workdir)
     try:
@@ -43,7 +46,7 @@ def start_cold(launch: Launch) -> subprocess.Popen[bytes]:
                 bufsize=0,
                 start_new_session=True,
                 umask=0o077,
-                pass_fds=(program,) if sandbox is None else (program, sandbox),
+                pass_fds=(program, *passed) if sandbox is None else (program, sandbox, *passed),
             )
     finally:
         os.close(program)

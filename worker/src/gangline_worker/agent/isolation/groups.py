@@ -68,9 +68,8 @@ class Groups:
         shared.write_text("+memory +pids", "ascii")
         return False
 
-    def remove(self, gang: GangKey) -> None:
-        """End all that is in the gang's group; the group goes now, or with a later one."""
-        folder = self._folder(gang)
+    def remove(self, folder: Path) -> None:
+        """End all that is in a gang's group; the group goes now, or with a later one."""
         if folder.is_dir():
             with contextlib.suppress(OSError):  # a kernel before 5.14: its sandbox ends them
                 (folder / "cgroup.kill").write_text("1", "ascii")

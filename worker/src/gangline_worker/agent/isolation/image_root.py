@@ -33,7 +33,7 @@ _OF_NETWORK = ("/etc/resolv.conf", "/etc/hosts")
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-class _Shown:
+class Shown:
     """Something of the node, by a handle that stays valid when the node's root is gone."""
 
     def __init__(self, path: str, *, deep: bool = True, at: str | None = None) -> None:
@@ -72,11 +72,11 @@ def change_root(
 
     Files that ranks write there are in memory, up to `tmp_bytes`. Raises OSError.
     """
-    shown = [_Shown(path) for path in show]
-    machine = [_Shown(path) for path in _OF_NETWORK if os.path.isfile(path)]  # noqa: PTH113
-    system = _Shown("/sys", deep=False)
-    devices = [_Shown(path) for path in _devices()]
-    drivers = [_Shown(path, at=at) for at, path in driver_files("/").items()]
+    shown = [Shown(path) for path in show]
+    machine = [Shown(path) for path in _OF_NETWORK if os.path.isfile(path)]  # noqa: PTH113
+    system = Shown("/sys", deep=False)
+    devices = [Shown(path) for path in _devices()]
+    drivers = [Shown(path, at=at) for at, path in driver_files("/").items()]
     _enter(folder, layers, tmp_bytes)
     _mount_own(shm_bytes, tmp_bytes)
     for device in devices:

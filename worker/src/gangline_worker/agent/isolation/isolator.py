@@ -11,8 +11,6 @@ takes the first at which that works. From then on each gang gets what its node's
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import shutil
 import subprocess
@@ -25,7 +23,6 @@ from pathlib import Path
 import structlog
 
 from gangline_schemas.isolation import Isolation
-from gangline_storage.durable import replace_file
 from gangline_worker.agent.decide.keys import GangKey, RankKey
 from gangline_worker.agent.host.forked import Forked
 
@@ -34,7 +31,17 @@ from .files import Owner, acting_as, give
 from .groups import GangLimits, Groups, delegated_group
 from .interpreter import closed_above, interpreter_places, places_of
 from .metadata import block_metadata
-from .sandbox import Confinement, ImageRoot, Mounts, Sandbox, begin_sandbox, finish_sandbox
+from .owners import Owners
+from .sandbox import (
+    Confinement,
+    ImageRoot,
+    Mounts,
+    Sandbox,
+    StartHelper,
+    attach,
+    begin_sandbox,
+    finish_sandbox,
+)
 from .sandbox_init import SHARED
 
 log = structlog.get_logger(__name__)
@@ -83,39 +90,6 @@ class KeptIsolation:
     def pids(self) -> frozenset[int]:
         """The first processes of all sandboxes."""
         return frozenset(sandbox.pid for sandbox in self.sandboxes if sandbox.pid is not None)
-
-
-class Owners:
-    """One user for each team: the same on every node, unless two names fall on one number.
-
-    The numbers in use are kept in a file. May be used by many threads.
-    """
-
-    def __init__(self, file: Path, uids: range) -> None:
-        self._file = file
-        self._uids = uids
-        self._lock = threading.Lock()
-        self._known: dict[str, int] = {}
-        if file.exists():
-            kept: dict[str, int] = json.loads(file.read_text("utf-8"))
-            self._known = {team: uid for team, uid in kept.items() if uid in uids}
-
-    def of(self, team: str) -> Owner:
-        """The team's user. Raises OSError when all numbers are given out."""
-        with self._lock:
-            if team not in self._known:
-                self._known[team] = self._free(team)
-                replace_file(self._file, [json.dumps(self._known).encode()])
-            return Owner(self._known[team])
-
-    def _free(self, team: str) -> int:
-        taken = set(self._known.values())
-        start = int.from_bytes(hashlib.sha256(team.encode()).digest()[:8], "big")
-        for step in range(len(self._uids)):
-            uid = self._uids[(start + step) % len(self._uids)]
-            if uid not in taken:
-                return uid
-        raise OSError(f"all {len(self._uids)} users of teams are given out")
 
 
 class Isolator:
@@ -189,6 +163,19 @@ class Isolator:
 
         finish_sandbox(start(begin))
 
+    def move(self, spare: GangKey, gang: GangKey, show: Sequence[Path], start: StartHelper) -> None:
+        """Give a gang the sandbox with an image, and the group, that were made under another key.
+
+        Raises OSError: then it is the other one's still, and of no use.
+        """
+        with self._lock:
+            sandbox = self._sandboxes[spare]
+        attach(sandbox, show, start)
+        with self._lock:
+            self._sandboxes[gang] = self._sandboxes.pop(spare)
+            if spare in self._group_files:
+                self._group_files[gang] = self._group_files.pop(spare)
+
     def _mounts(self, show: Sequence[Path]) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
         """The paths that a sandbox without an image hides, and those of them that it shows."""
         places = interpreter_places()
@@ -223,8 +210,9 @@ class Isolator:
     def leave(self, gang: GangKey) -> int | None:
         """End all that is in the gang's sandbox; the pid of its first process, to be collected."""
         with self._lock:
-            if self._group_files.pop(gang, None) is not None and self._groups is not None:
-                self._groups.remove(gang)
+            group = self._group_files.pop(gang, None)
+            if group is not None and self._groups is not None:
+                self._groups.remove(group.parent)
             sandbox = self._sandboxes.pop(gang, None)
         if sandbox is None:
             return None

@@ -12,7 +12,7 @@ import ctypes
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -22,6 +22,7 @@ from gangline_worker.agent.host.forked import Forked
 from . import sandbox_init
 
 _CLONE_NEWPID = 0x2000_0000
+_ATTACH_S = 5.0
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -116,6 +117,37 @@ def finish_sandbox(sandbox: Sandbox) -> Sandbox:
     if said == b"ready\n":
         return sandbox
     raise OSError(said.decode(errors="replace").strip() or "the sandbox's first process died")
+
+
+StartHelper = Callable[[Callable[[], subprocess.Popen[bytes]]], subprocess.Popen[bytes]]
+"""Calls the given function, so that what it starts is not collected as an orphan."""
+
+
+def attach(sandbox: Sandbox, show: Sequence[Path], start: StartHelper) -> None:
+    """Show more of the node in a sandbox with an image. Raises OSError."""
+    process = start(
+        lambda: subprocess.Popen(
+            [
+                *(sys.executable, "-I", "-S", str(Path(__file__).with_name("attach.py"))),
+                *(str(sandbox.handle), *map(str, show)),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={},
+            cwd="/",
+            pass_fds=(sandbox.handle,),
+        )
+    )
+    try:
+        said, _ = process.communicate(timeout=_ATTACH_S)
+    except subprocess.TimeoutExpired:
+        said = b"it took too long"
+    finally:
+        process.kill()
+        process.wait()
+    if process.returncode != 0:
+        raise OSError(said.decode(errors="replace").strip() or "a process for its mounts died")
 
 
 def turn_to(sandbox: int) -> None:

@@ -28,6 +28,7 @@ from gangline_worker.agent.isolation.cold_start import Launch, start_cold
 from gangline_worker.agent.isolation.oom import OomKills
 from gangline_worker.agent.isolation.rank_exec import tied_command
 from gangline_worker.agent.isolation.sandbox import Sandbox
+from gangline_worker.agent.warm.image_standby import ImageStandby
 from gangline_worker.agent.warm.process import WarmRank, WarmStart, warm_arguments
 from gangline_worker.agent.warm.rank import WarmRequest
 
@@ -37,7 +38,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _FLUSH_S = 0.2
 _DRAIN_S = 3.0
 _READ_BYTES = 65_536
-StartedT = TypeVar("StartedT", subprocess.Popen[bytes], Sandbox)
+StartedT = TypeVar("StartedT", subprocess.Popen[bytes], Sandbox, ImageStandby)
 _OUT_OF_MEMORY = ("OutOfMemoryError", "CUDA out of memory", "MemoryError")
 
 
@@ -220,9 +221,12 @@ class Launcher:
         self.paused = False
         self.not_orphans: set[int] = set()
 
-    def spawn(self, launch: Launch, logs: LogBatcher) -> int:
-        """Start a rank, warm if that can be; its pid. Raises OSError when the system refuses."""
-        waiting = self._start_warm(launch)
+    def spawn(self, launch: Launch, logs: LogBatcher, waiting: WarmRank | None = None) -> int:
+        """Start a rank, warm if that can be; its pid. Raises OSError when the system refuses.
+
+        `waiting`: the rank, where it waits at its gate already.
+        """
+        waiting = waiting or self._start_warm(launch)
         process = waiting or start_cold(launch)
         with self._lock:
             self.not_orphans.add(process.pid)

@@ -19,7 +19,8 @@ import structlog
 from gangline_worker.agent.host.drivers import driver_variables
 from gangline_worker.agent.host.forked import Forked
 
-from .rank import SOCKET_VARIABLE, TOKEN_CHARS, TOKEN_VARIABLE, WarmRequest
+from .fresh import SOCKET_VARIABLE, TOKEN_CHARS, TOKEN_VARIABLE
+from .rank import WarmRequest
 
 log = structlog.get_logger(__name__)
 
@@ -34,6 +35,14 @@ def warm_arguments(command: tuple[str, ...]) -> tuple[str, ...] | None:
     if command[1] == "-m":
         return command[1:] if len(command) > 2 else None
     return command[1:] if command[1].endswith(".py") else None
+
+
+def found_by(socket_folder: Path) -> dict[str, str]:
+    """Variables by which ranks that are left behind are found later (sweep.py)."""
+    return {
+        SOCKET_VARIABLE: str(socket_folder / "warm"),
+        TOKEN_VARIABLE: "." * TOKEN_CHARS,  # no token has a dot
+    }
 
 
 class WarmRank:
@@ -107,9 +116,7 @@ class WarmProcess:
                     "PYTHONUNBUFFERED": "1",
                     "OMP_NUM_THREADS": "1",
                     **driver_variables(),  # as ranks have them
-                    # By these, ranks that are left behind are found later (sweep.py).
-                    SOCKET_VARIABLE: str(socket_folder / "warm"),
-                    TOKEN_VARIABLE: "." * TOKEN_CHARS,  # no token has a dot
+                    **found_by(socket_folder),
                     **(more or {}),
                 },
                 start_new_session=True,

@@ -6,41 +6,25 @@ as file descriptors beside its first byte. Answers are JSON lines: {"ready": tru
 {"refused": WHY} (start it cold), or {"unfit": WHY} (start all of them cold).
 
 The rank does nothing before the agent has opened the gate: from then on the agent knows its pid.
-Requests with variables that a fresh interpreter reads at its start (`COLD_VARIABLES`), or with
-modules in the job's own folder that it would import instead, are refused.
+Requests with variables that a fresh interpreter reads at its start (`fresh.COLD_VARIABLES`), or
+with modules in the job's own folder that it would import instead, are refused.
 """
 
 from __future__ import annotations
 
 import array
-import contextlib
-import ctypes
 import json
 import os
-import random
-import runpy
 import signal
 import socket
 import sys
-import tempfile
-import traceback
-import types
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from gangline_worker.agent.isolation.rank_exec import HANDED_DOWN, confine, tie_to
 
-TOKEN_VARIABLE = "GANGLINE_RANK_TOKEN"  # noqa: S105 -- a name
-TOKEN_CHARS = 32
-SOCKET_VARIABLE = "GANGLINE_AGENT_SOCKET"
-COLD_VARIABLES = (
-    *("PYTHON", "LD_", "GLIBC_", "MALLOC_"),
-    *("OMP_", "MKL_", "KMP_", "OPENBLAS_", "TORCH_", "PYTORCH_"),
-    *("TORCHDYNAMO_", "TORCHINDUCTOR_", "TRITON_"),
-)
-"""Variables with these beginnings are read when an interpreter or a library starts."""
-_SET_AFTERWARDS = frozenset({"OMP_NUM_THREADS", "PYTHONUNBUFFERED", "TORCHINDUCTOR_CACHE_DIR"})
+from .fresh import be_fresh, cold_variable, in_the_way
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,23 +47,6 @@ class WarmRequest:
         return len(text).to_bytes(4, "big") + text
 
 
-def cold_variable(wanted: Mapping[str, str], own: Mapping[str, str]) -> str | None:
-    """A variable that only a fresh interpreter would heed; None when there is none.
-
-    `own`: what this interpreter was started with.
-    """
-    return next(
-        (
-            name
-            for name, value in wanted.items()
-            if name.startswith(COLD_VARIABLES)
-            and name not in _SET_AFTERWARDS
-            and own.get(name) != value
-        ),
-        None,
-    )
-
-
 def refusal(request: WarmRequest, loaded: frozenset[str]) -> str | None:
     """Why it needs a fresh interpreter; None when it does not.
 
@@ -90,21 +57,7 @@ def refusal(request: WarmRequest, loaded: frozenset[str]) -> str | None:
     name = cold_variable(request.environment, os.environ)
     if name is not None:
         return f"{name} is read by a fresh interpreter only"
-    first = Path(request.folder)
-    if request.arguments[0] != "-m":
-        script = first / request.arguments[0]
-        if not script.is_file():
-            return f"{script} is not a file"
-        first = script.parent
-    with contextlib.suppress(OSError):
-        for entry in first.iterdir():
-            if entry.name.partition(".")[0] in loaded and _can_be_imported(entry):
-                return f"{entry.name} stands before an installed module"
-    return None
-
-
-def _can_be_imported(entry: Path) -> bool:
-    return entry.suffix in {".py", ".so", ".pyc"} or (entry.is_dir() and entry.suffix == "")
+    return in_the_way(request.arguments, request.folder, loaded)
 
 
 def become(request: WarmRequest, descriptors: list[int], agent: int) -> None:
@@ -127,70 +80,7 @@ def become(request: WarmRequest, descriptors: list[int], agent: int) -> None:
     for number in HANDED_DOWN:
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    os.umask(0o077)
-    _be_found_by(request.environment.get(TOKEN_VARIABLE))
-    os.environ.clear()
-    os.environ.update(request.environment)
-    tempfile.tempdir = None  # else it is the warm interpreter's
-    random.seed()
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed()
-    # Always: the first call in a fork makes torch's pool again, and must not be two at once.
-    threads = request.environment.get("OMP_NUM_THREADS", "")
-    sys.modules["torch"].set_num_threads(int(threads) if threads.isdigit() else 1)
-
-
-def _be_found_by(token: str | None) -> None:
-    """Show the kernel's readers the rank's token; without one: not a rank (sweep.py)."""
-    if token is None:
-        _show(SOCKET_VARIABLE, "." * len(os.environ[SOCKET_VARIABLE]))
-    elif len(token) == TOKEN_CHARS:
-        _show(TOKEN_VARIABLE, token)
-
-
-def _show(name: str, value: str) -> None:
-    """Write over a variable of the same length where the kernel shows a process's environment."""
-    getenv = ctypes.CDLL(None).getenv
-    getenv.restype, getenv.argtypes = ctypes.c_void_p, [ctypes.c_char_p]
-    place = getenv(name.encode())
-    if place and len(ctypes.string_at(place)) == len(value):
-        ctypes.memmove(place, value.encode(), len(value))
-
-
-def run(arguments: tuple[str, ...]) -> None:
-    """Run the program as `python ARGUMENTS` would. Raises SystemExit."""
-    program = types.ModuleType("__main__")
-    sys.modules["__main__"] = program
-    try:
-        if arguments[0] == "-m":
-            sys.argv = ["-m", *arguments[2:]]
-            sys.path[0] = str(Path.cwd())
-            # As the interpreter itself does: `run_module` fails in other words.
-            runpy._run_module_as_main(arguments[1])  # type: ignore[attr-defined] # noqa: SLF001
-        else:
-            path = Path(arguments[0]).absolute()
-            sys.argv = list(arguments)
-            sys.path[0] = str(path.parent)
-            program.__file__ = str(path)
-            code = compile(path.read_bytes(), path, "exec")
-            exec(code, vars(program))  # noqa: S102 -- the job's own
-    except SystemExit:
-        raise
-    except BaseException as error:  # noqa: BLE001 -- what the interpreter would print
-        _report(error)
-        raise SystemExit(1) from None
-
-
-def _report(error: BaseException) -> None:
-    """Print it without our own frames, by the hook that the program may have set."""
-    frames = error.__traceback__
-    while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
-        frames = frames.tb_next
-    hook = sys.excepthook
-    try:
-        hook(type(error), error.with_traceback(frames), frames)
-    except Exception:  # noqa: BLE001 -- a broken hook
-        traceback.print_exception(error)
+    be_fresh(request.environment)
 
 
 def begin() -> tuple[socket.socket, int]:

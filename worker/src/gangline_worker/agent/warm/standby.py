@@ -21,7 +21,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from . import warm_up
-from .rank import answer, become, begin, receive, refusal, run
+from .fresh import run
+from .rank import answer, become, begin, receive, refusal
 from .zygote import fork_twice
 
 _NICER_BY = 10

@@ -18,7 +18,8 @@ from functools import partial
 from gangline_worker.agent.isolation.sandbox import turn_to
 
 from . import warm_up
-from .rank import WarmRequest, answer, become, begin, receive, refusal, run
+from .fresh import run
+from .rank import WarmRequest, answer, become, begin, receive, refusal
 from .rank_end import run_and_end
 
 NO_GPUS = {"CUDA_VISIBLE_DEVICES": ""}

@@ -85,6 +85,12 @@ class GangWorkspace:
         own = [self.mlflow[TOKEN]] if TOKEN in self.mlflow else []
         return secret_texts([*self.secrets.values(), *self.tokens.values(), *own])
 
+    @property
+    def workdir(self) -> str | None:
+        """The WORKDIR of its image, where ranks start if the job packs no code."""
+        packed = self.allocation.spec.code_bundle
+        return None if self.image is None or packed else self.image.folder
+
     def kept(self, gang: GangKey) -> KeptWorkspace:
         """To be adopted by the next program in this process."""
         return KeptWorkspace(
@@ -185,6 +191,15 @@ class Preparer:
         """Delete what was prepared for a gang, except its checkpoints."""
         shutil.rmtree(self._work(key), ignore_errors=True)
         self._temporary(key).unlink(missing_ok=True)
+        self.release_image(key)
+
+    def keep_image(self, image: GangImage | None, key: GangKey) -> None:
+        """Hold a gang's image for another key too, until `release_image`."""
+        if image is not None and self._images is not None:
+            self._images.adopt(key, image)
+
+    def release_image(self, key: GangKey) -> None:
+        """What holds it under this key ends."""
         if self._images is not None:
             self._images.release(key)
 
