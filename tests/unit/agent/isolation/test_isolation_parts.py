@@ -18,7 +18,8 @@ from gangline_worker.agent.host.connections import uid_of
 from gangline_worker.agent.isolation.cold_start import Launch, start_cold
 from gangline_worker.agent.isolation.files import Owner, acting_as, give, opened_as
 from gangline_worker.agent.isolation.groups import GangLimits, Groups
-from gangline_worker.agent.isolation.isolator import Bounds, IsolationMissing, Isolator, Owners
+from gangline_worker.agent.isolation.isolator import Bounds, IsolationMissing, Isolator
+from gangline_worker.agent.isolation.owners import Owners
 from gangline_worker.agent.isolation.sandbox import Confinement
 
 UIDS = range(1_900_000_000, 1_900_000_010)
@@ -106,11 +107,11 @@ def test_a_gang_has_a_control_group_with_its_limits(base: Path) -> None:
     assert (folder / "memory.max").read_text() == str(1 << 30)
     assert (folder / "pids.max").read_text() == "500"
     assert not (folder / "cpu.max").exists(), "a gang with GPUs may use what is there"
-    groups.remove(GANG)
+    groups.remove(folder)
     assert (folder / "cgroup.kill").read_text() == "1"
     for made in folder.iterdir():  # which the system does
         made.unlink()
-    groups.remove(GangKey("other", 1))
+    groups.remove(base / "gang-other-1")
     assert not folder.exists(), "what was busy goes later"
 
 

@@ -27,6 +27,8 @@ from gangline_worker.agent.isolation.metadata import ADDRESSES
 
 _HEADERS_S = 60.0
 """The time for all headers of an answer; a time-out of the connection is for each byte."""
+_KEPT = 4
+"""Connections to a host that are used again, at least as many as downloads at a time."""
 _METADATA = frozenset(map(ipaddress.ip_address, ADDRESSES))
 
 
@@ -124,9 +126,9 @@ def open_pools(
 
     proxy = proxy_of(bounds.url)
     pools = (
-        urllib3.PoolManager(timeout=timeout, retries=retries)
+        urllib3.PoolManager(timeout=timeout, retries=retries, maxsize=_KEPT)
         if proxy is None
-        else Proxied(proxy, timeout=timeout, retries=retries)
+        else Proxied(proxy, timeout=timeout, retries=retries, maxsize=_KEPT)
     )
     pools.pool_classes_by_scheme = {"http": PlainPool, "https": SecuredPool}
     return pools

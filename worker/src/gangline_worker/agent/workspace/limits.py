@@ -31,6 +31,6 @@ def gang_limits(node: NodeInfo, workspace: GangWorkspace) -> GangLimits:
 
 
 def sandbox_plan(node: NodeInfo, workspace: GangWorkspace, root: ImageRoot) -> SandboxPlan:
-    """What another sandbox must be like to be this gang's."""
+    """How another sandbox must be to become this gang's."""
     own = rank_bytes(node, workspace)
     return SandboxPlan(root, gang_limits(node, workspace), workspace.owner, own)

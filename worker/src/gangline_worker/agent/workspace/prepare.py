@@ -199,7 +199,7 @@ class Preparer:
             self._images.adopt(key, image)
 
     def release_image(self, key: GangKey) -> None:
-        """What holds it under this key ends."""
+        """Hold an image under this key no longer."""
         if self._images is not None:
             self._images.release(key)
 
