@@ -2,7 +2,13 @@
 
 import pytest
 
-from gangline.local.process_model import BackOff, ProcessSpec, SupervisorError, check_specs
+from gangline.local.process_model import (
+    BackOff,
+    Patience,
+    ProcessSpec,
+    SupervisorError,
+    check_specs,
+)
 
 
 def spec(name: str, *depends_on: str) -> ProcessSpec:
@@ -39,3 +45,13 @@ def test_back_off_begins_anew_after_a_long_life() -> None:
     back_off = BackOff(reset_after_s=10.0)
     assert back_off.crashes_in_row(4, lived_s=9.9) == 5
     assert back_off.crashes_in_row(4, lived_s=10.0) == 1
+
+
+def test_processes_have_time_from_the_last_that_became_ready() -> None:
+    patience = Patience(90)
+    assert patience.left_s(3, 100) == 90
+    assert patience.left_s(3, 150) == 40
+    assert patience.left_s(2, 180) == 90
+    assert patience.left_s(3, 200) == 70, "one that is not ready again gives no more time"
+    assert patience.left_s(2, 260) == 10
+    assert patience.left_s(1, 265) == 90

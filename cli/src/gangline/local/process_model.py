@@ -1,5 +1,6 @@
 """A supervised process and its state: values only, no I/O."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -105,3 +106,18 @@ def check_specs(known: Iterable[str], specs: Sequence[ProcessSpec]) -> None:
             raise SupervisorError(f"process {spec.name}: depends_on has {why}")
         settled.update(spec.name for spec in free)
         open_specs = [spec for spec in open_specs if spec.name not in settled]
+
+
+@dataclass
+class Patience:
+    """How long to wait for several processes: `timeout_s` from the last that became ready."""
+
+    timeout_s: float
+    _fewest: float = field(default=math.inf, init=False)
+    _until_s: float = field(default=0.0, init=False)
+
+    def left_s(self, pending: int, now_s: float) -> float:
+        """Seconds that are left at `now_s`, by one clock, while `pending` are not ready."""
+        if pending < self._fewest:
+            self._fewest, self._until_s = pending, now_s + self.timeout_s
+        return self._until_s - now_s

@@ -26,7 +26,13 @@ from typing import Self
 from gangline.local.children import Children
 from gangline.local.leftovers import DataDirLock, end_strays
 from gangline.local.log_file import MAX_BYTES
-from gangline.local.process_model import BackOff, ProcessSpec, ProcessStatus, SupervisorError
+from gangline.local.process_model import (
+    BackOff,
+    Patience,
+    ProcessSpec,
+    ProcessStatus,
+    SupervisorError,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -97,9 +103,10 @@ class Supervisor:
         """Return once the named processes (default: all) are ready at the same time.
 
         Raises SupervisorError with the tail of the log when one ended for good, crashes again and
-        again, or is not ready in time.
+        again, or when for `timeout_s` seconds no further one became ready: on a busy machine all
+        come up, only later.
         """
-        deadline = time.monotonic() + timeout_s
+        patience = Patience(timeout_s)
         with self._changed:
             while True:
                 wanted = self._children.named(names)
@@ -110,7 +117,8 @@ class Supervisor:
                 for child in wanted:
                     if not child.ready and self._children.is_hopeless(child):
                         raise SupervisorError(self._children.explain(child, "did not come up"))
-                if not self._changed.wait(deadline - time.monotonic()):
+                left_s = patience.left_s(len(pending), time.monotonic())
+                if not self._changed.wait(left_s) and left_s <= 0:
                     late = next((c for c in pending if not self._children.awaited(c)), pending[0])
                     raise SupervisorError(
                         self._children.explain(late, f"was not ready within {timeout_s:.0f} s")
