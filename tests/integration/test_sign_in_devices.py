@@ -7,22 +7,19 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
-from gangline.commands import login
 from gangline.local.artifacts import default_cache
 from gangline.local.client import read_login
 from gangline.local.ports import pick_ports
 from gangline_gateway.oidc.logins import CHECK_S
 from support.fixtures.sign_in import SignInGateway, settings_of, sign_in_gateway
 from support.harnesses.cli_run import Runner, runner
-from support.harnesses.sign_in_browser import browser, walk
+from support.harnesses.sign_in_browser import browser, confirm_logins, walk
 
 pytestmark = pytest.mark.nightly
 PACKAGE = "oidc-provider@9"
@@ -107,24 +104,8 @@ def test_a_terminal_signs_in_and_out(
     groups(issuer, "grace", "gangline-admins")
     monkeypatch.setenv("GANGLINE_DATA_DIR", str(tmp_path))
     run: Runner = runner(capsys)
-    confirming: list[threading.Thread] = []
-    begin = login.Gangline.begin_login
-
-    def begin_login(client: Any) -> Any:
-        """As the person would: the browser opens the address, and confirms."""
-        begun = begin(client)
-
-        def confirm() -> None:
-            with browser() as web:
-                walk(web, web.get(begun.verification_uri_complete), "grace", "nowhere")
-
-        confirming.append(threading.Thread(target=confirm))
-        confirming[0].start()
-        return begun
-
-    monkeypatch.setattr(login.Gangline, "begin_login", begin_login)
-    done = run("login", "--url", gateway.url)
-    confirming[0].join()
+    with confirm_logins(monkeypatch, "grace"):
+        done = run("login", "--url", gateway.url)
     assert done.code == 0, done.err
     assert "as grace" in done.out
     kept = read_login(tmp_path)

@@ -323,13 +323,14 @@ def test_forged_tokens_are_refused(issuer: str, tmp_path: Path) -> None:
         return found
 
     async def _granted(provider: Provider, nonce: str) -> Granted:
+        verifier = secrets.token_urlsafe(32)
         place = await provider.authorization_url(
-            state="s", nonce=nonce, redirect_uri="http://127.0.0.1/c", code_challenge="c"
+            verifier, state="s", nonce=nonce, redirect_uri="http://127.0.0.1/c"
         )
         async with httpx.AsyncClient() as client:
             came = (await client.post(place, data={"sub": "s-ada"})).headers["location"]
         (code,) = parse_qs(urlsplit(came).query)["code"]
-        return await provider.exchange(code, "http://127.0.0.1/c", secrets.token_urlsafe(32))
+        return await provider.exchange(code, "http://127.0.0.1/c", verifier)
 
     found = asyncio.run(judge_all())
     assert len(found) == 16

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from html import unescape
+from typing import Any
 
 import httpx
+import pytest
+
+from gangline.commands import login
 
 STEPS = 15
 
 
 def browser() -> httpx.Client:
-    """As browsers do, it keeps cookies by host and asks for pages."""
-    return httpx.Client(timeout=30, headers={"Accept": "text/html"}, trust_env=False)
+    """As browsers do, it keeps cookies by host, sends secure ones here, asks for pages."""
+    client = httpx.Client(timeout=60, headers={"Accept": "text/html"}, trust_env=False)
+
+    def keep(_: httpx.Response) -> None:
+        for cookie in client.cookies.jar:
+            cookie.secure = False
+
+    client.event_hooks = {"response": [keep]}
+    return client
 
 
 def walk(web: httpx.Client, page: httpx.Response, user: str, stop: str) -> httpx.Response:
@@ -31,6 +45,30 @@ def walk(web: httpx.Client, page: httpx.Response, user: str, stop: str) -> httpx
         action = unescape(named[1]) if named else str(page.url)
         page = web.post(page.url.join(action), data=_filled(form[2], known))
     raise AssertionError("no end of forms")
+
+
+@contextmanager
+def confirm_logins(monkeypatch: pytest.MonkeyPatch, user: str) -> Iterator[None]:
+    """Inside, `user` confirms each `gangline login`, as in a browser at the address it shows."""
+    confirming: list[threading.Thread] = []
+    begin = login.Gangline.begin_login
+
+    def begin_login(client: Any) -> Any:
+        begun = begin(client)
+
+        def confirm() -> None:
+            with browser() as web:
+                walk(web, web.get(begun.verification_uri_complete), user, "nowhere")
+
+        confirming.append(threading.Thread(target=confirm))
+        confirming[-1].start()
+        return begun
+
+    with monkeypatch.context() as patched:
+        patched.setattr(login.Gangline, "begin_login", begin_login)
+        yield
+    for each in confirming:
+        each.join()
 
 
 def _filled(form: str, known: dict[str, str]) -> dict[str, str]:

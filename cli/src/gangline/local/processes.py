@@ -103,8 +103,8 @@ class Supervisor:
         """Return once the named processes (default: all) are ready at the same time.
 
         Raises SupervisorError with the tail of the log when one ended for good, crashes again and
-        again, or when for `timeout_s` seconds no further one became ready: on a busy machine all
-        come up, only later.
+        again, or when no further one became ready for `timeout_s` seconds. So on a busy machine
+        all may come up later.
         """
         patience = Patience(timeout_s)
         with self._changed:

@@ -11,8 +11,6 @@ one. Sign-ins that are not finished are in memory alone, bounded, for ten minute
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import html
 import secrets
 import time
@@ -63,6 +61,7 @@ class _Device:
 
     until_s: float
     device_code: str
+    verifier: str
     interval_s: float
     asked_s: float = 0.0
 
@@ -98,13 +97,9 @@ class Flows:
         self._counted()
         state, cookie, verifier, nonce = (secrets.token_urlsafe(32) for _ in range(4))
         redirect_uri = f"{self._scheme}://{request.headers['host']}{CALLBACK}"
-        challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest())
         try:
             place = await self.logins.provider.authorization_url(
-                state=state,
-                nonce=nonce,
-                redirect_uri=redirect_uri,
-                code_challenge=challenge.decode().rstrip("="),
+                verifier, state=state, nonce=nonce, redirect_uri=redirect_uri
             )
         except (ProviderAwayError, ProviderRefusedError, ValueError) as error:
             return _failed(str(error), 503)
@@ -149,16 +144,17 @@ class Flows:
     async def begin_device(self) -> Response:
         """The codes for a terminal. Raises a 503 or 404 problem."""
         self._counted()
+        handle, verifier = (secrets.token_urlsafe(32) for _ in range(2))
         try:
-            found = await self.logins.provider.begin_device()
+            found = await self.logins.provider.begin_device(verifier)
         except (ProviderAwayError, ValueError) as error:
             raise unavailable("provider-away", str(error)) from None
         except ProviderRefusedError as error:
             raise ProblemError(404, "no-device-flow", f"the provider refuses: {error}") from None
-        handle, now_s = secrets.token_urlsafe(32), self._clock()
         expires_s = min(_number(found.get("expires_in"), WAIT_S), WAIT_S)
         interval_s = max(1.0, _number(found.get("interval"), 5.0))
-        self._devices.put(handle, _Device(now_s + expires_s, found["device_code"], interval_s))
+        until_s = self._clock() + expires_s
+        self._devices.put(handle, _Device(until_s, found["device_code"], verifier, interval_s))
         return _json(
             {
                 "handle": handle,
@@ -190,7 +186,9 @@ class Flows:
 
     async def _device_done(self, handle: str, found: _Device) -> SignedIn | Response:
         try:
-            granted: Granted = await self.logins.provider.poll_device(found.device_code)
+            granted: Granted = await self.logins.provider.poll_device(
+                found.device_code, found.verifier
+            )
         except ProviderRefusedError as error:
             if error.code not in {"authorization_pending", "slow_down"}:
                 raise

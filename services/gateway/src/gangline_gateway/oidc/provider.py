@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
 import json
 import ssl
 import time
@@ -78,15 +79,15 @@ class Provider:
         self._again_s = 0.0
         self._looking = asyncio.Lock()
 
-    async def authorization_url(self, **asked: str) -> str:
-        """Where a browser signs in."""
+    async def authorization_url(self, verifier: str, **asked: str) -> str:
+        """Where a browser signs in. `exchange` will need the verifier."""
         place = await self._endpoint("authorization_endpoint")
         fields = {
             "response_type": "code",
             "client_id": self.settings.client_id,
             "scope": " ".join(self.settings.scopes),
-            "code_challenge_method": "S256",
             **asked,
+            **_challenge(verifier),
         }
         return f"{place}{'&' if '?' in place else '?'}{urlencode(fields)}"
 
@@ -103,10 +104,14 @@ class Provider:
         """New tokens. Raises ProviderRefusedError when the session has ended."""
         return await self._grant(grant_type="refresh_token", refresh_token=token)
 
-    async def begin_device(self) -> dict[str, Any]:
-        """The codes of a device flow. Raises ProviderRefusedError where it offers none."""
+    async def begin_device(self, verifier: str) -> dict[str, Any]:
+        """The codes of a device flow. Raises ProviderRefusedError where it offers none.
+
+        Keycloak asks for a PKCE challenge here too; other providers ignore it.
+        """
         place = await self._endpoint("device_authorization_endpoint")
-        found = await self._post(place, scope=" ".join(self.settings.scopes))
+        scope = " ".join(self.settings.scopes)
+        found = await self._post(place, scope=scope, **_challenge(verifier))
         if not all(
             isinstance(found.get(name), str)
             for name in ("device_code", "user_code", "verification_uri")
@@ -114,9 +119,11 @@ class Provider:
             raise ProviderAwayError("the answer about a device has no codes")
         return found
 
-    async def poll_device(self, device_code: str) -> Granted:
+    async def poll_device(self, device_code: str, verifier: str) -> Granted:
         """The tokens of a device. Raises ProviderRefusedError: authorization_pending and others."""
-        return await self._grant(grant_type=DEVICE_GRANT, device_code=device_code)
+        return await self._grant(
+            grant_type=DEVICE_GRANT, device_code=device_code, code_verifier=verifier
+        )
 
     async def revoke(self, token: str) -> None:
         """The provider ends a refresh token, if it offers that."""
@@ -262,6 +269,13 @@ async def _content(answer: aiohttp.ClientResponse) -> bytes:
     except asyncio.IncompleteReadError as whole:
         return whole.partial
     raise ProviderAwayError(f"{answer.url}: the answer is above {MOST_BYTES:,} bytes")
+
+
+def _challenge(verifier: str) -> dict[str, str]:
+    """The fields of PKCE (RFC 7636) for a verifier."""
+    digest = hashlib.sha256(verifier.encode()).digest()
+    challenge = base64.urlsafe_b64encode(digest).decode().rstrip("=")
+    return {"code_challenge": challenge, "code_challenge_method": "S256"}
 
 
 def _keys(found: Mapping[str, Any]) -> KeySet:
