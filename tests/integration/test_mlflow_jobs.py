@@ -268,3 +268,31 @@ def test_runs_that_a_job_makes_show_it_and_end_with_its_attempt(
         lambda: client.get_run(children[0]).info.status == "FAILED",
     )
     assert client.get_run(children[1]).info.status == "RUNNING"
+
+
+def test_tags_that_a_client_sets_on_a_jobs_run_are_in_the_tracker(
+    server: MlflowProcess, client: Any
+) -> None:
+    job = Story("job-with-tags", [1.0], JobState.SUCCEEDED)
+    server.tracker.send(next(iter(job.events())), job.job_id)
+    server.tracker.settled()
+    wait_until("the job's run", lambda: runs_of(client, {job.job_id}))
+    own = runs_of(client, {job.job_id})[job.job_id].info
+    other = client.create_run(own.experiment_id).info.run_id
+    for run_id, name in ((own.run_id, "draft"), (own.run_id, "stage"), (other, "stage")):
+        client.set_tag(run_id, name, run_id)
+    client.set_tag(own.run_id, "mlflow.note.content", "of MLflow")
+    client.log_batch(own.run_id, tags=[mlflow.entities.RunTag("owner", "ada")])
+    client.delete_tag(own.run_id, "draft")
+    rows = server.tracker.client()
+    select = "SELECT team, name, value, removed FROM gangline.run_tags FINAL WHERE job_id = "
+
+    def tags() -> list[tuple[Any, ...]]:
+        return sorted(map(tuple, rows.query(f"{select}'{job.job_id}'").result_rows))
+
+    wanted = [
+        ("nlp", "draft", "", True), ("nlp", "owner", "ada", False),
+        ("nlp", "stage", own.run_id, False),
+    ]  # fmt: skip
+    wait_until("the tags", lambda: tags() == wanted)
+    assert rows.query("SELECT count() FROM gangline.run_tags FINAL").result_rows == [(3,)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -12,8 +13,9 @@ from gangline_schemas.base import Event
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.heartbeats import GpuStatus, GpuUse, NodeUse, WorkerHeartbeat
 from gangline_schemas.events.logs import LogLine, WorkerLog
-from gangline_schemas.events.metrics import MetricLogged, MetricsRemoved
+from gangline_schemas.events.metrics import MetricLogged, MetricsRemoved, TagsLogged
 from gangline_schemas.events.quota import JobRejected
+from gangline_schemas.events.requests import RunTagged
 from gangline_schemas.events.scheduling import (
     GangAllocated,
     GangReleased,
@@ -32,6 +34,7 @@ from gangline_schemas.resources import Resources
 from gangline_tracker.batches import HeartbeatBatch, Insert, LogBatch, Removal, StepBatch
 from gangline_tracker.event_batch import EventBatch, team_of
 from gangline_tracker.metric_batch import MetricBatch
+from gangline_tracker.run_tags import tags_table
 from gangline_tracker.runs import Run, evolve
 
 NOW = datetime(2026, 5, 4, 3, 2, 1, tzinfo=UTC)
@@ -114,6 +117,26 @@ def test_a_removal_takes_the_points_before_it_and_leaves_its_position() -> None:
     assert isinstance(insert, Insert)
     rows = insert.rows.select(["run_id", "step", "offset"]).to_pylist()
     assert [tuple(row.values()) for row in rows] == [("stays", 2, 1), ("", 0, 2), ("gone", 3, 3)]
+
+
+def test_tags_of_a_job_leave_their_position_and_replace_earlier_ones() -> None:
+    batch = MetricBatch()
+    key = {"job_id": "a", "team": "nlp"}
+    logged = TagsLogged(run_id="run", **key, tags={"stage": "production", "draft": None})
+    batch.add(received(logged, offset=7, topic="gangline.metrics"))
+    assert batch.rows() == 1
+    tags, points = batch.inserts(NOW)
+    assert isinstance(tags, Insert)
+    assert isinstance(points, Insert)
+    assert (tags.table, points.table) == ("run_tags", "metric_points")
+    assert points.rows.select(["run_id", "offset"]).to_pylist() == [{"run_id": "", "offset": 7}]
+    production, draft = tags.rows.to_pylist()
+    assert (production["name"], production["value"]) == ("stage", "production")
+    assert (draft["name"], draft["removed"]) == ("draft", True)
+    request = received(RunTagged(**key, tags={"stage": "old"}), offset=10**6)
+    before = replace(request, envelope=replace(request.envelope, time=NOW - timedelta(seconds=1)))
+    (older,) = tags_table([before]).to_pylist()
+    assert older["version"] < production["version"], "the times count, not the offsets"
 
 
 def test_logs_and_heartbeats() -> None:

@@ -1,4 +1,4 @@
-"""gangline.metrics: points of MLflow runs, by the MLflow server and, of jobs, by node agents.
+"""gangline.metrics: points and tags of MLflow runs, and of jobs those by node agents.
 
 A run's records are in one partition, so its removal follows its points.
 """
@@ -11,6 +11,7 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field, StringConstraints, model_validator
 
 from gangline_schemas.base import Event, Identifier
+from gangline_schemas.events.requests import Tags
 from gangline_schemas.limits import INT64_MAX, MetricName
 
 POINTS_PER_MESSAGE = 10_000
@@ -53,3 +54,13 @@ class MetricsRemoved(Event):
     type: ClassVar[str] = "metric.removed"
     run_id: RunKey
     team: Identifier
+
+
+class TagsLogged(Event):
+    """An MLflow client set tags of a job's own run, or removed them."""
+
+    type: ClassVar[str] = "tags.logged"
+    run_id: RunKey
+    job_id: Identifier
+    team: Identifier
+    tags: Tags

@@ -35,7 +35,7 @@ from gangline_mlflow.trial_points import TrialPoints
 from gangline_mlflow.values import published
 from gangline_schemas.catalog import Topic
 from gangline_schemas.envelope import Envelope
-from gangline_schemas.events.metrics import MetricLogged, MetricsRemoved
+from gangline_schemas.events.metrics import MetricLogged, MetricsRemoved, TagsLogged
 from gangline_schemas.events.trials import TrialLogged, TrialLogsEnded
 from gangline_schemas.mlflow_workspace import team_of
 
@@ -160,6 +160,13 @@ class Points:
             self._forget(run_id, envelope.id)
             raise
         return done
+
+    def tag(self, event: TagsLogged, timeout_s: float) -> None:
+        """Send tags of a job's run and wait for all replicas. Raises BusError, TimeoutError."""
+        done: Future[None] = Future()
+        envelope = Envelope(uuid.uuid4().hex, SOURCE, datetime.now(UTC), event.run_id, event)
+        self._writer.send(encode(envelope, topic=self._topic), partial(_delivered, done))
+        done.result(timeout_s)
 
     def publish(self, events: Sequence[TrialLogged | TrialLogsEnded], timeout_s: float) -> None:
         """Send events about trials and wait for all replicas. Raises BusError, TimeoutError."""

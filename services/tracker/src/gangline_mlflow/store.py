@@ -34,6 +34,7 @@ from gangline_mlflow.points import NotSettledError, Points
 from gangline_mlflow.reported import ReportedMetrics
 from gangline_mlflow.run_ids import ids_of_job, ids_of_run
 from gangline_mlflow.run_list import found
+from gangline_mlflow.run_tags import tag_events
 from gangline_mlflow.search import found_runs
 from gangline_mlflow.trial_points import TrialPoints
 from gangline_schemas.run_search import FoundRun, RunSearch
@@ -87,6 +88,27 @@ class GanglineStore(WorkspaceAwareSqlAlchemyStore):  # type: ignore[misc]  # MLf
         """MLflow's; the id of a run that a job makes shows the job."""
         with ids_of_job(tags):
             return super().create_run(experiment_id, user_id, start_time, tags, run_name)
+
+    # Tags of jobs' own runs: the gateway's filters find these too
+
+    def set_tag(self, run_id: str, tag: Any) -> None:
+        """MLflow's."""
+        super().set_tag(run_id, tag)
+        self._tagged(run_id, {tag.key: tag.value})
+
+    def _set_tags(self, run_id: str, tags: Any) -> None:
+        super()._set_tags(run_id, tags)
+        self._tagged(run_id, {tag.key: tag.value for tag in tags})
+
+    def delete_tag(self, run_id: str, key: str) -> None:
+        """MLflow's."""
+        super().delete_tag(run_id, key)
+        self._tagged(run_id, {key: None})
+
+    def _tagged(self, run_id: str, tags: dict[str, str | None]) -> None:
+        with _refusals():
+            for event in tag_events(self.jobs.table, run_id, tags):
+                self.points.tag(event, ACCEPT_S)
 
     def create_logged_model(
         self,

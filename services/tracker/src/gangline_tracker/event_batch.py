@@ -18,11 +18,11 @@ from gangline_schemas.events.checkpoints import (
     CheckpointDeleted,
 )
 from gangline_schemas.events.quota import UsageCharged
-from gangline_schemas.events.requests import RunTagged
 from gangline_schemas.events.scheduling import NodeAdmitted
 from gangline_tracker.arrow import MILLISECONDS, dictionary, fields, ingested, millis, times
 from gangline_tracker.batches import Insert
 from gangline_tracker.incidents import incidents_table
+from gangline_tracker.run_tags import tags_table
 from gangline_tracker.runs import Run, evolve, job_of, model_of
 
 
@@ -109,7 +109,7 @@ class EventBatch:
         if not self._received:
             return []
         incidents = Insert("incidents", incidents_table(self._received))
-        tags = Insert("run_tags", _tags_table(self._received))
+        tags = Insert("run_tags", tags_table(self._received))
         derived = [self._runs(), self._checkpoints(), incidents, self._usage(), tags]
         parts = [*derived, self._events(at)]
         return [part for part in parts if part.rows.num_rows]
@@ -166,23 +166,6 @@ def _usage_table(received: Sequence[Received]) -> pa.Table:
     columns = fields([event for event, _ in charged], _USAGE)
     versions = pa.array([version for _, version in charged], pa.uint64())
     return pa.table({**columns, "version": versions})
-
-
-def _tags_table(received: Sequence[Received]) -> pa.Table:
-    rows = [
-        (event.team, event.job_id, name, value or "", value is None, item.offset + 1)
-        for item in received
-        if isinstance(event := item.envelope.data, RunTagged)
-        for name, value in event.tags.items()
-    ]
-    kinds = (*(pa.string(),) * 4, pa.bool_(), pa.uint64())
-    names = ("team", "job_id", "name", "value", "removed", "version")
-    return pa.table(
-        {
-            name: pa.array([row[place] for row in rows], kind)
-            for place, (name, kind) in enumerate(zip(names, kinds, strict=True))
-        }
-    )
 
 
 def _checkpoint(item: Received) -> CheckpointRow | None:

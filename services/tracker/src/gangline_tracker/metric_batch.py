@@ -1,4 +1,4 @@
-"""gangline.metrics -> metric_points: one row per point that an MLflow client logged. Pure."""
+"""gangline.metrics -> metric_points and run_tags: points and tags of MLflow's clients. Pure."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ from itertools import chain
 import pyarrow as pa
 
 from gangline_bus.codec import Received
-from gangline_schemas.events.metrics import MetricLogged, MetricsRemoved
+from gangline_schemas.events.metrics import MetricLogged, MetricsRemoved, TagsLogged
 from gangline_tracker.arrow import dictionary, ingested
 from gangline_tracker.batches import Insert, Removal
+from gangline_tracker.run_tags import tags_table
 
 
 class MetricBatch:
     """A `Batch`. A value that is not a number is 0 with `is_nan`, as in MLflow's own tables.
 
-    A removal leaves a row of no run: the table's offsets are its position. Until that row is
-    written, the records behind it are read again, and the removal with them.
+    A removal and tags leave a row of no run: the table's offsets are their position. Until that
+    row is written, the records behind it are read again, and the removal or tags with them.
     """
 
     def __init__(self) -> None:
         self._events: dict[str, list[tuple[MetricLogged, int, int]]] = {}  # by run
         self._removed: dict[str, None] = {}
+        self._tagged: list[Received] = []
         self._rows = 0
 
     def add(self, received: Received) -> None:
@@ -30,9 +32,12 @@ class MetricBatch:
         event = received.envelope.data
         if isinstance(event, MetricsRemoved):
             self._remove(event.run_id)
+        if isinstance(event, TagsLogged):
+            self._tagged.append(received)
+        if isinstance(event, MetricsRemoved | TagsLogged):
             event = _MARK.model_copy(update={"team": event.team})
         if not isinstance(event, MetricLogged):
-            raise TypeError(f"{event.type} is not a metric.logged or metric.removed")
+            raise TypeError(f"{event.type} is not a metric.logged, metric.removed or tags.logged")
         item = (event, received.partition, received.offset)
         self._events.setdefault(event.run_id, []).append(item)
         self._rows += len(event.name)
@@ -46,7 +51,7 @@ class MetricBatch:
         return self._rows
 
     def inserts(self, at: datetime) -> list[Insert | Removal]:
-        """One INSERT into metric_points, after the removals; none when there is no point."""
+        """One INSERT into metric_points, after removals and tags; none when there is no point."""
         if not self._rows:
             return []
         teams: list[str] = []
@@ -81,10 +86,11 @@ class MetricBatch:
             "ingested": ingested(at, self._rows),
         }
         removed = [Removal("metric_points", tuple(self._removed))] if self._removed else []
-        return [*removed, Insert("metric_points", pa.table(columns))]
+        tags = [Insert("run_tags", tags_table(self._tagged))] if self._tagged else []
+        return [*removed, *tags, Insert("metric_points", pa.table(columns))]
 
 
 _MARK = MetricLogged.model_construct(
     run_id="", team="", name=("",), step=(0,), time_ms=(0,), value=(0.0,)
 )
-"""The row of a removal."""
+"""The row of a removal and of tags."""

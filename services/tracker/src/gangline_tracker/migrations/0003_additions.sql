@@ -73,4 +73,4 @@ CREATE TABLE IF NOT EXISTS gangline.run_tags
 )
 ENGINE = ReplacingMergeTree(version)
 ORDER BY (job_id, name, team)
-COMMENT 'One row per tag that a user set on a run (read with FINAL); version is its offset plus 1.';
+COMMENT 'One row per tag that a user set on a run (read with FINAL); version is its time in us.';
