@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +11,8 @@ import jsonpatch
 import jsonschema
 
 Json = dict[str, Any]
+_RE2_ESCAPE = re.compile(r"\\x\{([0-9a-f]{4})\}")
+_NOT_RE2 = re.compile(r"\\u|\(\?[=!<]")
 _REASONS = {
     400: "BadRequest", 401: "Unauthorized", 403: "Forbidden", 404: "NotFound", 409: "Conflict",
     410: "Expired", 415: "UnsupportedMediaType", 422: "Invalid", 429: "TooManyRequests",
@@ -162,6 +165,16 @@ def validated(item: Json, schema: Json, *, strict: bool) -> Json:
     return {**spared, **found}
 
 
+def check_patterns(schema: Any, path: str = "spec") -> None:
+    """Raise Refused for a pattern that RE2 does not know."""
+    if isinstance(schema, dict):
+        pattern = schema.get("pattern")
+        if isinstance(pattern, str) and _NOT_RE2.search(pattern):
+            raise Refused(422, f"{path}.pattern: Invalid value: must be a valid regular expression")
+        for name, part in schema.items():
+            check_patterns(part, f"{path}.{name}")
+
+
 def _draft(schema: Json) -> Json:
     """A structural schema as a JSON Schema."""
     found: Json = {}
@@ -170,6 +183,8 @@ def _draft(schema: Json) -> Json:
             found[name] = {each: _draft(part) for each, part in value.items()}
         elif name in {"items", "additionalProperties"} and isinstance(value, dict):
             found[name] = _draft(value)
+        elif name == "pattern":
+            found[name] = _RE2_ESCAPE.sub(r"\\u\1", value)
         elif name in {"exclusiveMinimum", "exclusiveMaximum"}:
             least = "minimum" if name == "exclusiveMinimum" else "maximum"
             found[name] = schema[least]

@@ -1,11 +1,13 @@
-"""The CustomResourceDefinition of TrainingJob, made from the model of jobs.
+r"""The CustomResourceDefinition of TrainingJob, made from the model of jobs.
 
-Kubernetes takes structural schemas only: no references, no alternatives of types, no lookaheads.
+Kubernetes takes structural schemas only: no references, no alternatives of types. Its patterns are
+of RE2, which has no lookaheads, and writes the character \u2028 as \x{2028}.
 The gateway validates each job, also by the rules that such a schema cannot have.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +19,7 @@ _KEPT = (
     "type", "description", "enum", "minimum", "maximum", "minLength", "maxLength", "minItems",
     "maxItems", "maxProperties", "required",
 )  # fmt: skip
+_LONG_ESCAPE = re.compile(r"\\u([0-9a-f]{4})")
 _FREE: Object = {"x-kubernetes-preserve-unknown-fields": True}
 _INT_OR_STRING: Object = {"x-kubernetes-int-or-string": True}
 _STATUS: Object = {
@@ -122,7 +125,7 @@ def structural(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Obj
         if name in schema:
             found |= {least: schema[name], name: True}
     if "(?" not in schema.get("pattern", "(?"):
-        found["pattern"] = schema["pattern"]
+        found["pattern"] = _LONG_ESCAPE.sub(r"\\x{\1}", schema["pattern"])
     kind = found.get("type")
     if kind == "array":
         items = schema.get("items")
