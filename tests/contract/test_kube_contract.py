@@ -87,8 +87,9 @@ def test_a_watch_continues_where_the_list_ended(api: Cluster, space: str) -> Non
     made = create(api, PODS, pod("one"), space)
     api.patch(PODS, "one", {"metadata": {"labels": {"a": "b"}}}, space)
     delete(api, PODS, "one", space, uid=made["metadata"]["uid"])
-    seen = list(islice(api.watch(PODS, listed.version, space), 3))
-    assert [change.kind for change in seen] == ["ADDED", "MODIFIED", "DELETED"]
+    seen = list(islice(api.watch(PODS, listed.version, space), 4))
+    assert [change.kind for change in seen] == ["ADDED", "MODIFIED", "MODIFIED", "DELETED"]
+    assert ["deletionTimestamp" in change.item["metadata"] for change in seen[1:3]] == [False, True]
     assert {change.item["metadata"]["name"] for change in seen} == {"one"}
     assert seen[1].item["metadata"]["labels"] == {"a": "b"}
     again = next(iter(api.watch(PODS, seen[0].version, space)))
@@ -98,10 +99,10 @@ def test_a_watch_continues_where_the_list_ended(api: Cluster, space: str) -> Non
 def test_a_watch_from_a_forgotten_version_is_gone(
     api: Cluster, space: str, in_memory: tuple[KubeServer, Cluster]
 ) -> None:
-    create(api, PODS, pod("one"), space)
+    create(api, TRAINING_JOBS, job("one"), space)
     in_memory[0].cut_history()
     with pytest.raises(Gone):
-        next(iter(api.watch(PODS, "1", space)))
+        next(iter(api.watch(TRAINING_JOBS, "1", space)))
 
 
 def test_a_list_is_read_page_by_page(
@@ -114,8 +115,9 @@ def test_a_list_is_read_page_by_page(
     listed = api.list(PODS, space, part=lambda item: {"name": item["metadata"]["name"]})
     assert sorted(item["name"] for item in listed.items) == names
     delete(api, PODS, "pod-3", space)
-    seen = next(iter(api.watch(PODS, listed.version, space)))
-    assert (seen.kind, seen.item["metadata"]["name"]) == ("DELETED", "pod-3")
+    seen = list(islice(api.watch(PODS, listed.version, space), 2))
+    assert [change.kind for change in seen] == ["MODIFIED", "DELETED"]
+    assert {change.item["metadata"]["name"] for change in seen} == {"pod-3"}
 
 
 def test_names_are_taken_once(api: Cluster, space: str) -> None:
@@ -152,8 +154,21 @@ def test_a_uid_guards_deletion_and_changes(api: Cluster, space: str) -> None:
     with pytest.raises(Conflict):
         delete(api, PODS, "one", space, uid=str(uuid.uuid4()))
     change = {"metadata": {"uid": str(uuid.uuid4()), "labels": {"a": "b"}}}
-    with pytest.raises(Conflict):
+    with pytest.raises(KubeError) as refused:
         api.patch(PODS, "one", change, space)
+    assert (refused.value.status, "metadata.uid" in str(refused.value)) == (422, True)
+
+
+def test_a_bound_pod_has_time_to_end(api: Cluster, space: str) -> None:
+    item = pod("one")
+    item["spec"] |= {"nodeName": "none.invalid", "terminationGracePeriodSeconds": 60}
+    create(api, PODS, item, space)
+    api._ask("DELETE", PODS.path(space, "one"), body={})
+    ending = api.get(PODS, "one", space)["metadata"]
+    assert (bool(ending["deletionTimestamp"]), ending["deletionGracePeriodSeconds"]) == (True, 60)
+    delete(api, PODS, "one", space)
+    with pytest.raises(NotFound):
+        api.get(PODS, "one", space)
 
 
 def test_finalizers_hold_an_object_back(api: Cluster, space: str) -> None:
@@ -203,3 +218,13 @@ def test_errors_have_names(in_memory: tuple[KubeServer, Cluster], tmp_path: Path
     unknown = Resource("gangline.dev", "v1", "nothings", "Nothing", namespaced=True)
     with pytest.raises(NotFound):
         api.list(unknown)
+
+
+def test_a_status_is_guarded_by_its_version_alone(api: Cluster, space: str) -> None:
+    old = create(api, TRAINING_JOBS, job("one"), space)["metadata"]["resourceVersion"]
+    unguarded = {"metadata": {"uid": str(uuid.uuid4())}, "status": {"step": 1}}
+    shown = api.patch(TRAINING_JOBS, "one", unguarded, space, part="status")
+    assert shown["status"]["step"] == 1
+    late = {"metadata": {"resourceVersion": old}, "status": {"step": 2}}
+    with pytest.raises(Conflict):
+        api.patch(TRAINING_JOBS, "one", late, space, part="status")

@@ -6,7 +6,7 @@ bookmarks, create, update, merge and JSON patches with optimistic locking, `stat
 finalizers, field selectors, custom resources with their schemas, and discovery.
 `tests/contract/test_kube_contract.py` compares it with a real one.
 
-Not known: graceful deletion and bindings of pods, label selectors, admission, defaults of fields,
+Not known: bindings of pods, label selectors, admission, defaults of fields,
 CEL rules, RBAC, strategic merge patches, server-side apply, tables. Bodies are JSON alone.
 """
 

@@ -9,7 +9,14 @@ import uuid
 from collections import deque
 from datetime import UTC, datetime
 
-from support.fakes.kube_objects import BUILT_IN, Json, Kind, Refused, validated
+from support.fakes.kube_objects import (
+    BUILT_IN,
+    Json,
+    Kind,
+    Refused,
+    check_patterns,
+    validated,
+)
 
 HISTORY = 100_000
 _SERVER_FIELDS = ("uid", "creationTimestamp", "deletionTimestamp", "generation")
@@ -85,6 +92,7 @@ class Store:
     def _define(self, item: Json) -> None:
         spec = item["spec"]
         version, names = spec["versions"][0], spec["names"]
+        check_patterns(version["schema"]["openAPIV3Schema"])
         self.kinds[spec["group"], names["plural"]] = Kind(
             spec["group"],
             version["name"],
@@ -106,8 +114,8 @@ class Store:
                 f'Operation cannot be fulfilled on {kind.plural} "{was["name"]}": the object has '
                 "been modified; please apply your changes to the latest version and try again",
             )
-        if now.get("uid", was["uid"]) != was["uid"]:
-            raise Refused(409, f"Precondition failed: UID in precondition: {now['uid']}")
+        if part != "status" and now.get("uid", was["uid"]) != was["uid"]:
+            raise Refused(422, f'metadata.uid: Invalid value: "{now["uid"]}": field is immutable')
         if part == "status":
             new = {**copy.deepcopy(old), "status": new.get("status", {})}
         elif "status" in kind.parts and "status" in old:
@@ -127,17 +135,22 @@ class Store:
         return self.write("MODIFIED", kind, new)
 
     def delete(self, kind: Kind, item: Json, options: Json) -> Json:
-        """Delete at once, or once its finalizers are gone."""
+        """Delete at once, or once its finalizers are gone; a bound pod by a second request.
+
+        The first request gives a pod its grace period, the second one comes from its kubelet.
+        """
         uid = (options.get("preconditions") or {}).get("uid")
         if uid is not None and uid != item["metadata"]["uid"]:
             raise Refused(409, f"Precondition failed: UID in precondition: {uid}")
-        if not item["metadata"].get("finalizers"):
-            return self.write("DELETED", kind, copy.deepcopy(item))
-        if "deletionTimestamp" in item["metadata"]:
-            return item
-        new = copy.deepcopy(item)
-        new["metadata"]["deletionTimestamp"] = _now()
-        return self.write("MODIFIED", kind, new)
+        grace_s = _grace_s(item, options) if kind.kind == "Pod" else 0
+        held = item["metadata"].get("finalizers") or grace_s > 0
+        if (held or kind.kind == "Pod") and "deletionTimestamp" not in item["metadata"]:
+            item = copy.deepcopy(item)
+            item["metadata"]["deletionTimestamp"] = _now()
+            if kind.kind == "Pod":
+                item["metadata"]["deletionGracePeriodSeconds"] = grace_s
+            self.write("MODIFIED", kind, item)
+        return item if held else self.write("DELETED", kind, copy.deepcopy(item))
 
     def since(self, version: int, kind: Kind) -> list[tuple[str, Json]]:
         """What happened to a kind after a version. Raises Refused if that is forgotten."""
@@ -150,6 +163,15 @@ class Store:
             if of is kind:
                 found.append((event, item))
         return found[::-1]
+
+
+def _grace_s(pod: Json, options: Json) -> int:
+    """The seconds that a pod has to end: none if no node runs it."""
+    spec, phase = pod["spec"], pod.get("status", {}).get("phase")
+    if not spec.get("nodeName") or phase in {"Succeeded", "Failed"}:
+        return 0
+    own = spec.get("terminationGracePeriodSeconds", 30)
+    return int(options.get("gracePeriodSeconds", own))
 
 
 def _now() -> str:

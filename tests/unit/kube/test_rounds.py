@@ -60,7 +60,7 @@ def mirror(sides: Sides, objects: list[dict[str, Any]], *namespaces: str) -> Mir
 
 
 def item(name: str, namespace: str = "nlp") -> dict[str, Any]:
-    metadata = {"name": name, "namespace": namespace, "uid": name}
+    metadata = {"name": name, "namespace": namespace, "resourceVersion": "1"}
     return {"metadata": metadata, "status": {"jobId": name, "state": "pending"}}
 
 

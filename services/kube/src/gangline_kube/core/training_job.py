@@ -90,7 +90,7 @@ def check_team(namespace: Object, team: str) -> None:
 
 def shown_part(item: Object) -> Object:
     """The fields of an object that the mirror reads: its status, without its spec."""
-    found = part_of(item, metadata=("name", "namespace", "uid"))
+    found = part_of(item, metadata=("name", "namespace", "resourceVersion"))
     return found | {"status": item.get("status") or {}}
 
 

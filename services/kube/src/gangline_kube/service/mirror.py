@@ -103,8 +103,8 @@ class Mirror:
         if not change:
             return False
         metadata = item["metadata"]
-        # A status without this uid would be another object's of the same name.
-        body = {"metadata": {"uid": metadata["uid"]}, "status": change}
+        # The object may be gone, and another one of its name there; a status is not guarded by uid.
+        body = {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "status": change}
         try:
             self._api.patch(
                 TRAINING_JOBS, metadata["name"], body, metadata["namespace"], part="status"
