@@ -228,7 +228,7 @@ class Kubelet:
     def _say(self, pod: Object, status: Object) -> None:
         metadata = pod["metadata"]
         change = {"metadata": {"uid": metadata["uid"]}, "status": status}
-        with contextlib.suppress(NotFound, Conflict):
+        with contextlib.suppress(KubeError):  # it is gone, or another pod has its name
             self._api.patch(PODS, metadata["name"], change, metadata["namespace"], part="status")
 
 

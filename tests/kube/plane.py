@@ -148,6 +148,7 @@ class ControlPlane:
             service_account_issuer=AUDIENCE,
             token_auth_file=tokens,
             authorization_mode="RBAC",
+            allow_privileged="true",
             disable_admission_plugins="ServiceAccount,TaintNodesByCondition",
             service_cluster_ip_range="10.96.0.0/16",
             endpoint_reconciler_type="none",
@@ -203,14 +204,9 @@ class ControlPlane:
         path.write_text(json.dumps(made), "utf-8")
 
     def _end(self) -> None:
-        for process in reversed(self._processes.values()):
-            process.terminate()
-        for process in reversed(self._processes.values()):
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        for process in self._processes.values():  # nothing of theirs is kept
+            process.kill()
+            process.wait()
 
 
 def _free_ports(count: int) -> list[int]:

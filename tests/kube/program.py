@@ -1,6 +1,6 @@
 """The programs that `make test-kube` needs: a Kubernetes control plane, and Helm, built by Go.
 
-The control plane is built from Go modules, once for each recipe. The recipe is the folder `program`
+The control plane is built from Go modules, once for each recipe. The recipe is the folder `recipe`
 beside this file and the flags below; the program's name has the recipe's hash. The first build
 compiles for about ten minutes of CPU; later ones find their objects in Go's cache.
 """
@@ -15,7 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-RECIPE = Path(__file__).parent / "program"
+RECIPE = Path(__file__).parent / "recipe"
 BINARIES = Path(__file__).parents[2] / "build" / "bin"
 HELM = "3.22.0"
 _STAMPED = "k8s.io/component-base/version"

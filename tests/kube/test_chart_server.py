@@ -6,6 +6,7 @@ restricted profile of Pod Security.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 
 from gangline_kube.core.crd import training_job_crd
 from gangline_kube.core.resource import NAMESPACES, PODS, Resource
-from gangline_kube.service.api import Cluster, Denied
+from gangline_kube.service.api import Cluster, Conflict, Denied
 from kube.plane import ControlPlane
 from support.builders.helm_chart import EXAMPLES, HELM, rendered, templates
 from support.clients.kube_objects import (
@@ -27,6 +28,7 @@ from support.clients.kube_objects import (
 from support.fixtures.kube import needs_kube
 
 RUNTIMES = Resource("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", namespaced=False)
+CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False)
 PROFILE = "pod-security.kubernetes.io/enforce"
 pytestmark = [
     needs_kube,
@@ -67,7 +69,11 @@ def test_a_server_takes_each_object(
             assert item == training_job_crd()
         elif item["kind"] != "PodMonitor":  # a kind of the Prometheus operator
             of = known[item["apiVersion"], item["kind"]]
-            made = try_create(api, of, item, space if of.namespaced else "")
+            own = item["metadata"].get("namespace", space) if of.namespaced else ""
+            if own not in {"", space}:
+                with contextlib.suppress(Conflict):
+                    create(api, NAMESPACES, {"metadata": {"name": own}})
+            made = try_create(api, of, item, own)
             assert made["metadata"]["uid"]
     delete(api, NAMESPACES, space)
 
@@ -76,6 +82,10 @@ def test_pod_security_takes_all_pods_but_agents(
     api: Cluster, space: str, example: Path, request: pytest.FixtureRequest
 ) -> None:
     restricted = "restricted" in request.node.name
+    for item in rendered(example):
+        if item["kind"] == CLASSES.kind:
+            with contextlib.suppress(Conflict):
+                create(api, CLASSES, item)
     for name, template in templates(example):
         pod = {
             "apiVersion": "v1",

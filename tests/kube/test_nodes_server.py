@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from gangline_kube.core.nodes import foreign_gpus
-from gangline_kube.core.resource import NODES, PODS, Object
+from gangline_kube.core.nodes import CORDON, DRAIN, foreign_gpus
+from gangline_kube.core.resource import NODES, PODS, Object, annotation
 from gangline_kube.service.api import Cluster
 from kube.accounts import installed
 from kube.kubelet import GPU, Kubelet
@@ -47,6 +47,11 @@ class Stand:
 
     def cordoned(self, name: str) -> bool:
         return bool(self.node(name)["spec"].get("unschedulable"))
+
+    def noted(self, name: str) -> bool:
+        """Whether the process remembers a drain or a cordon of it."""
+        node = self.node(name)
+        return any(annotation(node, note) is not None for note in (DRAIN, CORDON))
 
     def change(self, name: str, part: str = "", **change: Any) -> None:
         self.api.patch(NODES, name, change, part=part)
@@ -98,7 +103,7 @@ def test_causes_in_kubernetes_drain_and_end(stand: Stand) -> None:
     reasons = [each["reason"] for each in stand.gateway.drains if each["drain"]]
     assert reasons == ["cordoned in Kubernetes", f"taint {KEY}", "KernelDeadlock: task hung"]
     for name in ("nodes-1", "nodes-2", "nodes-3"):
-        stand.wait("noted", lambda name=name: not stand.node(name)["metadata"].get("annotations"))
+        stand.wait("noted", lambda name=name: not stand.noted(name))
         assert not stand.cordoned(name)
 
 

@@ -17,9 +17,9 @@ from gangline_kube.node_settings import NodeSettingsSettings, main
 from gangline_kube.service.api import Cluster, Conflict
 from kube.accounts import Account, Right, installed
 from kube.kubelet import node
-from kube.plane import ControlPlane
+from kube.plane import ACCOUNTS, ControlPlane
 from support.builders.helm_chart import HELM
-from support.clients.kube_objects import create, delete, read
+from support.clients.kube_objects import create, delete, new_namespace, read
 from support.fakes.job_gateway import JobGateway
 from support.fixtures.kube import needs_kube
 from support.harnesses.kube_operator import OperatorProcess, TrainingJobs
@@ -29,12 +29,22 @@ REVIEWS = Resource(
     namespaced=False,
 )  # fmt: skip
 VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
-EVERYBODY = {"authorization.k8s.io", "authentication.k8s.io"}
-"""Groups in which everybody may ask about themselves."""
 pytestmark = [
     needs_kube,
     pytest.mark.skipif(HELM is None, reason="no helm: `make test-kube` builds it"),
 ]
+
+
+@pytest.fixture(scope="module")
+def everybody(
+    control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
+) -> frozenset[Right]:
+    """The rights of an account that got none: such as to ask about itself."""
+    api = control_plane.cluster()
+    space = new_namespace(api)
+    create(api, ACCOUNTS, {"metadata": {"name": "nobody"}}, space)
+    path = tmp_path_factory.mktemp("nobody") / "kubeconfig"
+    return frozenset(allowed(control_plane.account_kubeconfig(space, "nobody", path)))
 
 
 @pytest.fixture
@@ -50,8 +60,6 @@ def allowed(kubeconfig: Path, space: str = "") -> set[Right]:
     api, found = Cluster(kubeconfig), set()
     for version in ["v1", *_versions(api)]:
         group = version.rpartition("/")[0]
-        if group in EVERYBODY:
-            continue
         root = "/apis" if group else "/api"
         for each in read(api, f"{root}/{version}")["resources"]:
             resource, _, part = each["name"].partition("/")
@@ -84,7 +92,12 @@ def check(account: Account) -> None:
     ids=["all", "named", "wildcards"],
 )
 def test_the_operator_of_objects(
-    control_plane: ControlPlane, values: str, namespaces: str, space: str, tmp_path: Path
+    control_plane: ControlPlane,
+    everybody: frozenset[Right],
+    values: str,
+    namespaces: str,
+    space: str,
+    tmp_path: Path,
 ) -> None:
     account, api = (
         installed(control_plane, values)["gangline-kube-operator"],
@@ -115,14 +128,14 @@ def test_the_operator_of_objects(
         assert len(gateway.cancelled) == 1
     check(account)
     if values == "operator-only":
-        assert allowed(config) == set()
-        assert allowed(config, "nlp") == account.rights
+        assert allowed(config) == everybody
+        assert allowed(config, "nlp") == account.rights | everybody
     elif values == "minimal":
-        assert allowed(config) == account.rights
+        assert allowed(config) == account.rights | everybody
 
 
 def test_the_process_that_follows_nodes(
-    control_plane: ControlPlane, tmp_path: Path, own_node: str
+    control_plane: ControlPlane, everybody: frozenset[Right], tmp_path: Path, own_node: str
 ) -> None:
     account = installed(control_plane, "minimal")["gangline-kube"]
     api, config = control_plane.cluster(), account.kubeconfig(tmp_path)
@@ -135,7 +148,7 @@ def test_the_process_that_follows_nodes(
         gateway.nodes[own_node] = "ready"
         process.wait("free", lambda: not _cordoned(api, own_node))
     check(account)
-    assert allowed(config) == account.rights
+    assert allowed(config) == account.rights | everybody
 
 
 def _cordoned(api: Cluster, name: str) -> bool:
@@ -143,7 +156,7 @@ def _cordoned(api: Cluster, name: str) -> bool:
 
 
 def test_the_settings_of_an_agent(
-    control_plane: ControlPlane, tmp_path: Path, own_node: str
+    control_plane: ControlPlane, everybody: frozenset[Right], tmp_path: Path, own_node: str
 ) -> None:
     account = installed(control_plane, "minimal")["gangline-agent"]
     config = account.kubeconfig(tmp_path)
@@ -153,4 +166,4 @@ def test_the_settings_of_an_agent(
         )
     )
     check(account)
-    assert allowed(config) == account.rights
+    assert allowed(config) == account.rights | everybody
