@@ -19,6 +19,8 @@ _KEPT = (
     "type", "description", "enum", "minimum", "maximum", "minLength", "maxLength", "minItems",
     "maxItems", "maxProperties", "required",
 )  # fmt: skip
+_LARGEST = 2**53
+"""API servers read a limit as a float; a larger one would not be an integer of 64 bits any more."""
 _LONG_ESCAPE = re.compile(r"\\u([0-9a-f]{4})")
 _FREE: Object = {"x-kubernetes-preserve-unknown-fields": True}
 _INT_OR_STRING: Object = {"x-kubernetes-int-or-string": True}
@@ -117,15 +119,7 @@ def structural(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Obj
     choices = schema.get("anyOf") or schema.get("oneOf") or schema.get("allOf")
     if choices:
         return _chosen(schema, choices, definitions)
-    found: Object = {name: schema[name] for name in _KEPT if name in schema}
-    if "const" in schema:
-        found["enum"] = [schema["const"]]
-        found.setdefault("type", _type_of(schema["const"]))
-    for name, least in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
-        if name in schema:
-            found |= {least: schema[name], name: True}
-    if "(?" not in schema.get("pattern", "(?"):
-        found["pattern"] = _LONG_ESCAPE.sub(r"\\x{\1}", schema["pattern"])
+    found = _limits(schema)
     kind = found.get("type")
     if kind == "array":
         items = schema.get("items")
@@ -134,6 +128,22 @@ def structural(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Obj
         found |= _members(schema, definitions)
     elif kind is None:
         found |= _FREE
+    return found
+
+
+def _limits(schema: Mapping[str, Any]) -> Object:
+    """The type of a schema and what its values must keep to, without its parts."""
+    found: Object = {name: schema[name] for name in _KEPT if name in schema}
+    if found.get("maximum", 0) > _LARGEST:
+        del found["maximum"]
+    if "const" in schema:
+        found["enum"] = [schema["const"]]
+        found.setdefault("type", _type_of(schema["const"]))
+    for name, least in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
+        if name in schema:
+            found |= {least: schema[name], name: True}
+    if "(?" not in schema.get("pattern", "(?"):
+        found["pattern"] = _LONG_ESCAPE.sub(r"\\x{\1}", schema["pattern"])
     return found
 
 
