@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from kube.program import NoGoError, built, built_helm
+from kube.program import NoGoError, built, built_helm, pod_monitor
 
 TESTS = (
     "unit/kube",
@@ -29,7 +29,11 @@ def main(arguments: list[str]) -> int:
     folder = Path(__file__).parents[1]
     environment = NUMBERS | os.environ
     try:
-        environment |= {"GANGLINE_TEST_KUBE": str(built()), "GANGLINE_HELM": str(built_helm())}
+        environment |= {
+            "GANGLINE_TEST_KUBE": str(built()),
+            "GANGLINE_TEST_POD_MONITOR": str(pod_monitor()),
+            "GANGLINE_HELM": str(built_helm()),
+        }
     except NoGoError as error:
         print(f"{error}. Tests that need a real control plane are skipped.", file=sys.stderr)
     except subprocess.CalledProcessError as error:

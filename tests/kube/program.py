@@ -1,4 +1,4 @@
-"""The programs that `make test-kube` needs: a Kubernetes control plane, and Helm, built by Go.
+"""What `make test-kube` needs: a Kubernetes control plane and Helm, built by Go, and a definition.
 
 The control plane is built from Go modules, once for each recipe. The recipe is the folder `recipe`
 beside this file and the flags below; the program's name has the recipe's hash. The first build
@@ -8,6 +8,7 @@ compiles for about ten minutes of CPU; later ones find their objects in Go's cac
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -18,6 +19,8 @@ from pathlib import Path
 RECIPE = Path(__file__).parent / "recipe"
 BINARIES = Path(__file__).parents[2] / "build" / "bin"
 HELM = "3.22.0"
+PROMETHEUS = "github.com/prometheus-operator/prometheus-operator"
+PROMETHEUS_VERSION = "0.85.0"
 _STAMPED = "k8s.io/component-base/version"
 
 
@@ -73,9 +76,28 @@ def built_helm() -> Path:
     return target
 
 
-def _go(command: list[str], note: str, **environment: str) -> None:
+def pod_monitor() -> Path:
+    """The definition of PodMonitor, from the Prometheus operator's module. Raises as `built`."""
+    target = BINARIES / f"podmonitors-{PROMETHEUS_VERSION}.yaml"
+    if not target.exists():
+        module = f"{PROMETHEUS}@v{PROMETHEUS_VERSION}"
+        answer = _go(["go", "mod", "download", "-json", module], f"reading {module}")
+        folder = Path(json.loads(answer)["Dir"]) / "example" / "prometheus-operator-crd"
+        text = (folder / "monitoring.coreos.com_podmonitors.yaml").read_text("utf-8")
+        target.write_text(text, "utf-8")
+    return target
+
+
+def _go(command: list[str], note: str, **environment: str) -> str:
     if shutil.which("go") is None:
         raise NoGoError(f"{note}: needs Go (https://go.dev/doc/install)")
     sys.stderr.write(f"{note}\n")
     BINARIES.mkdir(parents=True, exist_ok=True)
-    subprocess.run(command, cwd=RECIPE, env=os.environ | environment, check=True)
+    return subprocess.run(
+        command,
+        cwd=RECIPE,
+        env=os.environ | environment,
+        check=True,
+        text=True,
+        stdout=subprocess.PIPE,
+    ).stdout

@@ -7,10 +7,12 @@ restricted profile of Pod Security.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from gangline_kube.core.crd import training_job_crd
 from gangline_kube.core.resource import NAMESPACES, PODS, Resource
@@ -19,6 +21,7 @@ from kube.plane import ControlPlane
 from support.builders.helm_chart import EXAMPLES, HELM, rendered, templates
 from support.clients.kube_objects import (
     create,
+    define,
     define_training_jobs,
     delete,
     new_namespace,
@@ -29,10 +32,12 @@ from support.fixtures.kube import needs_kube
 
 RUNTIMES = Resource("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", namespaced=False)
 CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False)
+MONITORS = os.environ.get("GANGLINE_TEST_POD_MONITOR")
+"""The definition of PodMonitor, a kind of the Prometheus operator."""
 PROFILE = "pod-security.kubernetes.io/enforce"
 pytestmark = [
     needs_kube,
-    pytest.mark.skipif(HELM is None, reason="no helm: `make test-kube` builds it"),
+    pytest.mark.skipif(HELM is None or not MONITORS, reason="no helm: `make test-kube` builds it"),
     pytest.mark.parametrize("example", EXAMPLES, ids=[path.stem for path in EXAMPLES]),
 ]
 
@@ -42,6 +47,8 @@ def api(control_plane: ControlPlane) -> Iterator[Cluster]:
     """A client; the server has what the chart expects of a cluster."""
     found = control_plane.cluster()
     define_training_jobs(found)
+    assert MONITORS
+    define(found, yaml.safe_load(Path(MONITORS).read_text("utf-8")))
     runtime = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "handler": "nvidia"}
     create(found, RUNTIMES, runtime | {"metadata": {"name": "nvidia"}})
     yield found
@@ -67,7 +74,7 @@ def test_a_server_takes_each_object(
     for item in rendered(example, space):
         if item["kind"] == "CustomResourceDefinition":
             assert item == training_job_crd()
-        elif item["kind"] != "PodMonitor":  # a kind of the Prometheus operator
+        else:
             of = known[item["apiVersion"], item["kind"]]
             own = item["metadata"].get("namespace", space) if of.namespaced else ""
             if own not in {"", space}:

@@ -8,7 +8,7 @@ import uuid
 from typing import Any
 
 from gangline_kube.core.crd import training_job_crd
-from gangline_kube.core.resource import NAMESPACES, TRAINING_JOBS, Object, Resource
+from gangline_kube.core.resource import NAMESPACES, Object, Resource
 from gangline_kube.service.api import Cluster, Conflict, NotFound, Unavailable
 
 CRDS = Resource(
@@ -37,14 +37,21 @@ def delete(api: Cluster, of: Resource, name: str, space: str = "", *, uid: str =
     api._ask("DELETE", of.path(space, name), body=options)
 
 
-def define_training_jobs(api: Cluster, limit_s: float = 30.0) -> None:
+def define_training_jobs(api: Cluster) -> None:
     """Create the definition of TrainingJob, and wait until its objects are served."""
+    define(api, training_job_crd())
+
+
+def define(api: Cluster, definition: Object, limit_s: float = 30.0) -> None:
+    """Create a definition of a kind, and wait until its objects are served."""
     with contextlib.suppress(Conflict):
-        create(api, CRDS, training_job_crd())
+        api._ask("POST", CRDS.path(), body=definition, query={"fieldValidation": "Strict"})
+    spec = definition["spec"]
+    path = f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}"
     deadline = time.monotonic() + limit_s
     while True:
         try:
-            api.list(TRAINING_JOBS)
+            read(api, path)
             return
         except (NotFound, Unavailable):
             if time.monotonic() > deadline:
