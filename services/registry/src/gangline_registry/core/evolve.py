@@ -303,7 +303,7 @@ def _(state: RegistryState, event: ProfileNoted, at: datetime) -> None:
     key = f"{event.team}/{event.snapshot}"
     state.profiles.pop(key, None)
     state.profiles[key] = Profiled(event.team, event.snapshot, event.profile, at)
-    forget_profiles(state, event.team)
+    forget_profiles(state)
     _undefer(state, f"drift:{event.team}/")
     _answer(state, event, Answer())
 

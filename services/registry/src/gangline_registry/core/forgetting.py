@@ -12,7 +12,7 @@ VERSIONS_KEPT = 200
 FREE_VERSIONS_KEPT = 5000
 """Of one team's models without a gate, all together."""
 PROFILES_KEPT = 2000
-"""Of one team; those of the data of champions are kept besides."""
+"""Of one team, and a few more; those of the data of champions are kept besides."""
 
 
 def forget_versions(state: RegistryState, team: str, model: str) -> None:
@@ -47,19 +47,22 @@ def _drop_versions(state: RegistryState, gone: Iterable[Registered]) -> None:
             del state.numbered[name]
 
 
-def forget_profiles(state: RegistryState, team: str) -> None:
-    """After a new profile of a team. Cost: the profiles."""
-    if len(state.profiles) <= PROFILES_KEPT:
+def forget_profiles(state: RegistryState) -> None:
+    """After a new profile. Cost: all profiles, for one of many new ones."""
+    if len(state.profiles) % max(1, PROFILES_KEPT // 32):
         return
-    own = [key for key, one in state.profiles.items() if one.team == team]
-    if len(own) <= PROFILES_KEPT:
-        return
-    champions = (
-        state.versions.get(version_key(team, name.split("/")[1], pointer.version))
-        for name, pointer in state.aliases.items()
-        if name.startswith(f"{team}/")
-    )
-    needed = {f"{team}/{one.snapshot}" for one in champions if one is not None}
-    for key in own[: len(own) - PROFILES_KEPT]:
-        if key not in needed:
-            del state.profiles[key]
+    teams: dict[str, list[str]] = {}
+    for key, one in state.profiles.items():
+        teams.setdefault(one.team, []).append(key)
+    for team, own in teams.items():
+        if len(own) <= PROFILES_KEPT:
+            continue
+        champions = (
+            state.versions.get(version_key(team, name.split("/")[1], pointer.version))
+            for name, pointer in state.aliases.items()
+            if name.startswith(f"{team}/")
+        )
+        needed = {f"{team}/{one.snapshot}" for one in champions if one is not None}
+        for key in own[: len(own) - PROFILES_KEPT]:
+            if key not in needed:
+                del state.profiles[key]
