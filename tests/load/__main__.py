@@ -8,47 +8,35 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
-import statistics
+import os
+import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-
-import clickhouse_connect
+from typing import Any
 
 from gangline.local.client import Client
 from gangline.local.platform import Platform, PlatformSettings
+from gangline.local.process_model import SupervisorError
 from gangline.local.stop_signals import stop_signals_interrupt
 from gangline_service.vitals import EVERY_S
 from load.fleet import FleetSettings
-from load.readers import Readers
+from load.processes import LoadProcess
+from load.readers import ReaderSettings
 from load.storms import STORMS
+from load.table import QUIET, Row, account, cpu, latency, memory, p
 from load.world import World
 
 TEAMS = "teams:\n  - {team: default, gpu_limit: 1000000, gpu_guarantee: 0, job_limit: 100000}\n"
 BEAT_S = 5.0
 LAG_S = 60.0
+JOBS_BEGIN_S = 30.0
 say = partial(print, flush=True)
-
-
-@dataclass
-class Row:
-    """A line of the table. `goal` is the most that is allowed; None: only shown."""
-
-    name: str
-    value: float
-    unit: str
-    goal: float | None = None
-
-    @property
-    def met(self) -> bool:
-        """Whether the goal was met."""
-        return self.goal is None or self.value <= self.goal
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -65,6 +53,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--storm", action="append", choices=STORMS, help="only these; none: all")
     parser.add_argument("--calm", action="store_true", help="no storm")
     parser.add_argument("--json", type=Path, help="write the table there")
+    parser.add_argument("--logs", type=Path, help="copy the logs of all processes there")
     return parser.parse_args(arguments)
 
 
@@ -79,62 +68,100 @@ def main() -> int:
             data_dir=folder / "platform", nodes=0, teams_file=teams, schedulers=2,
             heartbeat_interval_s=BEAT_S, heartbeat_timeout_s=60.0,
         )  # fmt: skip
-        with Platform(settings) as platform:
-            rows = run(options, platform, platform.start())
-    for row in rows:
-        goal = "" if row.goal is None else f"{row.goal:>10,.10g}"
-        result = "" if row.met else "MISSED"
-        say(f"{row.name:44} {row.value:>14,.2f} {row.unit:9} {goal:10} {result}")
+        try:
+            with Platform(settings) as platform:
+                rows = Run(options, platform, platform.start()).all()
+        finally:
+            if options.logs:
+                shutil.copytree(settings.data_dir / "logs", options.logs, dirs_exist_ok=True)
     if options.json is not None:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps([asdict(row) for row in rows], indent=2))
-    return 0 if all(row.met for row in rows) else 1
+    missed = [row for row in rows if not row.met]
+    say(f"{len(missed)} goals missed" if missed else "all goals met")
+    for row in missed:
+        say(row)
+    return 1 if missed else 0
 
 
-def run(options: argparse.Namespace, platform: Platform, client: Client) -> list[Row]:
-    """All of it."""
-    world = World(platform, client, fleets(options, client.bootstrap_servers), options.jobs)
-    readers = Readers(client, options.viewers, options.calls)
-    storms = [] if options.calm else options.storm or list(STORMS)
-    windows: dict[str, tuple[float, float]] = {}
-    with world:
-        joined_s = world.join()
-        say(f"{options.nodes} nodes joined after {joined_s:.1f} s")
-        world.begin_work()
-        time.sleep(30.0)  # until the jobs run
-        readers.start()
-        before, cpu, began = world.memory_mb(), world.cpu_s(), time.monotonic()
-        quiet_s = options.minutes * 60 * (0.5 if storms else 1.0)
-        time.sleep(quiet_s)
-        windows["quiet"] = (began, time.monotonic())
-        used = {
-            name: 100 * (now - cpu.get(name, 0.0)) / quiet_s for name, now in world.cpu_s().items()
-        }
-        after = world.memory_mb()
-        for storm in storms:
-            at = time.monotonic()
-            STORMS[storm](world)
-            say(f"{storm}: over after {time.monotonic() - at:.1f} s")
-            time.sleep(options.minutes * 60 * 0.5 / len(storms))
-            windows[storm] = (at, time.monotonic())
-        readers.stop()
+class Run:
+    """The load on a platform that is up: join, quiet time, storms, account."""
+
+    def __init__(self, options: argparse.Namespace, platform: Platform, client: Client) -> None:
+        self._options = options
+        self._client = client
+        self._fleets = fleets(options, client.bootstrap_servers)
+        self._world = World(platform, client, self._fleets, options.jobs)
+        self._storms = [] if options.calm else options.storm or list(STORMS)
+        self._quiet_window = (0.0, 0.0)
+        self._rows: list[Row] = []
+
+    def all(self) -> list[Row]:
+        """The table. Each row is shown once it is known."""
+        with self._world as world:
+            self._show(Row("all nodes joined", world.join(), "s", 30.0))
+            world.begin_work()
+            time.sleep(JOBS_BEGIN_S)
+            readers = LoadProcess("load.readers", self._reader_settings())
+            try:
+                self._quiet()
+                for storm in self._storms:
+                    self._storm(storm)
+                seen = readers.end()
+            finally:
+                readers.kill()
+            self._end(seen)
+        return self._rows
+
+    def _quiet(self) -> None:
+        world, began = self._world, time.monotonic()
+        before, used = world.memory_mb(), world.cpu_s()
+        time.sleep(self._options.minutes * 60 * (0.5 if self._storms else 1.0))
+        ended = time.monotonic()
+        self._quiet_window = (began, ended)
+        half = p(world.seen.latencies, self._quiet_window, 0.5) * 1e3
+        self._show(Row("submit -> allocated P50, quiet", half, "ms"))
+        self._show(latency(world, QUIET, self._quiet_window))
+        self._show(*cpu(used, world.cpu_s(), ended - began))
+        self._show(*memory(before, world.memory_mb()))
+        self._show(Row("load of the machine", os.getloadavg()[0], "processes"))
+
+    def _storm(self, name: str) -> None:
+        began = time.monotonic()
+        try:
+            STORMS[name](self._world)
+        except (TimeoutError, SupervisorError) as error:
+            say(f"{name}: {error}")
+            self._show(Row(f"{name}: is not over", 1, "", 0))
+        over = Row(f"{name}: over", time.monotonic() - began, "s")
+        time.sleep(self._options.minutes * 60 * 0.5 / len(self._storms))
+        self._show(over, latency(self._world, name, (began, time.monotonic())))
+
+    def _end(self, seen: dict[str, Any]) -> None:
+        world = self._world
         world.pause_work()
         world.order("quiet")
         time.sleep(2 * BEAT_S)
         accounts = world.end_fleet()
-        lag_s = caught_up(world)
-        return [
-            Row("all nodes joined", joined_s, "s", 30.0),
-            *latencies(world, windows),
-            Row("REST P95, quiet", p(readers.waits_s, windows["quiet"], 0.95) * 1e3, "ms"),
-            Row("REST requests that failed, storms too", readers.failures, ""),
-            Row("messages to viewers", readers.messages, ""),
-            *([Row("all re-joined", world.rejoined_s, "s", 30.0)] if world.rejoined_s else []),
+        if world.rejoined_s:
+            self._show(Row("all re-joined", world.rejoined_s, "s", 30.0))
+        self._show(
+            Row("lag 0 after the load's end", caught_up(world), "s", LAG_S),
+            Row("REST P95, quiet", p(seen["waits_s"], self._quiet_window, 0.95) * 1e3, "ms"),
+            Row("REST requests that failed, storms too", seen["failures"], ""),
+            Row("messages to viewers", seen["messages"], ""),
             Row("healthy nodes suspected", len(world.healthy_suspected()), "nodes", 0),
-            Row("lag 0 after the load's end", lag_s, "s", LAG_S),
-            *memory(before, after),
-            *(Row(f"CPU of {name}", share, "%") for name, share in sorted(used.items())),
-            *account(world, client, accounts),
-        ]
+            *account(world, self._client, accounts),
+        )
+
+    def _reader_settings(self) -> ReaderSettings:
+        options, client = self._options, self._client
+        return ReaderSettings(client.url, client.token, options.viewers, options.calls)
+
+    def _show(self, *rows: Row) -> None:
+        self._rows += rows
+        for row in rows:
+            say(row)
 
 
 def fleets(options: argparse.Namespace, bootstrap: str) -> list[FleetSettings]:
@@ -147,65 +174,6 @@ def fleets(options: argparse.Namespace, bootstrap: str) -> list[FleetSettings]:
         )
         for first, last in pairwise(bounds)
     ]  # fmt: skip
-
-
-def latencies(world: World, windows: dict[str, tuple[float, float]]) -> list[Row]:
-    """Of submissions: P99 in each window."""
-    rows = []
-    for name, window in windows.items():
-        goal = None if name == "broker away" else 200.0 if name == "quiet" else 2000.0
-        shown = f"submit -> allocated P99, {name}"
-        rows.append(Row(shown, p(world.seen.latencies, window, 0.99) * 1e3, "ms", goal))
-    return rows
-
-
-def p(found: Sequence[tuple[float, float]], window: tuple[float, float], share: float) -> float:
-    """A percentile of the values in a window of time; infinite without any, which misses goals."""
-    values = [value for at, value in found if window[0] <= at < window[1]]
-    if len(values) < 2:
-        return max(values, default=math.inf)
-    return statistics.quantiles(values, n=1000, method="inclusive")[int(share * 1000) - 1]
-
-
-def memory(before: dict[str, float], after: dict[str, float]) -> list[Row]:
-    """How it grew in the quiet time, of those that grew most."""
-    grew = {name: after[name] - size for name, size in before.items() if name in after}
-    most = sorted(grew, key=grew.__getitem__, reverse=True)[:4]
-    return [
-        Row("memory of the platform", sum(after.values()), "MB"),
-        *(Row(f"memory of {name}: grew", grew[name], "MB") for name in most),
-    ]
-
-
-def account(world: World, client: Client, accounts: Sequence[dict[str, object]]) -> list[Row]:
-    """The database against what the fleet sent and the bus acknowledged."""
-    sent = {
-        name: sum(int(item[name]) for item in accounts)  # type: ignore[call-overload]
-        for name in ("beats", "points", "lines", "refused", "started")
-    }
-    host, port = client.clickhouse_url.removeprefix("http://").split(":")
-    database = clickhouse_connect.get_client(
-        host=host, port=int(port), password=client.token, database="gangline"
-    )
-
-    def count(table: str) -> int:
-        return int(database.query(f"SELECT count() FROM {table}").result_rows[0][0])
-
-    late = [max(item["late_s"], default=0.0) for item in accounts]  # type: ignore[call-overload]
-    twice = sum(1 for ends in world.seen.ends.values() if ends > 1)
-    return [
-        Row("the fleet's own lateness, worst", max(late), "s", 0.5),
-        Row("beats sent", sent["beats"], ""),
-        Row("beats lost or doubled", abs(count("heartbeats") - sent["beats"]), "", 0),
-        Row("points sent", sent["points"], ""),
-        Row("points lost or doubled", abs(count("steps") - sent["points"]), "", 0),
-        Row("lines sent", sent["lines"], ""),
-        Row("lines lost or doubled", abs(count("logs") - sent["lines"]), "", 0),
-        Row("records that the bus refused", sent["refused"], "", 0),
-        Row("jobs submitted", world.submitted, ""),
-        Row("jobs ended twice", twice, "", 0),
-        Row("probes that got no GPU", world.waiting_probes, "", 0),
-    ]
 
 
 def caught_up(world: World) -> float:

@@ -56,6 +56,7 @@ class Account:
     late_s: list[float] = field(default_factory=list)
     """How late turns began: the fleet's own lateness, its worst 100 values."""
     started: int = 0
+    cpu_s: float = 0.0
 
 
 class Fleet:
@@ -220,6 +221,7 @@ def main() -> None:
     settings = FleetSettings(**json.loads(sys.argv[1]))
     account = Fleet(settings).run()
     account.late_s = sorted(account.late_s)[-100:]
+    account.cpu_s = time.process_time()
     print(json.dumps(asdict(account)), flush=True)
 
 

@@ -1,17 +1,23 @@
-"""Viewers of live pages, and callers of REST; each waits for its answers as a person does."""
+"""`python -m load.readers SETTINGS`: viewers of live pages, and callers of REST.
+
+Each waits for its answers as a person does. They are a process of their own: 50 threads beside the
+clock of the probes would be measured with them. At the order `end` it writes its account as JSON.
+"""
 
 from __future__ import annotations
 
+import json
 import random
+import sys
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 import httpx
 
 from gangline.errors import CliError
-from gangline.local.client import Client
 from gangline.sdk import connect
+from load.processes import END
 
 CALLS = (
     "/v1/training-jobs?limit=50", "/v1/nodes?limit=100", "/v1/queue?limit=50", "/v1/teams",
@@ -20,55 +26,82 @@ CALLS = (
 CALLERS = 4
 
 
-@dataclass
-class Readers:
-    """`viewers` open streams and `calls` requests a second, until `stop`."""
+@dataclass(frozen=True)
+class ReaderSettings:
+    """`viewers` open streams and `calls` requests a second."""
 
-    client: Client
+    url: str
+    token: str
     viewers: int
     calls: float
+
+
+@dataclass
+class ReaderAccount:
+    """What they saw."""
+
     waits_s: list[tuple[float, float]] = field(default_factory=list)
     """Of REST: when it was asked (monotonic), and the seconds to the answer."""
     failures: int = 0
     messages: int = 0
+    cpu_s: float = 0.0
 
-    def __post_init__(self) -> None:
+
+class Readers:
+    """All of them, until the order `end`."""
+
+    def __init__(self, settings: ReaderSettings) -> None:
+        self._settings = settings
         self._stopping = threading.Event()
-        view = [threading.Thread(target=self._view, daemon=True) for _ in range(self.viewers)]
-        call = [threading.Thread(target=self._call, daemon=True) for _ in range(CALLERS)]
-        self._threads = [*view, *(call if self.calls else [])]
+        self.account = ReaderAccount()
 
-    def start(self) -> None:
-        """All of them."""
-        for thread in self._threads:
-            thread.start()
-
-    def stop(self) -> None:
-        """Streams end with the process."""
+    def run(self) -> ReaderAccount:
+        """Until `end`. Streams end with the process."""
+        settings = self._settings
+        doings = [self._view] * settings.viewers + [self._call] * (CALLERS if settings.calls else 0)
+        for doing in doings:
+            threading.Thread(target=doing, daemon=True).start()
+        for line in sys.stdin:
+            if line.strip() == END:
+                break
         self._stopping.set()
+        self.account.cpu_s = time.process_time()
+        return self.account
 
     def _view(self) -> None:
         while not self._stopping.is_set():
             try:
-                with connect(self.client.url, self.client.token) as gateway:
+                with connect(self._settings.url, self._settings.token) as gateway:
                     for _ in gateway.changes(["job", "node", "alert"]):
-                        self.messages += 1
+                        self.account.messages += 1
                         if self._stopping.is_set():
                             return
             except (CliError, httpx.HTTPError):
                 time.sleep(1.0)
 
     def _call(self) -> None:
-        headers = {"Authorization": f"Bearer {self.client.token}", "Accept-Encoding": "gzip"}
+        headers = {
+            "Authorization": f"Bearer {self._settings.token}", "Accept-Encoding": "gzip",
+        }  # fmt: skip
+        pause_s = CALLERS / self._settings.calls if self._settings.calls else 1.0
         with httpx.Client(
-            base_url=self.client.url, headers=headers, timeout=30, trust_env=False
+            base_url=self._settings.url, headers=headers, timeout=30, trust_env=False
         ) as http:
-            while not self._stopping.wait(random.expovariate(self.calls / CALLERS)):
+            while not self._stopping.wait(random.expovariate(1 / pause_s)):
                 began = time.monotonic()
                 try:
                     ok = http.get(random.choice(CALLS)).is_success
                 except httpx.HTTPError:
                     ok = False
-                self.failures += not ok
+                self.account.failures += not ok
                 if ok:
-                    self.waits_s.append((began, time.monotonic() - began))
+                    self.account.waits_s.append((began, time.monotonic() - began))
+
+
+def main() -> None:
+    """One process of readers."""
+    print(json.dumps(asdict(Readers(ReaderSettings(**json.loads(sys.argv[1]))).run())), flush=True)
+
+
+if __name__ == "__main__":
+    main()

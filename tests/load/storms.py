@@ -48,7 +48,8 @@ def rack_gone(world: World) -> None:
     deadline = time.monotonic() + READY_S
     while len(world.seen.failed) < NODES_PER_RACK:
         if time.monotonic() > deadline:
-            raise SystemExit(f"{len(world.seen.failed)} of {NODES_PER_RACK} nodes failed in time")
+            found = len(world.seen.failed)
+            raise TimeoutError(f"{found} of {NODES_PER_RACK} nodes failed in time")
         time.sleep(0.2)
 
 

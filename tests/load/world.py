@@ -6,18 +6,15 @@ call that sends them to the arrival of `gang.allocated`.
 
 from __future__ import annotations
 
-import json
 import random
-import subprocess
-import sys
 import threading
 import time
 import uuid
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Self
+from typing import Any, Self
 
 import psutil
 
@@ -34,6 +31,7 @@ from gangline_schemas.events.requests import JobSubmitted
 from gangline_schemas.job import JobSpec
 from load.fleet import FleetSettings
 from load.nodes import NAMES
+from load.processes import LoadProcess
 
 PROBE_EVERY_S = 0.5
 WATCHED = frozenset(
@@ -77,7 +75,7 @@ class World:
         self._bus = KafkaBus(fleets[0].bootstrap, client="load")
         self._writer = self._bus.writer(prompt=True)
         self._threads = [threading.Thread(target=self._watch), threading.Thread(target=self._work)]
-        self._processes: list[subprocess.Popen[str]] = []
+        self._processes: list[LoadProcess] = []
         self._submitted = 0
 
     def __enter__(self) -> Self:
@@ -102,13 +100,7 @@ class World:
     def join(self, timeout_s: float = 300.0) -> float:
         """Start the fleet; seconds until all its nodes are admitted."""
         began = time.monotonic()
-        for settings in self._fleets:
-            self._processes.append(
-                subprocess.Popen(
-                    [sys.executable, "-m", "load.fleet", json.dumps(asdict(settings))],
-                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                )
-            )  # fmt: skip
+        self._processes = [LoadProcess("load.fleet", settings) for settings in self._fleets]
         return self.wait_admissions(0, began, timeout_s)
 
     def wait_admissions(self, before: int, began: float, timeout_s: float = 300.0) -> float:
@@ -116,7 +108,9 @@ class World:
         wanted = before + sum(item.last - item.first for item in self._fleets)
         while self.seen.admissions < wanted:
             if time.monotonic() - began > timeout_s:
-                raise SystemExit(f"{self.seen.admissions} of {wanted} nodes were admitted in time")
+                raise TimeoutError(
+                    f"{self.seen.admissions} of {wanted} nodes were admitted in time"
+                )
             time.sleep(0.05)
         return time.monotonic() - began
 
@@ -127,14 +121,11 @@ class World:
     def order(self, text: str) -> None:
         """Tell each process of the fleet."""
         for process in self._processes:
-            assert process.stdin is not None
-            process.stdin.write(text + "\n")
-            process.stdin.flush()
+            process.order(text)
 
-    def end_fleet(self) -> list[dict[str, object]]:
+    def end_fleet(self) -> list[dict[str, Any]]:
         """Its accounts."""
-        self.order("end")
-        return [json.loads(process.communicate(timeout=120)[0]) for process in self._processes]
+        return [process.end() for process in self._processes]
 
     def pause_work(self) -> None:
         """No more jobs and probes."""

@@ -7,10 +7,9 @@ lost, 1 something was.
 from __future__ import annotations
 
 import argparse
-import json
+import shutil
 import sys
 import tempfile
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -18,9 +17,10 @@ from gangline.local.platform import PlatformSettings
 from gangline.local.stop_signals import stop_signals_interrupt
 from support.fixtures.platform import TEAMS
 from support.harnesses.log_watch import LogWatch
-from upgrade.mixed import MixedPlatform
-from upgrade.releases import ROOT, checkout, git, install
-from upgrade.story import BEFORE, ORDER, THIS, Story
+from upgrade.jobs import Jobs
+from upgrade.mixed import BEFORE, THIS, MixedPlatform
+from upgrade.releases import ROOT, git, install, of_revision
+from upgrade.story import ORDER, Story, Verdict, table
 
 say = partial(print, flush=True)
 
@@ -31,6 +31,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--before", default="HEAD~100", help="the revision of the release before")
     parser.add_argument("--part", action="append", choices=ORDER, help="only these processes")
     parser.add_argument("--alone", action="store_true", help="also each part alone")
+    parser.add_argument("--logs", type=Path, help="copy the logs of all processes there")
     return parser.parse_args()
 
 
@@ -40,8 +41,7 @@ def main() -> int:
     with stop_signals_interrupt(), tempfile.TemporaryDirectory(prefix="gangline-up-") as name:
         folder = Path(name)
         say(f"before: {git('log', '-1', '--format=%h %ad', '--date=iso', options.before)}")
-        with checkout(options.before) as tree:
-            before = install(tree, folder / BEFORE)
+        before = of_revision(options.before)
         this = install(ROOT, folder / THIS)
         teams = folder / "teams.yaml"
         teams.write_text(TEAMS)
@@ -49,14 +49,25 @@ def main() -> int:
             data_dir=folder / "platform", nodes=2, slots=4, teams_file=teams,
             heartbeat_interval_s=0.5,
         )  # fmt: skip
-        platform = MixedPlatform(settings, {BEFORE: before, THIS: this}, BEFORE)
-        with platform:
-            client = platform.start()
-            with LogWatch(client.bootstrap_servers) as watch:
-                story = Story(platform, watch, folder / "until", say)
-                verdict = story.run(parts=options.part or ORDER, alone=options.alone)
-    say(json.dumps(asdict(verdict), indent=2))
+        try:
+            verdict = run(MixedPlatform(settings, {BEFORE: before, THIS: this}), folder, options)
+        finally:
+            if options.logs:
+                shutil.copytree(settings.data_dir / "logs", options.logs, dirs_exist_ok=True)
+    for line in table(verdict):
+        say(line)
     return 0 if verdict.good else 1
+
+
+def run(platform: MixedPlatform, folder: Path, options: argparse.Namespace) -> Verdict:
+    """The story on a platform that starts and stops here."""
+    with platform:
+        client = platform.start()
+        if platform.added:
+            say(f"only of this release: {', '.join(sorted(platform.added))}")
+        with LogWatch(client.bootstrap_servers) as watch:
+            story = Story(platform, watch, Jobs(watch, client, folder / "until"), say)
+            return story.run(parts=options.part or ORDER, alone=options.alone)
 
 
 if __name__ == "__main__":

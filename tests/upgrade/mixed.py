@@ -11,33 +11,36 @@ from pathlib import Path
 from gangline.local.platform import Platform, PlatformSettings
 from gangline.local.process_model import ProcessSpec
 from support.harnesses.up_process import wait_until
+from upgrade.releases import has
 
 READY_S = 120.0
+BEFORE, THIS = "before", "this"
 
 
 class MixedPlatform(Platform):
     """Each process runs the Python of a link, `at/NAME`, which leads to a release's environment.
 
-    `releases` are environments by name. A switch is an upgrade as users do it: services are
-    stopped and start again, agents take over in place.
+    `releases` are environments, of BEFORE and THIS. All begin as BEFORE, except the parts that it
+    does not have. A switch is an upgrade as users do it: services are stopped and start again,
+    agents take over in place.
     """
 
-    def __init__(
-        self, settings: PlatformSettings, releases: Mapping[str, Path], first: str
-    ) -> None:
+    def __init__(self, settings: PlatformSettings, releases: Mapping[str, Path]) -> None:
         super().__init__(settings)
         self._releases = releases
-        self._first = first
         self._links = settings.data_dir.resolve() / "at"
-        self.switched: dict[str, int] = {}
-        """How often each service was stopped here."""
+        self.added: set[str] = set()
+        """Processes that only this release has."""
+        self._switched: dict[str, int] = {}
 
     def _process(
         self, name: str, part: str, module: str, environment: Mapping[str, str], *,
         grace_s: float = 10.0,
     ) -> ProcessSpec:  # fmt: skip
         made = super()._process(name, part, module, environment, grace_s=grace_s)
-        self._link(name, self._first)
+        if not has(self._releases[BEFORE], module):
+            self.added.add(name)
+        self._link(name, THIS if name in self.added else BEFORE)
         return replace(made, argv=[str(self._links / name / "bin" / "python"), *made.argv[1:]])
 
     def switch(self, name: str, release: str) -> None:
@@ -50,7 +53,7 @@ class MixedPlatform(Platform):
         agent = name.startswith("node-")
         os.kill(row.pid, signal.SIGHUP if agent else signal.SIGTERM)
         if not agent:
-            self.switched[name] = self.switched.get(name, 0) + 1
+            self._switched[name] = self._switched.get(name, 0) + 1
         wait_until(
             f"{name} of {release}",
             lambda: log.read_text(errors="replace").count("service.started") > starts,
@@ -61,7 +64,7 @@ class MixedPlatform(Platform):
     def crashes(self) -> dict[str, int]:
         """Restarts that no switch explains, by process."""
         rows = self.supervisor.status()
-        found = {row.name: row.restarts - self.switched.get(row.name, 0) for row in rows}
+        found = {row.name: row.restarts - self._switched.get(row.name, 0) for row in rows}
         return {name: count for name, count in found.items() if count}
 
     def _link(self, name: str, release: str) -> None:

@@ -2,8 +2,10 @@
 
 1. All parts are of the release before; two jobs train until the end.
 2. Forward: part by part to this release, services first, then agents. After each, a short job runs.
-3. Back, in the opposite order, in the same way.
-4. Alone (`--alone`): each part of the release before with all others of this one.
+3. Alone (`--alone`): each part of the release before with all others of this one, and back.
+4. Back: part by part to the release before, in the opposite order.
+
+Each change of a part is a row: its time, and restarts and dead letters that came with it.
 """
 
 from __future__ import annotations
@@ -11,30 +13,47 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from gangline_bus.ports import TopicPartition
-from gangline_schemas.job import JobState
-from support.harnesses.log_watch import PACED, LogWatch
-from upgrade.mixed import MixedPlatform
+from support.harnesses.log_watch import LogWatch
+from upgrade.jobs import Jobs
+from upgrade.mixed import BEFORE, THIS, MixedPlatform
 
-BEFORE, THIS = "before", "this"
 ORDER = (
     "quota-0", "scheduler-0", "fault-manager-0", "checkpoint-service-0", "alerts-0", "studies-0",
     "pipelines-0", "registry-0", "tracker-0", "live-view-0", "mlflow-0", "gateway-0", "console-0",
     "node-0", "node-1",
 )  # fmt: skip
 """The control plane first, as docs/guides/upgrades.md says."""
-LONG_STEPS = 1_000_000
-JOB_S = 300.0
+LONG_JOBS = 2
+
+
+@dataclass(frozen=True)
+class Change:
+    """A part that changed its release, and what was found until the short job after it ended."""
+
+    name: str
+    phase: str
+    seconds: float
+    restarts: int
+    """Of all services, that nobody asked for."""
+    dead_letters: int
+    lost: int
+    """Jobs, and steps of jobs."""
+
+    @property
+    def good(self) -> bool:
+        """Whether nothing was found."""
+        return not (self.restarts or self.dead_letters or self.lost)
 
 
 @dataclass
 class Verdict:
-    """What was found. All but `switches` and `jobs` must be empty."""
+    """What was found in all."""
 
-    switches: int = 0
+    changes: list[Change] = field(default_factory=list)
     jobs: int = 0
+    steps: int = 0
     crashes: dict[str, int] = field(default_factory=dict)
     dead_letters: dict[str, int] = field(default_factory=dict)
     lost: list[str] = field(default_factory=list)
@@ -51,86 +70,50 @@ class Story:
 
     platform: MixedPlatform
     watch: LogWatch
-    until: Path
-    """Once this file is there, the long jobs end with their next step."""
+    jobs: Jobs
     say: Callable[[str], None]
     verdict: Verdict = field(default_factory=Verdict)
 
     def run(self, *, parts: Sequence[str] = ORDER, alone: bool = False) -> Verdict:
         """All of it."""
-        long = [self._long(f"long-{number}") for number in range(2)]
+        parts = [name for name in parts if name not in self.platform.added]
+        self.jobs.begin(LONG_JOBS)
+        self._note()
         for name in parts:
-            self._switch(name, THIS)
-        if alone:
-            for name in parts:
-                self._switch(name, BEFORE)
-                self._switch(name, THIS, job=False)
+            self._change(name, THIS, "forward")
+        for name in parts if alone else ():
+            self._change(name, BEFORE, "alone")
+            self._change(name, THIS, "again", job=False)
         for name in reversed(parts):
-            self._switch(name, BEFORE)
-        self.until.touch()
-        for job in long:
-            self._end(job)
+            self._change(name, BEFORE, "back")
+        self.jobs.end()
         self.watch.assert_sound()
-        self.verdict.crashes = self.platform.crashes()
-        self.verdict.dead_letters = dict(self._dead_letters())
+        self._note()
+        self.verdict.jobs, self.verdict.steps = len(self.jobs.steps), sum(self.jobs.steps.values())
         return self.verdict
 
-    def _long(self, name: str) -> str:
-        job = self.watch.submit(
-            name, command=PACED, env={"UNTIL": str(self.until), "PAUSE_S": "0.2"},
-            hyperparameters={"steps": LONG_STEPS}, checkpoint={"interval_minutes": 0.1},
-            resources={"gpus": 2, "memory_per_gpu_gb": 0.25},
-        )  # fmt: skip
-        self.watch.wait_for(
-            lambda seen: (
-                seen.type == "worker.step" and seen.data.run_id == job and seen.data.step[-1] > 2
-            ),
-            timeout_s=JOB_S,
-        )
-        return job
-
-    def _switch(self, name: str, release: str, *, job: bool = True) -> None:
-        began = time.monotonic()
+    def _change(self, name: str, release: str, phase: str, *, job: bool = True) -> None:
+        before, began = self._found(), time.monotonic()
         self.platform.switch(name, release)
-        self.verdict.switches += 1
         if job:
-            self._short(f"{name}-{release}")
-        self.say(f"{name:22} {release:7} {time.monotonic() - began:6.1f} s")
+            self.jobs.short(f"{name}-{phase}")
+        self._note()
+        found = [now - then for now, then in zip(self._found(), before, strict=True)]
+        change = Change(name, phase, time.monotonic() - began, *found)
+        self.verdict.changes.append(change)
+        said = "" if change.good else f"{self.verdict}"
+        self.say(f"{name:22} {phase:8} {change.seconds:6.1f} s {said}")
 
-    def _short(self, name: str) -> None:
-        self._end(self.watch.submit(name, hyperparameters={"steps": 10}))
+    def _found(self) -> tuple[int, int, int]:
+        """Restarts, dead letters and losses so far."""
+        verdict = self.verdict
+        letters = sum(verdict.dead_letters.values())
+        return sum(verdict.crashes.values()), letters, len(verdict.lost)
 
-    def _end(self, job: str) -> None:
-        """Wait for its end; a job that does not end is lost."""
-        try:
-            state = self.watch.wait_state(job, *ended(), timeout_s=JOB_S).data.state
-        except AssertionError:
-            self.verdict.lost.append(f"{job}: has not ended after {JOB_S:.0f} s")
-        else:
-            self._check(job, state)
-
-    def _check(self, job: str, state: JobState) -> None:
-        """The job succeeded in one attempt, and the loss of each step was reported once."""
-        self.verdict.jobs += 1
-        attempts = {seen.data.attempt for seen in self.watch.of("gang.allocated", job)}
-        if state is not JobState.SUCCEEDED or attempts != {1}:
-            self.verdict.lost.append(f"{job}: {state}, attempts {sorted(attempts)}")
-        reports = [
-            seen.data
-            for seen in self.watch.seen
-            if seen.type == "worker.step" and seen.data.run_id == job and seen.data.rank == 0
-        ]
-        steps = [
-            step
-            for report in reports
-            for step, loss in zip(report.step, report.metrics.get("loss", ()), strict=False)
-            if loss is not None
-        ]
-        missing = set(range(min(steps, default=0), max(steps, default=0) + 1)) - set(steps)
-        if not steps or missing or len(steps) != len(set(steps)):
-            self.verdict.lost.append(
-                f"{job}: {len(missing)} steps missing, {len(steps) - len(set(steps))} twice"
-            )
+    def _note(self) -> None:
+        self.verdict.crashes = self.platform.crashes()
+        self.verdict.dead_letters = dict(self._dead_letters())
+        self.verdict.lost = list(self.jobs.lost)
 
     def _dead_letters(self) -> Iterator[tuple[str, int]]:
         bus = self.watch.bus
@@ -142,6 +125,27 @@ class Story:
                     yield topic.name, count
 
 
-def ended() -> list[JobState]:
-    """The states in which a job stays."""
-    return [state for state in JobState if state.terminal]
+def table(verdict: Verdict) -> Iterator[str]:
+    """The rows by part: seconds of each phase, then restarts, dead letters and losses in all."""
+    phases = list(dict.fromkeys(change.phase for change in verdict.changes))
+    columns = "".join(f"{phase:>9}" for phase in phases)
+    yield f"{'part':22}{columns}  restarts  dead letters  lost"
+    for name in dict.fromkeys(change.name for change in verdict.changes):
+        mine = [change for change in verdict.changes if change.name == name]
+        times = "".join(
+            f"{sum(change.seconds for change in mine if change.phase == phase):7.1f} s"
+            for phase in phases
+        )
+        restarts, letters, lost = (
+            sum(getattr(change, what) for change in mine)
+            for what in ("restarts", "dead_letters", "lost")
+        )
+        yield f"{name:22}{times}  {restarts:8}  {letters:12}  {lost:4}"
+    yield (
+        f"{len(verdict.changes)} changes, {verdict.jobs} jobs, {verdict.steps} steps: "
+        f"{sum(verdict.crashes.values())} restarts, {sum(verdict.dead_letters.values())} dead "
+        f"letters, {len(verdict.lost)} lost"
+    )
+    yield from (f"restarted: {name}, {count}" for name, count in verdict.crashes.items())
+    yield from (f"dead letters: {name}, {count}" for name, count in verdict.dead_letters.items())
+    yield from (f"lost: {text}" for text in verdict.lost)
