@@ -28,7 +28,7 @@ from gangline_service.vitals import EVERY_S
 from load.fleet import FleetSettings
 from load.processes import LoadProcess
 from load.readers import ReaderSettings
-from load.storms import STORMS
+from load.storms import READY_S, STORMS
 from load.table import QUIET, Row, account, cpu, latency, memory, p
 from load.world import World
 
@@ -66,7 +66,7 @@ def main() -> int:
         teams.write_text(TEAMS)
         settings = PlatformSettings(
             data_dir=folder / "platform", nodes=0, teams_file=teams, schedulers=2,
-            heartbeat_interval_s=BEAT_S, heartbeat_timeout_s=60.0,
+            heartbeat_interval_s=BEAT_S, heartbeat_timeout_s=60.0, ready_timeout_s=READY_S,
         )  # fmt: skip
         try:
             with Platform(settings) as platform:

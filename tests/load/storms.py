@@ -14,7 +14,7 @@ from load.world import World
 
 AWAY_S = 30.0
 SLOW_S = 20.0
-READY_S = 120.0
+READY_S = 300.0
 
 
 def services_killed(world: World) -> None:

@@ -1,7 +1,7 @@
 """`PYTHONPATH=tests python -m upgrade`: this release with the one before, under running jobs.
 
-The wheels of both are built and installed in environments of their own. Exit codes: 0 nothing was
-lost, 1 something was.
+The release before runs from its wheels, in an environment of its own; this one from the environment
+that runs this. Exit codes: 0 nothing was lost, 1 something was.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from gangline.local.stop_signals import stop_signals_interrupt
 from support.fixtures.platform import TEAMS
 from support.harnesses.log_watch import LogWatch
 from upgrade.jobs import Jobs
-from upgrade.mixed import BEFORE, THIS, MixedPlatform
-from upgrade.releases import ROOT, git, install, of_revision
+from upgrade.mixed import BEFORE, READY_S, THIS, MixedPlatform
+from upgrade.releases import git, of_revision
 from upgrade.story import ORDER, Story, Verdict, table
 
 say = partial(print, flush=True)
@@ -42,12 +42,12 @@ def main() -> int:
         folder = Path(name)
         say(f"before: {git('log', '-1', '--format=%h %ad', '--date=iso', options.before)}")
         before = of_revision(options.before)
-        this = install(ROOT, folder / THIS)
+        this = Path(sys.prefix)
         teams = folder / "teams.yaml"
         teams.write_text(TEAMS)
         settings = PlatformSettings(
             data_dir=folder / "platform", nodes=2, slots=4, teams_file=teams,
-            heartbeat_interval_s=0.5,
+            heartbeat_interval_s=0.5, ready_timeout_s=READY_S,
         )  # fmt: skip
         try:
             verdict = run(MixedPlatform(settings, {BEFORE: before, THIS: this}), folder, options)

@@ -10,14 +10,17 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import clickhouse_connect
 
 from gangline.local.client import Client
 from gangline_schemas.job import JobState
-from support.harnesses.log_watch import PACED, LogWatch
+from support.harnesses.log_watch import PACED, LogWatch, Seen
 
+SHORT = ["python", str(Path(__file__).with_name("short_job.py"))]
+SHORT_STEPS = 10
 LONG_STEPS = 1_000_000
 JOB_S = 300.0
 STORED_S = 60.0
@@ -38,27 +41,32 @@ class Jobs:
     _long: list[str] = field(default_factory=list)
 
     def begin(self, count: int) -> None:
-        """Start long jobs; return once all train."""
+        """Start long jobs; return once all train and have saved."""
         for number in range(count):
-            job = self.watch.submit(
-                f"long-{number}", command=PACED,
-                env={"UNTIL": str(self.until), "PAUSE_S": "0.2"},
-                hyperparameters={"steps": LONG_STEPS}, checkpoint={"interval_minutes": 0.1},
-                resources={"gpus": 2, "memory_per_gpu_gb": 0.25},
+            self._long.append(
+                self.watch.submit(
+                    f"long-{number}", command=PACED,
+                    env={"UNTIL": str(self.until), "PAUSE_S": "0.5"},
+                    hyperparameters={"steps": LONG_STEPS}, checkpoint={"interval_minutes": 0.05},
+                    resources={"gpus": 2, "memory_per_gpu_gb": 0.25},
+                )
             )  # fmt: skip
-            self._long.append(job)
-            self.watch.wait_for(
-                lambda seen, job=job: (  # type: ignore[misc]
-                    seen.type == "worker.step"
-                    and seen.data.run_id == job
-                    and seen.data.step[-1] > 2
-                ),
-                timeout_s=JOB_S,
-            )
+        self._continue(0)
 
     def short(self, name: str) -> None:
-        """Submit one and wait for its end."""
-        self._end(self.watch.submit(name, hyperparameters={"steps": 10}))
+        """One more runs from its submission to its end; the long ones make steps and save."""
+        before = len(self.watch.seen)
+        self._end(self.watch.submit(name, command=SHORT, hyperparameters={"steps": SHORT_STEPS}))
+        self._continue(before)
+
+    def _continue(self, before: int) -> None:
+        """Wait for a step and a checkpoint of each long job."""
+        for job in self._long:
+            for kind in ("worker.step", "checkpoint.committed"):
+                try:
+                    self.watch.wait_for(partial(_is_of, kind, job), timeout_s=JOB_S, after=before)
+                except AssertionError:
+                    self.lost.append(f"{job}: no {kind} within {JOB_S:.0f} s")
 
     def end(self) -> None:
         """End the long ones; then all steps must be in the database, too."""
@@ -122,6 +130,11 @@ def gaps(job: str, steps: Iterable[int]) -> list[str]:
     if min(counts) > 1 or missing or doubled:
         return [f"{job}: begins at step {min(counts)}, {missing} steps missing, {doubled} twice"]
     return []
+
+
+def _is_of(kind: str, job: str, seen: Seen) -> bool:
+    of = seen.data.run_id if seen.type == "worker.step" else getattr(seen.data, "job_id", None)
+    return seen.type == kind and of == job
 
 
 def ended() -> list[JobState]:

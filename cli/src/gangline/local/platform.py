@@ -52,8 +52,6 @@ PARTS: Mapping[str, str] = {
     "console": "gangline_console",
 }
 """The module of each process beside the agents."""
-KAFKA_TIMEOUT_S = 60.0
-READY_TIMEOUT_S = 90.0
 NODES_TIMEOUT_S = 20.0
 STANDBY_SESSION_MS = "3000"
 """A leader that is silent for this long is replaced by its standby, if there is one."""
@@ -87,6 +85,8 @@ class PlatformSettings:
     heartbeat_interval_s: float = 1.0
     hang_min_s: float = 20.0
     """Shorter than on a cluster, since a user watches; a shared machine stalls for seconds."""
+    ready_timeout_s: float = 90.0
+    """Of Kafka, and then of all services."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Further GANGLINE_ settings of every process, for tests and tuning."""
 
@@ -119,7 +119,7 @@ class Platform:
         kafka = self._start_kafka(on_phase)
         store = self._store(on_phase)
         environment = {**self._environment(kafka.bootstrap, ports), **store, **certificate}
-        self.supervisor.wait_ready(KAFKA_TIMEOUT_S)
+        self.supervisor.wait_ready(self.settings.ready_timeout_s)
         on_phase("topics")
         kafka.set_up(environment.get("GANGLINE_TOPIC_PREFIX", ""))
         client = self._client(kafka, ports)
@@ -128,7 +128,7 @@ class Platform:
         self._kafka = kafka
         write_nodes_file(self.data_dir, environment, kafka.environment("agent"))
         self.supervisor.start([*self._services(environment), *self._agents(environment)])
-        self.supervisor.wait_ready(READY_TIMEOUT_S)
+        self.supervisor.wait_ready(self.settings.ready_timeout_s)
         on_phase("nodes")
         _wait_for_nodes(client, self.settings.nodes)
         return client
