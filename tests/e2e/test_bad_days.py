@@ -35,8 +35,10 @@ def platform_of_this_module(tmp_path_factory: pytest.TempPathFactory) -> Iterato
     process = UpProcess(tmp_path_factory.mktemp("bad") / "days")
     try:
         yield process
+        pids = process.pids() if process.running else []
     finally:
         process.stop()
+    assert not [pid for pid in pids if runs(pid)], "it left processes behind"
 
 
 @pytest.fixture

@@ -28,7 +28,11 @@ CONTENT = bytes(range(256)) * 4096
 LIMIT = 30_000_000
 
 
-@pytest.fixture(scope="module", params=["local", "s3"])
+LOCAL = pytest.param("local", marks=pytest.mark.nightly)
+"""A folder, as the platform of e2e/test_mlflow.py has it."""
+
+
+@pytest.fixture(scope="module", params=[LOCAL, "s3"])
 def served(
     request: pytest.FixtureRequest, kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[MlflowGateway]:

@@ -45,7 +45,11 @@ KILLS = int(os.environ.get("GANGLINE_MLFLOW_KILLS", "2"))
 JOBS = 20 * KILLS
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+SQLITE = pytest.param("sqlite", marks=pytest.mark.nightly)
+"""The database of the platform on which e2e/test_mlflow_jobs.py runs jobs."""
+
+
+@pytest.fixture(scope="module", params=[SQLITE, "postgresql"])
 def server(
     request: pytest.FixtureRequest, kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[MlflowProcess]:
@@ -148,9 +152,6 @@ def runs_of(client: Any, jobs: Collection[str]) -> dict[str, Any]:
     return {run.info.run_name: run for run in named}
 
 
-@pytest.mark.parametrize(
-    "server", [pytest.param("sqlite", marks=pytest.mark.nightly), "postgresql"], indirect=True
-)
 @pytest.mark.timeout(900)
 def test_a_killed_server_loses_no_job_and_counts_none_twice(
     server: MlflowProcess, client: Any

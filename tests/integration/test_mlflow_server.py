@@ -1,4 +1,7 @@
-"""The genuine, unmodified MLflow client against our server, on SQLite and on PostgreSQL."""
+"""The genuine, unmodified MLflow client against our server, on PostgreSQL and on SQLite.
+
+`make test` has SQLite in tests/e2e, where the platform's own server uses it; `make soak` here.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from support.harnesses.postgres import EmbeddedPostgres
 
 mlflow = pytest.importorskip("mlflow")
 
-DATABASES = ("sqlite", "postgresql")
+DATABASES = (pytest.param("sqlite", marks=pytest.mark.nightly), "postgresql")
 
 
 @pytest.fixture(scope="module", params=DATABASES)
@@ -228,9 +231,6 @@ def test_a_client_s_first_question_is_answered_before_mlflow_is_loaded(
             httpx.get(f"{server.url}/version", headers=headers, timeout=1)
 
 
-@pytest.mark.parametrize(
-    "server", [pytest.param("sqlite", marks=pytest.mark.nightly), "postgresql"], indirect=True
-)
 def test_a_killed_server_loses_no_point_that_it_acknowledged(server: MlflowProcess) -> None:
     with client_of(server, "nlp") as client:
         run_id = client.create_run(client.create_experiment("killed")).info.run_id

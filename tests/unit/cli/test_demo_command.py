@@ -11,6 +11,7 @@ import pytest
 
 from gangline.commands import demo as command
 from gangline.demo.outcome import Outcome
+from gangline.demo.story import Story
 from gangline.errors import CliError
 
 
@@ -38,3 +39,16 @@ def test_the_loop_is_told_and_a_check_that_fails_is_an_error(
         with pytest.raises(CliError, match="some checks failed: the champion stayed"):
             command.demo(tmp_path, loop=True)
     assert told == [("t0ken", tmp_path / "loop")]
+
+
+def test_the_story_of_a_failure_says_where_its_report_and_the_pages_are(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started = SimpleNamespace(url="http://127.0.0.1:1", token="t0ken")
+    platform = SimpleNamespace(start=lambda: started)
+    monkeypatch.setattr("gangline.local.platform.Platform", lambda *_: nullcontext(platform))
+    monkeypatch.setattr(command, "play", lambda *_: Story({"it resumed": True}))
+    command.demo(tmp_path)
+    lines = capsys.readouterr().out
+    assert f"report is {tmp_path / 'index.html'}" in lines
+    assert "then the page is http://127.0.0.1:1/console/" in lines
