@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import cycle
@@ -80,11 +80,11 @@ def saves(scene: NodeHarness, example: Example) -> set[tuple[int, int]]:
     }
 
 
-def train_all(scene: NodeHarness) -> None:
-    """All examples at once, until each has trained for some steps."""
+def train_all(scene: NodeHarness, saving: Sequence[Example]) -> None:
+    """All these examples and the other one at once, until each has trained for some steps."""
     node = scene.start_agent(warm="fork")
     first = 0
-    for example in (*SAVING, NOT_SAVING):
+    for example in (*saving, NOT_SAVING):
         scene.allocate(
             node,
             job_id=example.name,
@@ -95,7 +95,7 @@ def train_all(scene: NodeHarness) -> None:
             stop_grace_seconds=GRACE_S,
         )
         first += example.gpus
-    scene.wait(lambda: all(last_step(scene, example.name) >= 3 for example in SAVING))
+    scene.wait(lambda: all(last_step(scene, example.name) >= 3 for example in saving))
     scene.wait(lambda: any("epoch 2" in line for line in scene.lines(0, job_id=TORCHRUN)))
 
 
@@ -129,15 +129,28 @@ STOPS = {
     "the agent is stopped": stop_agent,
     "spot notice": give_notice,
 }
-NIGHTLY = {"preempted", "cancelled", "drain"}
-"""Ranks are stopped alike for these reasons."""
+FEW = [example for example in SAVING if example.gpus == 1]
+CASES = [
+    ("preempted or cancelled", SAVING),
+    ("the agent is stopped", FEW),
+    ("spot notice", FEW),
+]
+"""Ranks are stopped alike for all reasons: `make test` has all examples for two of them."""
+NIGHTLY = [
+    pytest.param(kind, SAVING, marks=pytest.mark.nightly)
+    for kind in STOPS
+    if kind != "preempted or cancelled"
+]
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [pytest.param(kind, marks=pytest.mark.nightly if kind in NIGHTLY else ()) for kind in STOPS],
-)
-def test_no_step_of_an_example_is_lost(kind: str, tmp_path: Path, kafka_bootstrap: str) -> None:
+def named(value: object) -> str:
+    return f"{len(value)} that save" if isinstance(value, list) else str(value)
+
+
+@pytest.mark.parametrize(("kind", "saving"), [*CASES, *NIGHTLY], ids=named)
+def test_no_step_of_an_example_is_lost(
+    kind: str, saving: list[Example], tmp_path: Path, kafka_bootstrap: str
+) -> None:
     with (
         MetadataServer() as cloud,
         NodeHarness(
@@ -150,18 +163,18 @@ def test_no_step_of_an_example_is_lost(kind: str, tmp_path: Path, kafka_bootstra
             GANGLINE_NOTICE_INTERVAL_S="0.1",
         ) as scene,
     ):
-        train_all(scene)
+        train_all(scene, saving)
         STOPS[kind](scene, cloud)
-        scene.wait(lambda: all(len(saves(scene, example)) == example.gpus for example in SAVING))
-        for example in SAVING:  # as the scheduler does once the save is committed
+        scene.wait(lambda: all(len(saves(scene, example)) == example.gpus for example in saving))
+        for example in saving:  # as the scheduler does once the save is committed
             scene.publish(
                 example.name, resumes(1, last_step(scene, example.name), job_id=example.name)
             )
-        ranks = sum(example.gpus for example in (*SAVING, NOT_SAVING))
+        ranks = sum(example.gpus for example in (*saving, NOT_SAVING))
         scene.wait(lambda: len(scene.of(WorkerExited)) == ranks)
         exits = {(item.job_id, item.rank): item for item in scene.of(WorkerExited)}
         assert {item.reason for item in exits.values()} == {ExitReason.STOPPED}
-        for example in SAVING:
+        for example in saving:
             last = last_step(scene, example.name)
             for rank in range(example.gpus):
                 found = exits[example.name, rank]
