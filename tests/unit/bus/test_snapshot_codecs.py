@@ -52,7 +52,10 @@ def through_bytes(codec: SnapshotCodec[Any], state: Any) -> Any:
     return codec.load(lines)
 
 
-@pytest.mark.parametrize("seed", range(8))
+MORE = [pytest.param(seed, marks=pytest.mark.nightly) for seed in range(3, 16)]
+
+
+@pytest.mark.parametrize("seed", [*range(3), *MORE])
 def test_scheduler_and_quota_decide_on_alike(seed: int) -> None:
     lived, restored = Scenario(seed), Scenario(seed)
     for events in range(60, 600, 60):

@@ -77,7 +77,7 @@ def test_whatever_the_world_sizes_no_sample_is_missed_or_doubled(
         assert sorted(seen[first : first + n]) == list(range(n))
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(
     n=st.integers(1, 400),
     group=st.integers(1, 50),

@@ -129,7 +129,7 @@ def test_the_part_of_a_heartbeat() -> None:
     assert node_use(None, now, NOW).disk_read_mb_s is None
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def busy() -> Iterator[int]:
     """A process with a child that holds 60 MiB and has a session of its own."""
     with subprocess.Popen(
