@@ -18,7 +18,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import islice
 from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
@@ -65,13 +65,8 @@ class DataclassCodec(Generic[StateT]):
         self._rebuild = rebuild
         self._derived = derived
         self._mutable = dict(mutable or {})
-        hints = get_type_hints(type(initial()), include_extras=True)
-        absent = frozenset(left_out)
-        self._fields: dict[str, _Entries | _Value] = {
-            name: _Entries(hint) if get_origin(hint) is dict else _Value(name, hint)
-            for name, hint in hints.items()
-            if name not in absent
-        }
+        state: type[Any] = type(initial())
+        self._fields = _fields_of(state, frozenset(left_out))
 
     def copy(self, state: StateT) -> Facts:
         """The facts as they are now, which later events do not change."""
@@ -192,6 +187,16 @@ class _Value(_Json):
 
     def write(self, held: Any) -> Iterator[bytes]:
         yield self.to_json(held)
+
+
+@cache
+def _fields_of(state: type, absent: frozenset[str]) -> Mapping[str, _Entries | _Value]:
+    """How each field but these is read and written. It costs 10 ms, so once for each type."""
+    return {
+        name: _Entries(hint) if get_origin(hint) is dict else _Value(name, hint)
+        for name, hint in get_type_hints(state, include_extras=True).items()
+        if name not in absent
+    }
 
 
 def _without(schema: Any, keys: frozenset[str], *, names: bool = False) -> Any:
