@@ -120,6 +120,7 @@ soak: $(STAMP) ## thousands of simulated clusters, millions of scheduling decisi
 fuzz: $(STAMP) ## 10,000 malformed requests and 1,000 slow connections to each server
 	@GANGLINE_FUZZ_REQUESTS=14500 GANGLINE_FUZZ_SEED=$$(date +%s) GANGLINE_SLOW_CLIENTS=1000 \
 	  $(PYTEST) -q -n 0 --timeout 0 tests/integration/test_fuzzed_requests.py tests/integration/test_slow_clients.py
+	@GANGLINE_DOCUMENT_EXAMPLES=12 $(PYTEST) -q -n 0 --timeout 0 tests/integration/test_gateway_schemathesis.py
 
 load: $(STAMP) ## a cluster of 10,000 simulated nodes: jobs, points, logs, viewers, and storms
 	@PYTHONPATH=tests $(BIN)/python -m load --json build/load.json

@@ -74,7 +74,15 @@ Percent = Annotated[float, Field(ge=0, le=100)]
 Rate = Annotated[float, Field(ge=0, le=1e9)]
 """Megabytes a second, or watts."""
 Ratio = Annotated[float, Field(ge=0, le=1e6)]
-Gpus = Annotated[int, Field(ge=0, le=10_000_000)]
+
+
+def _no_truth(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("must be a number, not true or false")
+    return value
+
+
+Gpus = Annotated[int, Field(ge=0, le=10_000_000), BeforeValidator(_no_truth)]
 """Of a team or a cluster."""
 Cpus = Annotated[float, Field(ge=0, le=1e8)]
 """Of a gang without GPUs, a team or a cluster, in thousandths."""
