@@ -65,7 +65,7 @@ class DataclassCodec(Generic[StateT]):
         self._rebuild = rebuild
         self._derived = derived
         self._mutable = dict(mutable or {})
-        state: type[Any] = type(initial())
+        state: Any = type(initial())
         self._fields = _fields_of(state, frozenset(left_out))
 
     def copy(self, state: StateT) -> Facts:
