@@ -36,7 +36,7 @@ from .values import Field, copy_value, fields, present_value, raw_values, with_v
 
 SOAK = int(os.environ.get("GANGLINE_EXTREMES", "0"))
 """So many events of each type have several extreme fields, and no value is left out; 0: `FEW`."""
-FEW, MOST, VALUES = 2, 6, 8
+FEW, MOST, VALUES = 1, 3, 8
 """Without a soak: a type's mixed events, its events in all, and the values of one field.
 
 Of a field of which none of so many values is let in, the others are tried until one is.
