@@ -39,6 +39,7 @@ LONGEST = tuple(
         "simulation/test_coverage",
         "integration/test_tracker_crashes",
         "integration/test_node_health",
+        "e2e/test_demo",
         "integration/test_mlflow_teams",
         "e2e/test_own_parts",
     )

@@ -1,7 +1,4 @@
-"""`gangline demo` as a user types it: its own checks decide its exit code; its words are read.
-
-`make test` tells the same stories on the session's platform: test_demo_stories.py.
-"""
+"""The demo's story: its own checks decide its exit code; here its words and files are read."""
 
 from __future__ import annotations
 
@@ -11,8 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
-pytestmark = pytest.mark.nightly
 
 
 def test_the_demo_shows_a_jobs_whole_life_through_a_failure(tmp_path: Path) -> None:
@@ -41,6 +36,7 @@ def test_the_demo_shows_a_jobs_whole_life_through_a_failure(tmp_path: Path) -> N
     assert held.stdout == "", "the demo left processes behind"
 
 
+@pytest.mark.nightly  # its story is played on the shared platform: test_demo_stories.py
 def test_the_loop_leads_from_a_snapshot_to_the_model_that_serves(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", "from gangline.main import main; main()", "demo", "--loop",

@@ -19,6 +19,7 @@ from gangline.sdk import connect
 from support.fixtures.platform import RunningPlatform
 
 
+@pytest.mark.nightly
 def test_a_job_s_whole_life_through_a_failure(
     platform: RunningPlatform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
