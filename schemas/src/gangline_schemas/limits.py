@@ -78,7 +78,7 @@ Ratio = Annotated[float, Field(ge=0, le=1e6)]
 
 def _no_truth(value: Any) -> Any:
     if isinstance(value, bool):
-        raise ValueError("must be a number, not true or false")
+        raise ValueError("must be a number, not true or false")  # noqa: TRY004 # as pydantic asks
     return value
 
 

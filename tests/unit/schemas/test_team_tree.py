@@ -148,6 +148,12 @@ def test_a_sound_tree_has_no_problems(entries: list[dict[str, Any]]) -> None:
         ({"parent": "Lab!"}, "parent", "a-z, 0-9 and"),
         ({"gpu_types": {"h100": -1}}, "gpu_types.0.gpu_limit", "greater than or equal to 0"),
         ({"gpu_types": ["h100", "H100"]}, "gpu_types", "names h100 twice"),
+        ({"gpu_limit": True}, "gpu_limit", "must be a number, not true or false"),
+        (
+            {"gpu_types": {"h100": False}},
+            "gpu_types.0.gpu_limit",
+            "must be a number, not true or false",
+        ),
     ],
 )
 def test_a_team_alone_names_the_field(fields: dict[str, Any], field: str, words: str) -> None:
