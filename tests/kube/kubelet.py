@@ -2,7 +2,7 @@
 
 `with Kubelet(plane.cluster(), {"n1": 8}, folder)` registers the nodes and says of each bound pod
 that it runs. With `images`, the roots of images by name, its containers really run
-(`kube.pod_process`), one after the other if they are init containers.
+(`kube.pod_process`), one after the other if they are init containers; that needs root.
 
 As the real one, it refuses a pod for which the node has too few GPUs, tells a pod's GPUs in
 NVIDIA_VISIBLE_DEVICES, ends containers with SIGTERM and after the grace period with SIGKILL, and

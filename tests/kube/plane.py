@@ -64,9 +64,9 @@ class ControlPlane:
         with ExitStack() as ending:
             ending.callback(self._end)
             self._start_etcd(f"http://127.0.0.1:{etcd}", f"http://127.0.0.1:{peer}")
-            self._start_api(f"http://127.0.0.1:{etcd}")
+            self._etcd = f"http://127.0.0.1:{etcd}"
             self._write_kubeconfig(self.kubeconfig, self._token)
-            self._wait_until_ready()
+            self.start_api()
             self.start_s = time.monotonic() - began
             for part, port in zip(("controllers", "scheduler"), others, strict=True):
                 self._start_client(part, port)
@@ -94,7 +94,8 @@ class ControlPlane:
     def audit(self, namespace: str, name: str) -> Iterator[Object]:
         """The requests of an account of services, as events of the audit log."""
         user = f"system:serviceaccount:{namespace}:{name}"
-        for line in (self._folder / "audit.log").read_text("utf-8").splitlines():
+        text = (self._folder / "audit.log").read_text("utf-8")
+        for line in text.splitlines()[: text.count("\n")]:  # the last one may be half written
             event: dict[str, Any] = json.loads(line)
             if event["user"]["username"] == user:
                 yield event
@@ -130,14 +131,21 @@ class ControlPlane:
             log_level="warn",
         )
 
-    def _start_api(self, etcd: str) -> None:
+    def kill_api(self) -> None:
+        """End the API server at once; its objects stay in etcd."""
+        process = self._processes.pop("apiserver")
+        process.kill()
+        process.wait()
+
+    def start_api(self) -> None:
+        """Start the API server, and wait until it is ready. Raises RuntimeError."""
         tokens, policy = self._folder / "tokens.csv", self._folder / "audit.json"
         tokens.write_text(f'{self._token},admin,admin,"system:masters"\n', "utf-8")
         policy.write_text(json.dumps(_AUDIT), "utf-8")
-        certificate = self._authority.issue("server")
+        certificate = self._authority.keep("server")
         self._start(
             "apiserver",
-            etcd_servers=etcd,
+            etcd_servers=self._etcd,
             bind_address="127.0.0.1",
             advertise_address="127.0.0.1",
             secure_port=self._port,
@@ -156,6 +164,7 @@ class ControlPlane:
             audit_log_path=self._folder / "audit.log",
             audit_log_mode="blocking",
         )
+        self._wait_until_ready()
 
     def _start_client(self, part: str, port: int) -> None:
         more: dict[str, object] = {}
