@@ -6,8 +6,8 @@ figure is what the route asks for, and a page has 1,000 lines.
 - `logs_cursor_ms`: the page after a cursor in the middle, and of one rank in `logs_rank_ms`.
 - `logs_back_ms`: the page before that cursor.
 - `logs_found_ms`: the first page of a word that each 50th line has.
-- `logs_rare_ms`, `logs_errors_ms`: a word that one line has, and lines that look like errors: 20 in
-  all, so the engine reads the whole log.
+- `logs_errors_ms`: lines that look like errors, 20 in all, which an index finds.
+- `logs_rare_ms`: a word that one line has, so the engine reads the whole log.
 """
 
 from __future__ import annotations

@@ -43,6 +43,7 @@ from gangline_schemas.events.scheduling import (
     JobQueued,
     JobStateChanged,
     NodeAdmitted,
+    NodeCordoned,
     ReleaseReason,
 )
 from gangline_schemas.job import JobState, Notification
@@ -70,6 +71,7 @@ class AlertYear(Automated):
 
     def lose_node(self, node_id: str) -> None:
         self.give("node", NodeAdmitted(node=node_info(node_id)))
+        self.give("node", NodeCordoned(node_id=node_id, incarnation="i", reason="failed"))
         self.tick()
 
     def begin_work(self) -> None:

@@ -119,6 +119,12 @@ def test_lines_of_a_rank_that_wrote_little_are_found_by_index(client: Client) ->
     assert min(chosen for chosen, _ in granules(plan)) <= 2
 
 
+def test_lines_that_look_like_errors_are_found_by_index(client: Client) -> None:
+    plan = plan_of(client, lambda history: history.logs(LogFilter("big", "nlp", errors=True)))
+    assert "Name: errors" in plan
+    assert min(chosen for chosen, _ in granules(plan)) == 0
+
+
 def test_pages_go_backwards_from_the_first_line_of_a_page(client: Client) -> None:
     history = History(client)
     page = history.logs(BIG, limit=300, tail=True)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import ItemsView, Iterator, ValuesView
+from typing import Any
 
 import pytest
 
-from gangline_bus.decision import Tick
+from gangline_bus.decision import Decision, Tick
 from gangline_registry.core import forgetting
 from gangline_registry.core.model import (
     Compare,
     CompareProfiles,
     Failed,
+    Profiled,
     ProfilesCompared,
-    Registered,
 )
 from gangline_schemas.events.model_requests import GateRemovalRequested, SnapshotProfiled
+from gangline_schemas.events.registry import ProfileNoted
 from support.builders.registry import ALIAS, MODEL, OLD, TEAM, RegistryRun, gate, profile
 
 SALES, VISITS = "sales@xxh3-" + "2" * 32, "visits@xxh3-" + "3" * 32
@@ -86,17 +88,17 @@ def test_versions_of_models_without_a_gate_are_bounded(monkeypatch: pytest.Monke
     assert run.state.numbered == {f"{TEAM}/{MODEL}": (3, 4, 5)}
 
 
-class NotScanned(dict[str, Registered]):
-    """The versions, which must not be passed over one by one."""
+class NotScanned(dict[str, Any]):
+    """Values that must not be passed over one by one."""
 
     def __iter__(self) -> Iterator[str]:
-        raise AssertionError("all versions were looked at")
+        raise AssertionError("all were looked at")
 
-    def values(self) -> ValuesView[Registered]:
-        raise AssertionError("all versions were looked at")
+    def values(self) -> ValuesView[Any]:
+        raise AssertionError("all were looked at")
 
-    def items(self) -> ItemsView[str, Registered]:
-        raise AssertionError("all versions were looked at")
+    def items(self) -> ItemsView[str, Any]:
+        raise AssertionError("all were looked at")
 
 
 def test_a_new_version_is_compared_without_a_look_at_those_of_other_models() -> None:
@@ -130,3 +132,15 @@ def test_profiles_are_bounded_by_team_and_those_of_champions_stay(
         run.profiled("sales@xxh3-" + digit * 32)
     kept = [(one.team, one.snapshot[-1]) for one in run.state.profiles.values()]
     assert kept == [(TEAM, "1"), ("vision", "2"), (TEAM, "6"), (TEAM, "7")]
+
+
+def test_a_process_looks_at_all_profiles_once() -> None:
+    """From then on the newest one of each data set is known."""
+    run = watched()
+    run.state.profiles = NotScanned(run.state.profiles)
+    snapshot = "sales@xxh3-" + "4" * 32
+    noted = ProfileNoted(team=TEAM, snapshot=snapshot, profile=profile(), user="ben")
+    run.state.profiles[f"{TEAM}/{snapshot}"] = Profiled(TEAM, snapshot, profile(), run.now)
+    run.soft = run.decider.observe(run.state, run.soft, Decision(TEAM, noted), run.now)
+    (wanted,) = [one for one in run.effects().values() if isinstance(one, CompareProfiles)]
+    assert wanted.snapshot.snapshot == snapshot

@@ -57,6 +57,11 @@ ALTER TABLE gangline.metric_points
         GROUP BY run_id, name, intDiv(step, 1000), is_nan, team
     );
 
+-- Which granules have lines that look like errors: ERROR_LINE of gangline_schemas.api.logs.
+ALTER TABLE gangline.logs ADD INDEX IF NOT EXISTS errors match(text,
+    '(?i)(error|exception|traceback|fatal|critical|panic|segmentation fault|out of memory|killed)'
+) TYPE set(2) GRANULARITY 1;
+
 -- Of attempts of jobs without GPUs; NULL for others.
 ALTER TABLE gangline.usage
     ADD COLUMN IF NOT EXISTS cpus Nullable(Float64),
