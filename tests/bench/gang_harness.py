@@ -26,9 +26,16 @@ class Gang:
 
     @classmethod
     def submit(
-        cls, watch: LogWatch, submitter: Submitter, name: str, *, memory_gb: float, **settings: Any
+        cls,
+        watch: LogWatch,
+        submitter: Submitter,
+        name: str,
+        *,
+        memory_gb: float,
+        image: str | None = None,
+        **settings: Any,
     ) -> Gang:
-        """A job of the trainer with these settings, which saves as they say."""
+        """A job of the trainer with these settings, which saves as they say; in an image."""
         minutes = settings.pop("interval_minutes", 60)
         job = submitter.submit(
             name,
@@ -36,6 +43,7 @@ class Gang:
             checkpoint={"interval_minutes": minutes, "keep": {"latest": 2}},
             restart={"max": 1000},
             resources={"gpus": 2, "memory_per_gpu_gb": memory_gb},
+            image=image,
         )
         return cls(watch, submitter, job)
 
