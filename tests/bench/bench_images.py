@@ -69,8 +69,8 @@ def _fleet(context: Context, hub: OciRegistry, size: int) -> list[Result]:
             node.tier.note(allocated)
 
         def get(at: int) -> None:
-            follow = LayerCopies(nodes[at].copies, allocated, Event()).follow
-            images[at].get(GangKey(JOB, 1), "nlp", f"{hub.host}/tests/large:a", follow)
+            others = LayerCopies(nodes[at].copies, allocated, Event())
+            images[at].get(GangKey(JOB, 1), "nlp", f"{hub.host}/tests/large:a", others)
 
         began = time.perf_counter()
         with ThreadPoolExecutor(NODES) as pool:

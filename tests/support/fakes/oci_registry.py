@@ -45,6 +45,7 @@ class OciRegistry:
     token: object = _TOKEN
     moved: str | None = None
     tls: ssl.SSLContext | None = None
+    counting: threading.Lock = field(default_factory=threading.Lock)
     requests: list[str] = field(default_factory=list)
     blobs: dict[str, bytes] = field(default_factory=dict)
     manifests: dict[str, tuple[str, bytes]] = field(default_factory=dict)
@@ -163,7 +164,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         cut = registry.cuts.popleft() if registry.cuts else len(rest)
         self.wfile.write(rest[:cut])
-        registry.sent += min(cut, len(rest))
+        with registry.counting:
+            registry.sent += min(cut, len(rest))
         if cut < len(rest):
             self.close_connection = True
 

@@ -13,12 +13,13 @@ import pytest
 from gangline_schemas.events.scheduling import GangAllocated
 from gangline_storage.local import LocalStore
 from gangline_worker.agent.decide.keys import GangKey
+from gangline_worker.agent.images import store
 from gangline_worker.agent.images.gang_images import GangImage, GangImages, ImageOptions
 from gangline_worker.agent.images.manifests import Blob
 from gangline_worker.agent.peers import layers
 from gangline_worker.agent.peers.layers import LayerCopies
 from support.builders.images import AS_ROOT, layer
-from support.fakes.oci_registry import OciRegistry
+from support.fakes.oci_registry import OciRegistry, digest_of
 from support.harnesses.peers import JOB, PeerNode, gang
 
 pytestmark = AS_ROOT
@@ -48,7 +49,7 @@ class Fleet:
 
     def get(self, at: int, image: str) -> GangImage:
         copies = LayerCopies(self.nodes[at].copies, self.gang, threading.Event())
-        return self.images[at].get(KEY, "nlp", image, copies.follow)
+        return self.images[at].get(KEY, "nlp", image, copies)
 
     def get_all(self, image: str) -> list[GangImage]:
         with ThreadPoolExecutor(len(self.nodes)) as pool:
@@ -76,6 +77,26 @@ def test_a_registry_sends_each_layer_once(hub: OciRegistry, fleet: Fleet) -> Non
     assert SIZE <= hub.sent <= 1.1 * SIZE
 
 
+def test_a_node_begins_with_the_layers_that_others_wait_for(
+    hub: OciRegistry, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "_AT_A_TIME", 1)
+    monkeypatch.setattr(layers, "_PATIENCE_S", 0.0)
+    last = Blob(digest=digest_of(LAYERS[-1]), size=len(LAYERS[-1]))
+    (at,) = (
+        number
+        for number, node in enumerate(fleet.nodes)
+        if LayerCopies(node.copies, fleet.gang, threading.Event()).waits_for(last)
+    )
+    fleet.get(at, f"{hub.host}/a:a")
+    asked = [path.rpartition("/")[2] for path in hub.requests if "/blobs/" in path]
+    own = asked.index(last.digest)
+    first = digest_of(LAYERS[0])
+    copies = LayerCopies(fleet.nodes[at].copies, fleet.gang, threading.Event())
+    waited = copies.waits_for(Blob(digest=first, size=1))
+    assert waited or own < asked.index(first)
+
+
 def test_a_node_that_is_away_is_not_waited_for_long(
     hub: OciRegistry, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,10 +108,14 @@ def test_a_node_that_is_away_is_not_waited_for_long(
 
 
 def test_bytes_of_others_are_compared(hub: OciRegistry, fleet: Fleet) -> None:
-    def wrong(blob: Blob, path: Path) -> None:
-        path.write_bytes(bytes(blob.size))
+    class Wrong:
+        def waits_for(self, blob: Blob) -> bool:
+            return False
 
-    assert fleet.images[0].get(KEY, "nlp", f"{hub.host}/a:a", wrong).layers
+        def follow(self, blob: Blob, path: Path) -> None:
+            path.write_bytes(bytes(blob.size))
+
+    assert fleet.images[0].get(KEY, "nlp", f"{hub.host}/a:a", Wrong()).layers
     assert hub.sent >= SIZE
 
 

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 import structlog
 
@@ -78,6 +78,16 @@ class ImageOptions:
     allowed: frozenset[str] = frozenset()
 
 
+class OtherNodes(Protocol):
+    """The other nodes of a gang."""
+
+    def waits_for(self, blob: Blob) -> bool:
+        """Whether they get this layer from this node: it should be fetched first."""
+
+    def follow(self, blob: Blob, path: Path) -> None:
+        """Add to a file what the node that fetches a layer has of it."""
+
+
 class GangImages:
     """Gets images for gangs, in the threads of its callers.
 
@@ -106,7 +116,7 @@ class GangImages:
         key: GangKey,
         team: str,
         wanted: str,
-        follow: Callable[[Blob, Path], None] | None = None,
+        others: OtherNodes | None = None,
         *,
         early: bool = False,
     ) -> GangImage:
@@ -114,7 +124,7 @@ class GangImages:
 
         Raises ImageProblem, StoreError.
 
-        `follow` adds to a file what other nodes of the gang have of a layer; None: it has none.
+        `others`: the gang's other nodes, if it has any.
         `early`: the job waits still; no image of another one is deleted for it.
         """
         if self._layers is None:
@@ -137,9 +147,12 @@ class GangImages:
             names = _names(manifest)
             self._layers.hold(key, names, team)
             try:
-                get = registry.download if follow is None else _with_peers(registry, follow)
-                share = follow is not None
-                self._layers.fetch(manifest.layers, get, found, team, share=share, early=early)
+                layers = manifest.layers
+                get = registry.download if others is None else _with_peers(registry, others)
+                if others is not None:
+                    layers = tuple(sorted(layers, key=lambda blob: not others.waits_for(blob)))
+                share = others is not None
+                self._layers.fetch(layers, get, found, team, share=share, early=early)
             except BaseException:
                 self._layers.release(key)
                 raise
@@ -284,13 +297,11 @@ def _names(manifest: Manifest) -> tuple[str, ...]:
     return tuple(reversed(upper_first))
 
 
-def _with_peers(
-    registry: Registry, follow: Callable[[Blob, Path], None]
-) -> Callable[[Blob, Path], None]:
+def _with_peers(registry: Registry, others: OtherNodes) -> Callable[[Blob, Path], None]:
     """Downloads that begin with what other nodes have."""
 
     def get(blob: Blob, path: Path) -> None:
-        follow(blob, path)
+        others.follow(blob, path)
         try:
             registry.download(blob, path)
         except ImageDamaged:  # perhaps another node's bytes: all of it from the registry

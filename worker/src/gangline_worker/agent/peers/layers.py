@@ -1,8 +1,8 @@
 """Layers of images from the other nodes of a gang, so that a registry sends each of them once.
 
-Each layer has one node of the gang that fetches it from the registry. The others follow its
-download, byte by byte as it comes. If that node does not get on, they continue at the registry
-where they are. The bytes are compared with the layer's digest by the caller.
+Each layer has one node of the gang that fetches it from the registry, before all others of its own.
+The others follow its download, byte by byte as it comes. If that node does not get on, they
+continue at the registry where they are. The caller compares the bytes with the layer's digest.
 """
 
 from __future__ import annotations
@@ -38,6 +38,10 @@ class LayerCopies:
     allocation: GangAllocated
     stopping: threading.Event
     slow: set[str] = field(default_factory=set)
+
+    def waits_for(self, blob: Blob) -> bool:
+        """Whether the others get this layer from this node."""
+        return self._fetcher(blob) is None
 
     def follow(self, blob: Blob, path: Path) -> None:
         """Add to the file at `path` what another node has of a layer, up to all of it."""

@@ -288,10 +288,10 @@ class Preparer:
             return None
         if self._images is None:
             raise NoImagesHere(spec.image, "its agent runs none")
-        follow = None
+        others = None
         if self._peers is not None and len(allocation.nodes) > 1:
-            follow = LayerCopies(self._peers, allocation, self._images.stopping).follow
-        image = self._images.get(key, allocation.team, spec.image, follow)
+            others = LayerCopies(self._peers, allocation, self._images.stopping)
+        image = self._images.get(key, allocation.team, spec.image, others)
         if not rank_command(spec, image):
             raise ImageRefused(image.name, "it has no ENTRYPOINT or CMD; give command or run")
         return image
