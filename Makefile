@@ -104,6 +104,8 @@ soak: $(STAMP) ## thousands of simulated clusters, millions of scheduling decisi
 	  tests/simulation/test_rolling_upgrade.py tests/simulation/test_older_agents.py
 	@GANGLINE_EXTREMES=500 GANGLINE_EXTREMES_SEED=$$(date +%s) $(PYTEST) -q -n auto tests/extremes --timeout 0
 	@$(PYTEST) -q -n auto --dist loadfile -m nightly --timeout 0 tests
+	@GANGLINE_TEST_IMAGE=1 $(PYTEST) -q -n 0 --timeout 0 tests/integration/test_isolation_access.py \
+	  tests/integration/test_isolation_processes.py tests/integration/test_isolation_gangs.py
 	@GANGLINE_MLFLOW_KILLS=20 $(PYTEST) -q -n 0 --timeout 0 tests/integration/test_mlflow_jobs.py -k killed
 	@GANGLINE_TEST_ARTIFACT_BYTES=20000000000 GANGLINE_TEST_PARAMETER_BYTES=2000000000 \
 	  $(PYTEST) -q -n 0 --timeout 0 tests/integration/test_mlflow_artifacts.py \
