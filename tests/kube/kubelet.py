@@ -100,8 +100,7 @@ class Kubelet:
             with contextlib.suppress(Conflict):
                 create(self._api, NODES, node(name, gpus, self._labels))
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="kubelet")
-        self._watching = threading.Thread(target=self._follow, name="kubelet", daemon=True)
-        self._watching.start()
+        threading.Thread(target=self._follow, name="kubelet", daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -117,7 +116,6 @@ class Kubelet:
         for name in self._nodes:
             with contextlib.suppress(KubeError):
                 delete(self._api, NODES, name)
-        self._watching.join(10)
         self._pool.shutdown(wait=True)
 
     def taken(self) -> dict[str, int]:

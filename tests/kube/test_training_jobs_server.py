@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gangline_kube.core.crd import training_job_crd
 from gangline_kube.core.resource import GROUP, NAMESPACES, TRAINING_JOBS, Object
 from gangline_kube.core.training_job import LEFT_OUT
 from gangline_kube.service.api import Cluster, KubeError
@@ -15,6 +19,7 @@ from gangline_schemas.job import JobSpec
 from gangline_schemas.yaml_core import load_yaml
 from kube.plane import ControlPlane
 from support.clients.kube_objects import (
+    CRDS,
     create,
     define_training_jobs,
     delete,
@@ -86,3 +91,24 @@ def test_a_job_keeps_its_team(api: Cluster, space: str) -> None:
     api.patch(TRAINING_JOBS, "job", {"spec": {"priority": "high"}}, space)
     with pytest.raises(KubeError, match="a job keeps its team"):
         api.patch(TRAINING_JOBS, "job", {"spec": {"team": "vision"}}, space)
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not here")
+def test_a_release_s_definition_replaces_the_one_before(
+    control_plane: ControlPlane, api: Cluster, tmp_path: Path
+) -> None:
+    """The command of docs/guides/kubernetes.md."""
+    file = EXAMPLES.parent / "deploy" / "kubernetes" / "crds" / "trainingjobs.yaml"
+    name = training_job_crd()["metadata"]["name"]
+    old = {"spec": {"names": {"shortNames": ["tj", "older"]}}}
+    api.patch(CRDS, name, old)
+    subprocess.run(
+        [
+            "kubectl",
+            f"--kubeconfig={control_plane.kubeconfig}",
+            *("apply", "--server-side", "--force-conflicts", "-f", str(file)),
+        ],
+        check=True,
+        env={**os.environ, "HOME": str(tmp_path)},
+    )
+    assert api.get(CRDS, name)["spec"]["names"]["shortNames"] == ["tj"]
