@@ -109,7 +109,8 @@ class LogWatch:
                     return self.seen[at]
                 at += 1
             self.poll()
-        tail = "\n".join(f"{s.topic} {s.data!r}"[:200] for s in self.seen[-25:])
+        last = [seen for seen in self.seen if seen.topic is not Topic.VITALS][-25:]
+        tail = "\n".join(f"{s.envelope.time:%T} {s.type} {s.data!r}"[:300] for s in last)
         raise AssertionError(f"not seen within {timeout_s:.0f} s; the last events:\n{tail}")
 
     def wait_state(self, job_id: str, *states: str, timeout_s: float = DEADLINE_S) -> Seen:
