@@ -79,7 +79,7 @@ class World:
         self.now_s = 0.0
         self.sandboxes, self.held = Sandboxes(), set[GangKey]()
         patch.setattr(module, "ImageStandby", Standby)
-        patch.setattr(module.time, "monotonic", lambda: self.now_s)
+        patch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now_s))
         self.patch = patch
         self.free(64 << 30)
         self.spares = Spares(
@@ -91,7 +91,8 @@ class World:
         )
 
     def free(self, size: int) -> None:
-        self.patch.setattr(module.psutil, "virtual_memory", lambda: SimpleNamespace(available=size))
+        memory = SimpleNamespace(available=size)
+        self.patch.setattr(module, "psutil", SimpleNamespace(virtual_memory=lambda: memory))
 
     def start(self, gang: GangKey, ranks: int = 2, command: str = "python") -> None:
         for rank in range(ranks):
