@@ -8,7 +8,7 @@ from collections import Counter
 from gangsim.draw import draw
 from gangsim.world import simulate
 
-SEEDS = int(os.environ.get("GANGLINE_SIMULATED_SEEDS", "15"))
+SEEDS = int(os.environ.get("GANGLINE_SIMULATED_SEEDS", "10"))
 
 
 def test_attempts_start_from_what_was_saved_wherever_its_chunks_lie() -> None:

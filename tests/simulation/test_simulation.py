@@ -11,8 +11,8 @@ from gangsim.draw import draw
 from gangsim.world import simulate
 
 COVERED = 40
-SEEDS = 60
-CHUNK = 20
+SEEDS = 50
+CHUNK = 10
 
 
 @pytest.mark.parametrize("first", range(COVERED, SEEDS, CHUNK))

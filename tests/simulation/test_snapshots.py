@@ -9,7 +9,7 @@ from gangsim.draw import draw
 from gangsim.parts import Parts
 from gangsim.world import simulate
 
-SEEDS = range(2000, 2000 + int(os.environ.get("GANGLINE_SIMULATED_SEEDS", "15")))
+SEEDS = range(2000, 2000 + int(os.environ.get("GANGLINE_SIMULATED_SEEDS", "10")))
 EVERY = 5
 
 
