@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from gangline_console.pages.job.timeline import Timeline, build
+from gangline_console.pages.job.timeline import Mark, Timeline, build
 from gangline_schemas.api.logs import BusEvent
 from support.builders.console import AT, job
 
@@ -79,6 +80,22 @@ def test_an_ended_job_ends_its_last_phase() -> None:
     line = built([*FIRST, state(90, "succeeded", 1)], state="succeeded", ended_at=at(90))
     assert spans(line)[-1] == (1, "running", 35)
     assert line.end == at(90)
+
+
+def test_checkpoints_are_drawn_apart_and_below_other_marks() -> None:
+    def mark(kind: str, second: float, attempt: int = 1) -> Mark:
+        return Mark(attempt, kind, at(second), "")
+
+    close = [mark("checkpoint", second) for second in (10, 10.5, 11, 11.5)]
+    marks = (mark("notice", 5), *close, mark("checkpoint", 11, attempt=2))
+    line = replace(built(FIRST), marks=marks)
+
+    drawn = [(one.kind, one.attempt, one.at) for one in line.drawn]
+
+    assert drawn == [
+        ("checkpoint", 1, at(10)), ("checkpoint", 1, at(11.5)), ("checkpoint", 2, at(11)),
+        ("notice", 1, at(5)),
+    ]  # fmt: skip
 
 
 def test_places_are_percent_of_the_whole_time() -> None:

@@ -97,7 +97,7 @@ export class Chart {
       scales: { x: { time: false }, y: log ? { distr: 3 } : {} },
       axes: [
         { ...axis, size: 34, values: (_, found) => found.map((value) => xValue(value)) },
-        { ...axis, size: (_, texts) => roomFor(texts), values: (_, found) => found.map((value) => value === null ? "" : yValue(value)) },
+        { ...axis, space: 24, size: (_, texts) => roomFor(texts), values: (_, found) => found.map((value) => value === null ? "" : yValue(value)) },
       ],
       series: [
         { label: x, value: (_, value) => value === null ? "–" : xValue(value) },

@@ -21,6 +21,8 @@ PHASES = {
     "running": "running", "checkpointing": "saving", "preempted": "queued",
 }  # fmt: skip
 """The phase of each state of a job that has not ended."""
+_APART = 1.2
+"""Checkpoints are drawn so far apart, in percent of the width; the table has all."""
 ROWS = 12
 """Attempts that are drawn: the newest ones. The table has all."""
 
@@ -67,6 +69,18 @@ class Timeline:
     def width(self, span: Span) -> float:
         """How wide a span is drawn, in percent; never invisible."""
         return round(max(0.25, self.place(span.end or self.end) - self.place(span.start)), 3)
+
+    @property
+    def drawn(self) -> list[Mark]:
+        """The marks that are drawn: checkpoints apart from each other, and above them the rest."""
+        found: list[Mark] = []
+        last: dict[int, float] = {}
+        for mark in self.marks:
+            place = self.place(mark.at)
+            if mark.kind == "checkpoint" and place - last.get(mark.attempt, -100.0) >= _APART:
+                found.append(mark)
+                last[mark.attempt] = place
+        return [*found, *(mark for mark in self.marks if mark.kind != "checkpoint")]
 
     @property
     def attempts(self) -> list[int]:
