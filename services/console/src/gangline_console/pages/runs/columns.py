@@ -129,7 +129,8 @@ def _rank(name: str) -> int:
 def usual(runs: Sequence[Run], metrics: Finals) -> list[str]:
     """Keys of the columns of one who chose none: what says most about these runs."""
     values = {
-        name: len({run.hyperparameters.get(name) for run in runs}) for name in param_names(runs)
+        name: len({found for run in runs if (found := run.hyperparameters.get(name)) is not None})
+        for name in param_names(runs)
     }
     told = [name for name in metric_names(metrics) if _rank(name) < 2]
     # Of another value in each run are seeds and names of files.
