@@ -44,8 +44,7 @@ def play(client: Gangline, say: Say) -> Story:
     timeline = Timeline(client)
     timeline.start()
     outcome = Story()
-    first = _submit(client, "language", say)
-    second = _submit(client, "vision", say)
+    first, second = (_submit(client, team, say) for team in LEARNING_RATES)
     outcome.first, outcome.second = first.job_id, second.job_id
 
     running = _running(timeline, first.job_id, 1)
