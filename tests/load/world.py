@@ -71,7 +71,7 @@ class World:
         self._random = random.Random(0)
         self._probes: dict[str, float] = {}
         self._running: set[str] = set()
-        self._stopping = threading.Event()
+        self._stopping, self._paused = threading.Event(), threading.Event()
         self._bus = KafkaBus(fleets[0].bootstrap, client="load")
         self._writer = self._bus.writer(prompt=True)
         self._threads = [threading.Thread(target=self._watch), threading.Thread(target=self._work)]
@@ -90,6 +90,7 @@ class World:
     def __exit__(self, *_: object) -> None:
         """Stop all of it."""
         self._stopping.set()
+        self._paused.set()
         for process in self._processes:
             process.kill()
         for thread in self._threads:
@@ -129,9 +130,8 @@ class World:
 
     def pause_work(self) -> None:
         """No more jobs and probes."""
-        self._stopping.set()
+        self._paused.set()
         self._threads[1].join()
-        self._stopping.clear()
 
     def memory_mb(self) -> dict[str, float]:
         """Of each process of the platform."""
@@ -180,12 +180,12 @@ class World:
     def _work(self) -> None:
         """Jobs as long as fewer than wanted run, and a probe each half second."""
         due = time.monotonic()
-        while not self._stopping.is_set():
+        while not self._paused.is_set():
             for _ in range(min(10, self.jobs - len(self._running))):
                 self._running.add(self._submit("load", self._gpus(), self._random.uniform(60, 600)))
             self._submit("probe", 1, 1.0)
             due += PROBE_EVERY_S
-            self._stopping.wait(max(0.0, due - time.monotonic()))
+            self._paused.wait(max(0.0, due - time.monotonic()))
 
     def _gpus(self) -> int:
         shares, sizes = zip(*MIX, strict=True)
