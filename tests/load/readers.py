@@ -15,8 +15,6 @@ from dataclasses import asdict, dataclass, field
 
 import httpx
 
-from gangline.errors import CliError
-from gangline.sdk import connect
 from load.processes import END
 
 CALLS = (
@@ -24,6 +22,8 @@ CALLS = (
     "/v1/gpus", "/v1/runs?limit=20",
 )  # fmt: skip
 CALLERS = 4
+CHANGES = "/v1/changes"
+EVENT_END = b"\n\n"
 
 
 @dataclass(frozen=True)
@@ -69,24 +69,28 @@ class Readers:
         return self.account
 
     def _view(self) -> None:
+        """One stream of changes. They are counted, not read: viewers have machines of their own."""
+        kinds = {"follow": "true", "kind": ["job", "node", "alert"]}
         while not self._stopping.is_set():
             try:
-                with connect(self._settings.url, self._settings.token) as gateway:
-                    for _ in gateway.changes(["job", "node", "alert"]):
-                        self.account.messages += 1
+                with self._client() as http, http.stream("GET", CHANGES, params=kinds) as answer:
+                    answer.raise_for_status()
+                    for part in answer.iter_bytes():
+                        self.account.messages += part.count(EVENT_END)
                         if self._stopping.is_set():
                             return
-            except (CliError, httpx.HTTPError):
+            except httpx.HTTPError:
                 time.sleep(1.0)
 
-    def _call(self) -> None:
-        headers = {
-            "Authorization": f"Bearer {self._settings.token}", "Accept-Encoding": "gzip",
-        }  # fmt: skip
-        pause_s = CALLERS / self._settings.calls if self._settings.calls else 1.0
-        with httpx.Client(
+    def _client(self) -> httpx.Client:
+        headers = {"Authorization": f"Bearer {self._settings.token}", "Accept-Encoding": "gzip"}
+        return httpx.Client(
             base_url=self._settings.url, headers=headers, timeout=30, trust_env=False
-        ) as http:
+        )
+
+    def _call(self) -> None:
+        pause_s = CALLERS / self._settings.calls
+        with self._client() as http:
             while not self._stopping.wait(random.expovariate(1 / pause_s)):
                 began = time.monotonic()
                 try:

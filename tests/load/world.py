@@ -106,7 +106,7 @@ class World:
 
     def wait_admissions(self, before: int, began: float, timeout_s: float = 300.0) -> float:
         """Seconds from `began` until so many more nodes as the fleet has are admitted."""
-        wanted = before + sum(item.last - item.first for item in self._fleets)
+        wanted = before + sum(item.last - item.first for item in self._fleets) - len(self.lost)
         while self.seen.admissions < wanted:
             if time.monotonic() - began > timeout_s:
                 raise TimeoutError(
