@@ -149,6 +149,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _do(self) -> None:
         length = int(self.headers.get("Content-Length", 0))
         text = self.rfile.read(length)
+        if len(text) < length:  # an operator was killed
+            return
         at = urlsplit(self.path)
         if self.gateway.away:
             status, answer = 503, {"detail": "away"}

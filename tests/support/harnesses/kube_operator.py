@@ -59,7 +59,7 @@ class OperatorProcess:
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(60)
 
     def wait(self, what: str, done: Callable[[], bool], limit_s: float = 200.0) -> None:
         """Until it is so. Fails with the process's last words."""
