@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
+
 import pytest
 
 from gangline_faults.core.model import Health, Liveness
@@ -222,6 +225,27 @@ def test_one_gang_fails_once_when_two_of_its_nodes_go_silent_together() -> None:
     gangs = [event for event in found if isinstance(event, GangFailed)]
     assert len(gangs) == 1
     assert gangs[0].avoid_nodes == ("n1", "n2")
+
+
+def test_many_nodes_that_fail_at_once_are_not_each_compared_with_every_gang() -> None:
+    def calls(count: int) -> int:
+        """Python functions that are called while so many nodes, each with its gang, fail."""
+        lost = [f"n{number}" for number in range(count)]
+        run = cluster("alive", *lost)
+        for node_id in lost:
+            run.feed(allocated(f"job-{node_id}", nodes=(node_id,)))
+        live_through(run, 55, "alive")
+        run.signal(beat("alive"))
+        profile: Counter[str] = Counter()
+        sys.setprofile(lambda _frame, event, _argument: profile.update([event]))
+        try:
+            found = run.tick(5)
+        finally:
+            sys.setprofile(None)
+        assert sum(isinstance(event, GangFailed) for event in found) == count
+        return profile["call"]
+
+    assert calls(200) < 4.5 * calls(50)  # four times as many
 
 
 def test_a_lone_node_is_not_blamed_for_our_own_pause() -> None:

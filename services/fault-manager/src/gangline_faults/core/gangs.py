@@ -146,11 +146,16 @@ def fail_gangs_on(
     avoid: bool,
     blame: bool = False,
 ) -> None:
-    """One gang.failed for each live gang with ranks on a gone (node, incarnation): message."""
-    for job_id, gang in sorted(plan.state.gangs.items()):
-        here = [place for place in sorted(gone) if gang.runs_on(*place)]
-        if not here or gang.failed:
-            continue
+    """One gang.failed for each live gang with ranks on a gone (node, incarnation): message.
+
+    Cost: the nodes of all gangs, however many are gone.
+    """
+    hit = {
+        job_id: (gang, here)
+        for job_id, gang in plan.state.gangs.items()
+        if not gang.failed and (here := sorted(gone.keys() & gang.places))
+    }
+    for job_id, (gang, here) in sorted(hit.items(), key=itemgetter(0)):
         nodes = tuple(node_id for node_id, _ in here)
         failure = Failure(
             FailureCause.NODE,

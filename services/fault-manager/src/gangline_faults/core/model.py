@@ -68,6 +68,11 @@ class Gang:
     straggling: tuple[int, ...] = ()
     drained: datetime | None = None
 
+    @property
+    def places(self) -> set[tuple[str, str]]:
+        """The nodes and incarnations that its ranks live in."""
+        return set(zip(self.nodes, self.incarnations, strict=True))
+
     def runs_on(self, node_id: str, incarnation: str) -> bool:
         """Whether ranks of this gang live in that incarnation of the node."""
         return (node_id, incarnation) in zip(self.nodes, self.incarnations, strict=True)
