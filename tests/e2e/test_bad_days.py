@@ -38,7 +38,7 @@ def platform_of_this_module(tmp_path_factory: pytest.TempPathFactory) -> Iterato
         pids = process.pids() if process.running else []
     finally:
         process.stop()
-    assert not [pid for pid in pids if runs(pid)], "it left processes behind"
+    wait_until("nothing outlives it", lambda: not [pid for pid in pids if runs(pid)])
 
 
 @pytest.fixture
