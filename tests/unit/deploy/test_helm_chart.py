@@ -34,6 +34,7 @@ SETTINGS = {
     "gangline_console": "gangline_console.config:Settings",
     "gangline_kube": "gangline_kube.service.config:NodeSettings",
     "gangline_kube.operator": "gangline_kube.service.config:OperatorSettings",
+    "gangline_kube.pods": "gangline_kube.service.config:PodSettings",
     "gangline_kube.node_settings": "gangline_kube.node_settings:NodeSettingsSettings",
     "gangline_worker.agent": "gangline_worker.agent.config:AgentSettings",
 }

@@ -17,12 +17,19 @@ from .config import AgentSettings
 from .handover import refusal, take_over
 from .host.inventory import DriverUnusable
 from .host.resource_limits import raise_limits
-from .host_resources import DataFolderTaken
+from .host_resources import DataFolderTaken, DataFolderTooLong
 from .isolation.isolator import IsolationMissing
 from .renewal import TRIAL_OPTION
 from .runtime.rank_env_file import BadRankEnvFile
 
 log = structlog.get_logger(__name__)
+_UNUSABLE = (
+    BadRankEnvFile,
+    DataFolderTaken,
+    DataFolderTooLong,
+    DriverUnusable,
+    IsolationMissing,
+)
 
 
 def _arguments() -> dict[str, object]:
@@ -59,7 +66,7 @@ def _main(context: Context[AgentSettings]) -> Restart | None:
     context.health.expect("bus")
     try:
         return Agent(context, connect, take_over()).run()
-    except (BadRankEnvFile, DataFolderTaken, DriverUnusable, IsolationMissing) as error:
+    except _UNUSABLE as error:
         raise SystemExit(str(error)) from None
 
 

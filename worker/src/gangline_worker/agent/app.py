@@ -119,6 +119,7 @@ class Agent:
         sockets, lock = str(self._folders.sockets), self._host.lock
         self._guard = LeaseGuard(sockets, lock, settings.guard_slack_s)
         self._warm = bootstrap.warm_start(settings, self._folders.sockets, self._node)
+        self._pods = bootstrap.pod_hosts(settings, self._folders.sockets)
         zygote = self._warm if isinstance(self._warm, ZygoteHost) else None
         confirms = self._peers.confirms if self._peers is not None else admit_unasked
         self._stores = StoreHost(self._inbox.put, zygote, confirms)
@@ -249,7 +250,7 @@ class Agent:
         store = open_store(self._settings.store_url)
         checkpoints = bootstrap.checkpoints(self._settings, self._folders.data, store)
         images = bootstrap.images(self._settings, self._folders, store, self._isolator)
-        if self._isolator.no_images is None:
+        if self._isolator.no_images is None and self._pods is None:
             self._prefetch = prefetch.Prefetch(self._node.node_id, images)
             self._prefetch.start()
         peers = None
@@ -259,7 +260,14 @@ class Agent:
             peers = self._peers.start(store, self._isolator.owner, images.packed)
         mlflow = bootstrap.mlflow_access(self._settings, store)
         preparer = Preparer(
-            self._folders, store, checkpoints, self._isolator.owner, peers, mlflow, images
+            self._folders,
+            store,
+            checkpoints,
+            self._isolator.owner,
+            peers,
+            mlflow,
+            images,
+            self._pods,
         )
         return Parts(
             self._inbox,
@@ -273,6 +281,7 @@ class Agent:
             self._isolator,
             self._node,
             self._rank_env,
+            self._pods,
         )
 
     def _turn(self, executor: Executor) -> bool:
@@ -290,6 +299,9 @@ class Agent:
                 self._handle(executor, item)
                 if isinstance(item, HeartbeatAcked):
                     self._guard.extend(self._core.member.lease_ends_s)
+                    if self._pods is not None:
+                        slack_s = self._settings.guard_slack_s
+                        self._pods.extend(self._core.member.lease_ends_s + slack_s)
             if self._stopping.is_set() and not leaving:
                 leaving = True
                 self._handle(executor, Leave("the agent was asked to stop", grace_s))

@@ -9,6 +9,7 @@ from pathlib import Path
 from secrets import token_hex
 
 from gangline_schemas.events.workers import NodeInfo
+from gangline_schemas.isolation import Isolation
 from gangline_service.job_tokens import SECRET_KEY
 from gangline_storage.open import open_store
 from gangline_storage.pace import Pace
@@ -30,6 +31,7 @@ from .images.registry import RegistryOptions
 from .isolation.isolator import Isolator
 from .peers.tier import PeerTier, open_peer_tier
 from .peers.tls import PeerTls, peer_tls
+from .runtime.pod_hosts import PodHosts, PodWaits
 from .usage.points import Capacity
 from .usage.watch import UsageWatch
 from .warm.process import WarmStart
@@ -86,9 +88,12 @@ def inventory(
         cpus=settings.cpus,
         memory_gb=settings.memory_gb,
     )
+    level, in_pods = isolator.level, settings.ranks_in_pods
+    if in_pods and level.strength >= Isolation.USER.strength:
+        level = Isolation.LIMITS  # a pod has namespaces and limits of its own
     known: dict[str, object] = {
-        "isolation": isolator.level,
-        "runs_images": isolator.no_images is None,
+        "isolation": level,
+        "runs_images": in_pods or isolator.no_images is None,
     }
     if peers is not None:
         known["copies_port"] = peers.port
@@ -133,7 +138,7 @@ def node_checks(
 
 def warm_start(settings: AgentSettings, sockets: Path, node: NodeInfo) -> WarmStart | None:
     """None where all ranks start cold. By default none is forked where a GPU's driver is."""
-    how = settings.warm_start
+    how = "off" if settings.ranks_in_pods else settings.warm_start
     if how == "auto":
         how = "standby" if gpus_of(node) else "fork"
     if how == "off":
@@ -149,6 +154,13 @@ def mlflow_access(settings: AgentSettings, store: ObjectStore) -> MlflowAccess |
     if uri is None:
         return None
     return MlflowAccess(uri, SharedSecret(store, SECRET_KEY), settings.mlflow_ca_file)
+
+
+def pod_hosts(settings: AgentSettings, sockets: Path) -> PodHosts | None:
+    """None where ranks run below the agent."""
+    if not settings.ranks_in_pods:
+        return None
+    return PodHosts(sockets, PodWaits(settings.pod_bind_s, settings.pod_start_s), settings.node_id)
 
 
 def images(

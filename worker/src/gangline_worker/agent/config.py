@@ -81,6 +81,13 @@ class AgentSettings(ServiceSettings):
     """How many wait; default: one for each GPU or slot."""
     isolation: Literal["auto"] | Isolation = "auto"
     """How ranks are kept apart: the strongest level that works here (auto), or just this one."""
+    ranks_in_pods: bool = False
+    """Ranks run in pods of their jobs, which `gangline_kube.pods` makes, not below the agent. The
+    agent's own pod needs hostPID, and `data_dir` at most 28 characters."""
+    pod_bind_s: Annotated[float, Field(gt=0, le=600)] = 10.0
+    """An attempt fails if a pod of the gang did not come to this node by then: others took it."""
+    pod_start_s: Annotated[float, Field(gt=0, le=86400)] = 900.0
+    """So long a pod's image may take to be there, and to start."""
     isolation_uids: str = "1900000000-1900999999"
     """FIRST-LAST: user ids for teams, which nothing else on the machine may use."""
     isolation_processes: Annotated[int, Field(ge=64)] = 8192

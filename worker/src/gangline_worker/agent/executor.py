@@ -24,10 +24,10 @@ from .decide.keys import GangKey, Moment, RankKey
 from .inbox import Inbox
 from .isolation.cold_start import Launch
 from .isolation.isolator import Isolator
-from .isolation.sandbox import ImageRoot
 from .rendezvous.store_host import StoreHost
 from .runtime.launcher import KeptRank, Launcher
 from .runtime.log_lines import LogBatcher, without_secrets
+from .runtime.pod_hosts import PodHosts
 from .runtime.rank_socket import KeptListener, RankServer
 from .runtime.spares import Spares
 from .runtime.stacks import take_stacks
@@ -35,7 +35,7 @@ from .spool.outgoing import Outgoing
 from .usage.processes import GangPlace
 from .warm.process import WarmStart
 from .workspace.environment import rank_command, rank_environment
-from .workspace.limits import gang_limits, rank_bytes, sandbox_plan
+from .workspace.limits import gang_limits, image_root, rank_bytes, sandbox_plan, visible_gpus
 from .workspace.prepare import GangWorkspace, KeptWorkspace, Preparer
 
 log = structlog.get_logger(__name__)
@@ -58,6 +58,7 @@ class Parts:
     isolator: Isolator
     node: NodeInfo
     rank_env: Mapping[str, str]
+    pods: PodHosts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ class Executor:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._inbox = parts.inbox
-        self.launcher = Launcher(self._rank_exited, parts.warm)
+        self.launcher = Launcher(self._rank_exited, parts.warm, parts.pods)
         self._ranks = RankServer(self.launcher.owns, self._said)
         self._workspaces: dict[GangKey, GangWorkspace] = {}
         self._logs: dict[RankKey, LogBatcher] = {}
@@ -200,6 +201,8 @@ class Executor:
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._checks.shutdown(wait=False, cancel_futures=True)
         self._uploads.shutdown(wait=False, cancel_futures=True)
+        if self._parts.pods is not None:
+            self._parts.pods.stop()
         self._dumps.shutdown(wait=False, cancel_futures=True)
         for key in list(self._workspaces):
             self._close(effects.CloseGang(key, final=False))
@@ -239,12 +242,15 @@ class Executor:
         self._parts.stores.open(effect, uid, peers, workspace.allocation.world_size)
 
     def _enter(self, gang: GangKey, workspace: GangWorkspace) -> None:
-        """Make the gang's sandbox, if there are any. Raises OSError."""
+        """Make the gang's sandbox, or wait for its pod, if there are any. Raises OSError."""
         paths = workspace.paths
+        if self._parts.pods is not None:
+            self._parts.pods.wait(gang, workspace.shared_with_pod)
+            return
         own = (paths.code.parent, paths.temporary, paths.checkpoints, paths.socket)
         named = (*own, paths.data_cache)
         show = [path for path in named if path is not None]
-        node, image = self._parts.node, self._image_root(workspace)
+        node, image = self._parts.node, image_root(self._parts.preparer.layers, workspace)
         plan = None if image is None else sandbox_plan(node, workspace, image)
         if plan is not None and self._spares.take(gang, plan, show):
             return
@@ -253,29 +259,25 @@ class Executor:
             gang, show, limits, lambda begin: inbox.call(lambda: launcher.keep(begin)), image
         )
 
-    def _image_root(self, workspace: GangWorkspace) -> ImageRoot | None:
-        if (image := workspace.image) is None:
-            return None
-        folder = self._parts.preparer.layers
-        return ImageRoot(folder, image.roots, workspace.workdir)
-
     def _spawn(self, effect: effects.Spawn) -> inputs.Input:
         rank = effect.rank
         workspace = self._workspaces[rank.gang]
         allocation = workspace.allocation
-        indexes = {gpu.index for gpu in self._parts.node.gpus if gpu.model != "cpu"}
-        visible = [str(index) for index in workspace.assignment.gpus if index in indexes]
+        in_pod, workdir = self._parts.pods is not None, workspace.workdir
+        if in_pod and allocation.spec.code_bundle is None:
+            workdir = ""  # the pod is where its image says
         environment = rank_environment(
             allocation,
             workspace.assignment,
             effect.local_rank,
             workspace.paths,
-            gpus=",".join(visible),
+            gpus=visible_gpus(self._parts.node, workspace, in_pod=in_pod),
             token=workspace.tokens[rank.rank],
             secrets=workspace.secrets,
             operators=self._parts.rank_env,
             mlflow=workspace.mlflow,
             image=workspace.image,
+            in_pod=in_pod,
         )
         if workspace.owner is not None:  # programs need a name; the system has none
             for name in ("USER", "LOGNAME"):
@@ -290,14 +292,14 @@ class Executor:
             environment,
             workspace.paths.code,
             confinement,
-            workspace.workdir,
+            workdir,
             in_image=workspace.image is not None,
         )
         try:
             pid = self.launcher.spawn(launch, logs, self._spares.rank(launch))
         except OSError as error:
             return inputs.SpawnFailed(rank, f"the system refused to start it: {error.strerror}")
-        if (image := self._image_root(workspace)) is not None:
+        if (image := image_root(self._parts.preparer.layers, workspace)) is not None:
             self._spares.begin(launch, sandbox_plan(self._parts.node, workspace, image))
         return inputs.RankSpawned(rank, pid)
 
@@ -389,6 +391,8 @@ class Executor:
         first = self._parts.isolator.leave(effect.gang)
         if first is not None:
             self.launcher.disown(first)
+        if self._parts.pods is not None:
+            self._parts.pods.leave(effect.gang, final=effect.final)
         workspace = self._workspaces.pop(effect.gang, None)
         for rank in [rank for rank in self._logs if rank.gang == effect.gang]:
             del self._logs[rank]

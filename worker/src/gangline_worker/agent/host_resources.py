@@ -23,12 +23,17 @@ from .host.folders import Folders
 from .host.sweep import kill_agent
 from .isolation.isolator import Bounds, Isolator, KeptIsolation
 from .rendezvous.ports import PortBlock
+from .runtime.pod_link import clear_pod_folders
 
 _SOCKET_FOLDER_LIMIT = 36
 
 
 class DataFolderTaken(Exception):
     """Another agent uses the data folder."""
+
+
+class DataFolderTooLong(Exception):
+    """Pods cannot share the folder of sockets: its path must be short, and below the data's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +68,7 @@ class HostResources:
 def take_host_resources(settings: AgentSettings) -> HostResources:
     """Take them, and end and delete what an earlier agent left there.
 
-    Raises DataFolderTaken, IsolationMissing and OSError.
+    Raises DataFolderTaken, DataFolderTooLong, IsolationMissing and OSError.
     """
     data = settings.data_dir.absolute()
     data.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -71,12 +76,17 @@ def take_host_resources(settings: AgentSettings) -> HostResources:
     (data / "spool").chmod(0o700)  # users of teams may pass through `data`
     lock = _take_folder(data)
     sockets = _socket_folder(data)
+    if settings.ranks_in_pods and sockets.parent != data:
+        raise DataFolderTooLong(f"ranks_in_pods: {data} is too long; set GANGLINE_DATA_DIR to less")
     kill_agent(str(sockets))
+    clear_pod_folders(sockets)
     shutil.rmtree(data / "work", ignore_errors=True)
     delete_unused(data, time.time(), idle=True)
     folders = _folders(settings, data, sockets)
     isolator = _isolator(settings, folders)
     wanted = settings.isolation
+    if settings.ranks_in_pods and wanted == "auto":  # pods have the rest
+        wanted = Isolation.USER if os.geteuid() == 0 else Isolation.PROCESS
     isolator.settle(wanted if isinstance(wanted, Isolation) else None)
     claim = None if settings.ports else PortBlock.take(settings.node_id, settings.address)
     ports = claim.ports if claim is not None else settings.ports
@@ -135,5 +145,6 @@ def _socket_folder(data: Path) -> Path:
     if not private or found.st_uid != os.getuid():
         raise PermissionError(f"{folder} is not a folder of this user alone; remove it")
     for old in folder.iterdir():
-        old.unlink()
+        if old.is_symlink() or not old.is_dir():  # else a pod may have it (runtime/pod_hosts.py)
+            old.unlink()
     return folder

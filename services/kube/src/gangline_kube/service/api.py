@@ -141,6 +141,19 @@ class Cluster:
         """One object."""
         return self._ask("GET", of.path(namespace, name))
 
+    def create(self, of: Resource, item: Object, namespace: str = "") -> Object:
+        """Create an object."""
+        return self._ask("POST", of.path(namespace), body=item)
+
+    def delete(self, of: Resource, name: str, uid: str, namespace: str = "") -> Object:
+        """Delete just this object; a pod has its own time to end. Raises Conflict if another is."""
+        options = {
+            "kind": "DeleteOptions",
+            "apiVersion": "v1",
+            "preconditions": {"uid": uid},
+        }
+        return self._ask("DELETE", of.path(namespace, name), body=options)
+
     def patch(
         self, of: Resource, name: str, change: Object, namespace: str = "", *, part: str = ""
     ) -> Object:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, ClassVar
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, SecretStr
 
 from gangline_kube.core.nodes import Rules
+from gangline_kube.core.pods import PodRules
 from gangline_service.settings import ServiceSettings
 
 
@@ -56,6 +57,49 @@ class NodeSettings(KubeSettings):
             tolerated=words(self.kube_tolerated_taints),
             gpu_resource=self.kube_gpu_resource,
             most_drained=self.kube_most_drained,
+        )
+
+
+class PodSettings(KubeSettings):
+    """Settings of the process that makes the pods of jobs. Agents have `ranks_in_pods`."""
+
+    kube_pods_namespace: str = "gangline-jobs"
+    """Where the pods are made; no other account may make pods there."""
+    kube_pods_agent_image: str
+    """The image of agents: its first process is copied into each pod."""
+    kube_pods_image: str = ""
+    """The image of jobs that name none; default: that of agents."""
+    kube_pods_data: PurePosixPath = PurePosixPath("/var/lib/gangline")
+    """`data_dir` of all agents."""
+    kube_pods_uids: Annotated[str, Field(pattern=r"^\d{4,10}-\d{4,10}$")] = "1900000000-1900999999"
+    """`isolation_uids` of all agents: each team's pods run as its user."""
+    kube_pods_pull_secrets: str = ""
+    """Secrets of the namespace for private images, by commas."""
+    kube_pods_tolerations: list[dict[str, Any]] = Field(default_factory=list)
+    """Tolerations of the pods, as in Kubernetes; JSON in the environment."""
+    kube_pods_round_s: Annotated[float, Field(gt=0, le=60)] = 0.3
+    """How often gangs and pods are compared."""
+    kube_pods_bind_s: Annotated[float, Field(gt=0, le=600)] = 5.0
+    """A gang whose pods are not all bound by then loses them, and is placed again."""
+    kube_pods_keep_s: Annotated[float, Field(ge=0, le=86400)] = 30.0
+    """So long pods wait for their job's next attempt, if no other gang has their node."""
+    kube_gpu_resource: str = "nvidia.com/gpu"
+    """The resource that pods ask for, one for each rank."""
+
+    def rules(self) -> PodRules:
+        """How pods are made."""
+        first, last = map(int, self.kube_pods_uids.split("-"))
+        return PodRules(
+            namespace=self.kube_pods_namespace,
+            image=self.kube_pods_image or self.kube_pods_agent_image,
+            agent_image=self.kube_pods_agent_image,
+            data=str(self.kube_pods_data),
+            uids=range(first, last + 1),
+            gpu_resource=self.kube_gpu_resource,
+            pull_secrets=words(self.kube_pods_pull_secrets),
+            tolerations=tuple(self.kube_pods_tolerations),
+            bind_s=self.kube_pods_bind_s,
+            keep_s=self.kube_pods_keep_s,
         )
 
 

@@ -64,9 +64,14 @@ class Gateway:
                 return None
             raise
 
-    def active_jobs(self, user: str) -> Iterator[JobSummary]:
-        """The jobs of a user that have not ended, read page by page. Raises GatewayError."""
-        query: dict[str, Any] = {"user": user, "state": _ACTIVE, "limit": _PAGE}
+    def active_jobs(self, user: str | None = None) -> Iterator[JobSummary]:
+        """The jobs of a user (default: of all) that have not ended, page by page.
+
+        Raises GatewayError.
+        """
+        query: dict[str, Any] = {"state": _ACTIVE, "limit": _PAGE}
+        if user is not None:
+            query["user"] = user
         while True:
             page = _read(JobPage, self._ask("GET", "/v1/training-jobs", params=query))
             yield from page.jobs

@@ -16,7 +16,10 @@ from .sandbox import UNCONFINED, Confinement, born_in
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How to start one rank. `workdir`: the folder of its image that it starts in, not `folder`."""
+    """How to start one rank. `workdir`: the folder of its image that it starts in, not `folder`.
+
+    In a pod "" is where the pod's first process is.
+    """
 
     rank: RankKey
     command: tuple[str, ...]

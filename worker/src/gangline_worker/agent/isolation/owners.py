@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import threading
 from pathlib import Path
 
+from gangline_schemas.job_pods import team_user
 from gangline_storage.durable import replace_file
 
 from .files import Owner
@@ -37,7 +37,7 @@ class Owners:
 
     def _free(self, team: str) -> int:
         taken = set(self._known.values())
-        start = int.from_bytes(hashlib.sha256(team.encode()).digest()[:8], "big")
+        start = self._uids.index(team_user(team, self._uids))
         for step in range(len(self._uids)):
             uid = self._uids[(start + step) % len(self._uids)]
             if uid not in taken:

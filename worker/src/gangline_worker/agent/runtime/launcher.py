@@ -33,6 +33,7 @@ from gangline_worker.agent.warm.process import WarmRank, WarmStart, warm_argumen
 from gangline_worker.agent.warm.rank import WarmRequest
 
 from .log_lines import KeptLog, LogBatcher, Stream
+from .pod_hosts import PodHosts, PodRank
 
 _PR_SET_CHILD_SUBREAPER = 36
 _FLUSH_S = 0.2
@@ -81,7 +82,7 @@ class RankProcess:
         self,
         rank: RankKey,
         token: str,
-        process: subprocess.Popen[bytes] | WarmRank | AdoptedRank,
+        process: subprocess.Popen[bytes] | WarmRank | AdoptedRank | PodRank,
         logs: LogBatcher,
         launcher: Launcher,
     ) -> None:
@@ -102,11 +103,17 @@ class RankProcess:
 
     def terminate(self) -> None:
         """SIGTERM to this process alone, unless it has ended."""
-        self._unless_ended(lambda: os.kill(self.pid, signal.SIGTERM))
+        self._unless_ended(lambda: self._signal(signal.SIGTERM, group=False))
 
     def kill(self) -> None:
         """SIGKILL to the rank's process group, unless this process has ended."""
-        self._unless_ended(lambda: os.killpg(self.pid, signal.SIGKILL))
+        self._unless_ended(lambda: self._signal(signal.SIGKILL, group=True))
+
+    def _signal(self, number: int, *, group: bool) -> None:
+        if isinstance(self._process, PodRank):  # its pod knows whether the pid is still its own
+            self._process.signal(number, group=group)
+        else:
+            (os.killpg if group else os.kill)(self.pid, number)
 
     def _unless_ended(self, send: Callable[[], None]) -> None:
         with self._lock:
@@ -136,7 +143,7 @@ class RankProcess:
         with self._lock:
             self._ended = True
             self._oom_killed = self._oom_kills.lately()
-            self._status = self._process.wait()
+        self._status = self._process.wait()
         kill_rank(self.pid, self._token)
         self._drain()
         self._logs.feed("stdout", b"")
@@ -152,7 +159,10 @@ class RankProcess:
 
     def _pass_on_until_end(self) -> bool:
         """Pass on lines until the process has ended; it is not collected yet. False: paused."""
-        ended = os.pidfd_open(self.pid)
+        try:
+            ended = os.pidfd_open(self.pid)
+        except ProcessLookupError:  # it ended in its pod before this agent took over
+            return True
         due = time.monotonic() + _FLUSH_S
         with selectors.DefaultSelector() as selector:
             selector.register(ended, selectors.EVENT_READ, None)
@@ -212,20 +222,29 @@ class Launcher:
     """All ranks of this agent. `spawn` must be called from a thread that lives as long as it."""
 
     def __init__(
-        self, on_exit: Callable[[RankExited], None], warm: WarmStart | None = None
+        self,
+        on_exit: Callable[[RankExited], None],
+        warm: WarmStart | None = None,
+        pods: PodHosts | None = None,
     ) -> None:
+        """With `pods`, ranks run in the pods of their jobs."""
         self._on_exit = on_exit
         self._warm = warm
+        self._pods = pods
         self._ranks: dict[RankKey, RankProcess] = {}
         self._lock = threading.Lock()
         self.paused = False
         self.not_orphans: set[int] = set()
 
-    def spawn(self, launch: Launch, logs: LogBatcher, waiting: WarmRank | None = None) -> int:
+    def spawn(
+        self, launch: Launch, logs: LogBatcher, waiting: WarmRank | PodRank | None = None
+    ) -> int:
         """Start a rank, warm if that can be; its pid. Raises OSError when the system refuses.
 
         `waiting`: the rank, where it waits at its gate already.
         """
+        if self._pods is not None:
+            waiting = self._pods.start(launch)
         waiting = waiting or self._start_warm(launch)
         process = waiting or start_cold(launch)
         with self._lock:
@@ -258,9 +277,14 @@ class Launcher:
     def adopt(self, kept: KeptRank, token: str, logs: LogBatcher) -> None:
         """Watch a rank that this process started before the agent reloaded."""
         logs.adopt(kept.log)
+        process: AdoptedRank | PodRank
+        if self._pods is not None:
+            process = self._pods.adopt(kept.rank, kept.pid, kept.stdout, kept.stderr)
+        else:
+            process = AdoptedRank(kept)
         with self._lock:
             self.not_orphans.add(kept.pid)
-            self._ranks[kept.rank] = RankProcess(kept.rank, token, AdoptedRank(kept), logs, self)
+            self._ranks[kept.rank] = RankProcess(kept.rank, token, process, logs, self)
 
     def _start_warm(self, launch: Launch) -> WarmRank | None:
         arguments = warm_arguments(launch.command)

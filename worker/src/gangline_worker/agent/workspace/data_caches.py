@@ -44,7 +44,8 @@ class DataCaches:
         with self._lock:
             path = self._folder / team
             wanted = os.geteuid() if owner is None else owner.uid
-            if path.exists() and path.stat().st_uid != wanted:  # the isolation was another one
+            foreign = path.exists() and path.stat().st_uid != wanted
+            if foreign and any(path.iterdir()):  # the isolation was another one
                 shutil.rmtree(path)
             path.mkdir(mode=0o700, exist_ok=True)
             if owner is not None:

@@ -49,11 +49,16 @@ class GangPaths:
         return self.checkpoints / ".cache"
 
 
-def base_environment(paths: GangPaths, image: GangImage | None = None) -> dict[str, str]:
+def base_environment(
+    paths: GangPaths, image: GangImage | None = None, *, in_pod: bool = False
+) -> dict[str, str]:
     """The variables that any program needs; this interpreter's folder is first on PATH.
 
-    In an image those of its ENV, and nothing of this machine's software.
+    In an image those of its ENV, and nothing of this machine's software. A pod has them already.
     """
+    if in_pod:
+        own = {"HOME": str(paths.home), "TMPDIR": str(paths.temporary)}
+        return {"PYTHONUNBUFFERED": "1", **own}
     if image is not None:
         return {
             "PATH": _PATH,
@@ -86,6 +91,7 @@ def rank_environment(
     operators: Mapping[str, str] = _NO_VARIABLES,
     mlflow: Mapping[str, str] = _NO_VARIABLES,
     image: GangImage | None = None,
+    in_pod: bool = False,
 ) -> dict[str, str]:
     """All variables of one rank. `gpus` is its CUDA_VISIBLE_DEVICES, "" if it has none.
 
@@ -97,7 +103,7 @@ def rank_environment(
     node_rank = [node.first_rank for node in nodes].index(assignment.first_rank)
     own = {**operators, **spec.env, **secrets}
     always = {
-        **base_environment(paths, image),
+        **base_environment(paths, image, in_pod=in_pod),
         **(_of_driver(image) if image is not None and gpus else {}),
         **network_variables([node.address for node in nodes], assignment.address),
         "OMP_NUM_THREADS": str(max(1, int(spec.resources.cpus or spec.resources.cpus_per_gpu))),

@@ -1,6 +1,8 @@
-"""The memory and CPUs that the ranks of a gang may take on this node."""
+"""The memory, CPUs, GPUs and root that the ranks of a gang have on this node."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 from gangline_schemas.events.workers import NodeInfo
 from gangline_worker.agent.isolation.groups import GangLimits
@@ -24,10 +26,24 @@ def rank_bytes(node: NodeInfo, workspace: GangWorkspace) -> int:
     return int(max(share, need.memory_per_gpu_gb) * _GIB)
 
 
+def visible_gpus(node: NodeInfo, workspace: GangWorkspace, *, in_pod: bool) -> str:
+    """CUDA_VISIBLE_DEVICES of its ranks. A pod has GPUs of its own, counted from 0."""
+    known = {gpu.index for gpu in node.gpus if gpu.model != "cpu"}
+    found = [index for index in workspace.assignment.gpus if index in known]
+    return ",".join(map(str, range(len(found)) if in_pod else found))
+
+
 def gang_limits(node: NodeInfo, workspace: GangWorkspace) -> GangLimits:
     """Of all its ranks here."""
     memory_bytes = len(workspace.assignment.ranks) * rank_bytes(node, workspace)
     return GangLimits(memory_bytes, workspace.allocation.spec.resources.cpus)
+
+
+def image_root(layers: Path, workspace: GangWorkspace) -> ImageRoot | None:
+    """The root of its sandbox, if it has an image."""
+    if (image := workspace.image) is None:
+        return None
+    return ImageRoot(layers, image.roots, workspace.workdir)
 
 
 def sandbox_plan(node: NodeInfo, workspace: GangWorkspace, root: ImageRoot) -> SandboxPlan:

@@ -35,6 +35,7 @@ from gangline_worker.agent.isolation.files import Owner, give
 from gangline_worker.agent.peers.client import PeerCopies, Round
 from gangline_worker.agent.peers.layers import LayerCopies
 from gangline_worker.agent.runtime.log_lines import secret_texts
+from gangline_worker.agent.runtime.pod_hosts import PodHosts
 
 from .artifacts import ArtifactStore, BadOutput, DamagedInput
 from .bundles import BadBundle, fetch_bundle, unpack
@@ -91,6 +92,17 @@ class GangWorkspace:
         packed = self.allocation.spec.code_bundle
         return None if self.image is None or packed else self.image.folder
 
+    @property
+    def shared_with_pod(self) -> tuple[Path, ...]:
+        """The folders that the gang's pod mounts, under the same paths."""
+        paths = self.paths
+        shared = [paths.socket.parent, paths.checkpoints]
+        if paths.data_cache is not None:
+            shared.append(paths.data_cache)
+        if (ref := self.allocation.resume) is not None and ref.job_id != self.allocation.job_id:
+            shared.append(paths.checkpoints.parent / ref.job_id)
+        return tuple(shared)
+
     def kept(self, gang: GangKey) -> KeptWorkspace:
         """To be adopted by the next program in this process."""
         return KeptWorkspace(
@@ -116,8 +128,12 @@ class Preparer:
         peers: PeerCopies | None = None,
         mlflow: MlflowAccess | None = None,
         images: GangImages | None = None,
+        pods: PodHosts | None = None,
     ) -> None:
-        """`owner` gives the user of a team's ranks, None for the agent's own."""
+        """`owner` gives the user of a team's ranks, None for the agent's own.
+
+        With `pods` a gang's files lie where its pod sees them, and its image is kubelet's concern.
+        """
         self._folders = folders
         self._store = store
         self._checkpoints = checkpoints
@@ -125,6 +141,7 @@ class Preparer:
         self._peers = peers
         self._mlflow = mlflow
         self._images = images
+        self._pods = pods
         self._data_caches = DataCaches(folders.data / "data-cache")
         self._stopping = threading.Event()
         (folders.data / "work").mkdir(mode=0o711, exist_ok=True)
@@ -175,6 +192,8 @@ class Preparer:
         """The workspace that this process had prepared before the agent reloaded."""
         if kept.image is not None and self._images is not None:
             self._images.adopt(kept.gang, kept.image)
+        if self._pods is not None:
+            self._pods.expect(kept.gang, kept.owner)
         return GangWorkspace(
             allocation,
             assignment,
@@ -212,6 +231,8 @@ class Preparer:
         """Delete files that were unused for long; folders of jobs that are `here` are in use."""
         note_use(*(self._folders.data / "checkpoints" / job_id for job_id in here))
         delete_unused(self._folders.data, time.time())
+        if self._pods is not None:
+            self._pods.clean()
 
     def stop(self) -> None:
         """Wait for no store and no registry any more."""
@@ -220,12 +241,21 @@ class Preparer:
             self._images.stop()
 
     def _work(self, key: GangKey) -> Path:
+        if self._pods is not None:
+            return self._pods.folder(key.job_id) / f"w-{key.attempt}"
         return self._folders.data / "work" / f"{key.job_id}-{key.attempt:04d}"
 
     def _temporary(self, key: GangKey) -> Path:
         """A short path: programs make sockets there, as the workers of torch's data loaders do."""
+        if self._pods is not None:
+            return self._pods.folder(key.job_id) / f"t-{key.attempt}"
         name = hashlib.sha256(f"{key.job_id}-{key.attempt}".encode()).hexdigest()[:8]
         return self._folders.sockets / f"t-{name}"
+
+    def _socket(self, key: GangKey) -> Path:
+        if self._pods is not None:
+            return self._pods.folder(key.job_id) / f"s-{key.attempt}"
+        return self._folders.sockets / f"{key.job_id}-{key.attempt}"
 
     def _prepare(
         self, key: GangKey, allocation: GangAllocated, assignment: NodeAssignment
@@ -236,6 +266,8 @@ class Preparer:
         self.clear(key)
         image = self._image(key, allocation)
         owner = self._owner(allocation.team)
+        if self._pods is not None:
+            self._pods.expect(key, owner)
         copies = self._folders.data / "checkpoints"
         starts_from = {allocation.resume.job_id} if allocation.resume is not None else set()
         note_use(*(copies / job_id for job_id in {allocation.job_id, *starts_from}))
@@ -269,7 +301,7 @@ class Preparer:
                 home=work / "home",
                 temporary=self._temporary(key),
                 checkpoints=self._checkpoints.folder(allocation.job_id, owner),
-                socket=self._folders.sockets / f"{key.job_id}-{key.attempt}",
+                socket=self._socket(key),
                 resume=resume,
                 data_cache=self._data_caches.of(allocation.team, owner),
             ),
@@ -284,6 +316,11 @@ class Preparer:
     def _image(self, key: GangKey, allocation: GangAllocated) -> GangImage | None:
         """The image that the job names. Raises ImageProblem, StoreError."""
         spec = allocation.spec
+        if self._pods is not None:
+            if not rank_command(spec):
+                wanted = "the agent does not read the image of a pod; give command or run"
+                raise ImageRefused(spec.image or "the image of pods", wanted)
+            return None
         if spec.image is None:
             return None
         if self._images is None:

@@ -1,0 +1,120 @@
+"""Rounds over the pods of jobs: the steps of core/pods.py, done at the API server."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import structlog
+
+from gangline_kube.core.nodes import node_id
+from gangline_kube.core.pods import (
+    JOB,
+    CreatePod,
+    DeletePod,
+    Gang,
+    GiveUp,
+    LiftGate,
+    PodRules,
+    Share,
+    Step,
+    plan_pods,
+)
+from gangline_kube.core.resource import PODS, Object
+from gangline_kube.service.api import Cluster, Conflict, NotFound
+from gangline_kube.service.gateway import Gateway
+from gangline_schemas.api.jobs import Job, JobSummary
+
+log = structlog.get_logger(__name__)
+_THREADS = 24
+UNKNOWN_S = 600.0
+"""So long pods stay of a job that the gateway does not know: it may have just started."""
+
+
+@dataclass
+class PodRounds:
+    """Makes the pods of gangs, and deletes them. All methods from one thread."""
+
+    api: Cluster
+    gateway: Gateway
+    rules: PodRules
+    _jobs: dict[str, tuple[tuple[int, str], Gang]] = field(default_factory=dict)
+    _since: dict[str, float] = field(default_factory=dict)
+    _given_up: set[tuple[str, int]] = field(default_factory=set)
+    _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(_THREADS))
+
+    def round(self, nodes: Iterable[Object], pods: Iterable[Object]) -> int:
+        """Compare once; how many steps were done. Raises GatewayError and KubeError."""
+        ours = [pod for pod in pods if JOB in (pod["metadata"].get("labels") or {})]
+        names = {node_id(node["metadata"]["name"]): node["metadata"]["name"] for node in nodes}
+        gangs = self._gangs({pod["metadata"]["labels"][JOB] for pod in ours})
+        given_up = frozenset(self._given_up)
+        steps = plan_pods(gangs, ours, names, given_up, self.rules, time.time())
+        list(self._pool.map(self._do, steps))  # raises the first error
+        return len(steps)
+
+    def _gangs(self, with_pods: set[str]) -> list[Gang]:
+        """The jobs that have not ended and have GPUs or pods."""
+        now_s = time.monotonic()
+        found: dict[str, Gang] = {}
+        active = {summary.job_id: summary for summary in self.gateway.active_jobs()}
+        for job_id in {*active, *with_pods}:
+            gang = self._gang(job_id, active.get(job_id), now_s)
+            if gang is not None and (gang.shares or job_id in with_pods):
+                found[job_id] = gang
+        for job_id in [one for one in self._jobs if one not in found]:
+            del self._jobs[job_id]
+        self._since = {one: at for one, at in self._since.items() if one in found}
+        self._given_up = {one for one in self._given_up if one[0] in active}
+        return list(found.values())
+
+    def _gang(self, job_id: str, summary: JobSummary | None, now_s: float) -> Gang | None:
+        """The job as the gateway knows it; None: it has ended, or waits for its first GPUs."""
+        if summary is not None and summary.attempt == 0:
+            return None
+        known = self._jobs.get(job_id)
+        stands = None if summary is None else (summary.attempt, summary.state)
+        if known is not None and known[0] == stands and known[1].shares:
+            return known[1]
+        job = self.gateway.job(job_id)
+        if job is None:  # perhaps it is a gateway that does not know it yet
+            idle_s = now_s - self._since.setdefault(job_id, now_s)
+            return None if idle_s > UNKNOWN_S else Gang(job_id, 0, "", None)
+        if job.ended:
+            return None
+        gang = _of(job)
+        if gang.shares:
+            self._since.pop(job_id, None)
+            self._jobs[job_id] = (job.attempt, job.state), gang
+            return gang
+        idle_s = now_s - self._since.setdefault(job_id, now_s)
+        return Gang(job_id, job.attempt, job.team, job.spec, (), idle_s)
+
+    def _do(self, step: Step) -> None:
+        namespace = self.rules.namespace
+        try:
+            match step:
+                case CreatePod():
+                    self.api.create(PODS, step.item, namespace)
+                case LiftGate():
+                    self.api.patch(PODS, step.name, step.change, namespace)
+                case DeletePod():
+                    log.info("kube.pod_deleted", pod=step.name, reason=step.reason)
+                    self.api.delete(PODS, step.name, step.uid, namespace)
+                case GiveUp():
+                    log.warning(
+                        "kube.gang_not_bound",
+                        job=step.job_id,
+                        attempt=step.attempt,
+                        pods=step.pods[:8],
+                    )
+                    self._given_up.add((step.job_id, step.attempt))
+        except (Conflict, NotFound):
+            return
+
+
+def _of(job: Job) -> Gang:
+    shares = tuple(Share(node.node_id, len(node.gpus) or 1) for node in job.nodes)
+    return Gang(job.job_id, job.attempt, job.team, job.spec, shares if job.spec else ())

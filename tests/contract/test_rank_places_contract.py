@@ -1,0 +1,199 @@
+"""What every place where ranks run promises: below the agent, and in pods."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gangline_worker.agent.decide.keys import GangKey, RankKey
+from gangline_worker.agent.isolation.files import Owner
+from gangline_worker.agent.runtime.pod_link import PodMissing
+from gangline_worker.pod_host import STALE_EXIT
+from support.harnesses.node import alive, python, until
+from support.harnesses.rank_places import GANG, RankPlace
+
+PLACES = ["agent", "pod", "pod with namespaces"]
+
+
+def _unshares() -> bool:
+    tried = ["unshare", "--pid", "--fork", "--mount-proc", "true"]
+    return bool(shutil.which("unshare")) and not subprocess.run(tried, check=False).returncode
+
+
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest) -> Iterator[RankPlace]:
+    if request.param == PLACES[2] and not _unshares():
+        pytest.skip("this machine lets nobody make namespaces")
+    with (
+        tempfile.TemporaryDirectory(prefix="gl-") as name,
+        RankPlace(Path(name), request.param) as made,
+    ):
+        yield made
+
+
+def test_eight_ranks_end_with_their_codes_and_all_that_they_wrote(place: RankPlace) -> None:
+    for rank in range(8):  # the first ones end before the last ones start
+        place.start(rank, ["/bin/sh", "-c", f"echo $RANK; echo e >&2; exit {rank}"], RANK=str(rank))
+
+    for rank in range(8):
+        found = place.end(rank)
+        assert (found.code, found.signal) == (rank, None)
+        assert sorted(place.lines[rank]) == [str(rank), "e"]
+
+
+def test_long_output_arrives_to_its_last_byte(place: RankPlace) -> None:
+    place.start(0, python("print('x\\n' * 20_000, end='')\nprint('last', end='')"))
+
+    assert place.end(0).code == 0
+    assert len(place.lines[0]) == 20_001
+    assert place.lines[0][-1] == "last"
+
+
+def test_a_rank_can_handle_sigterm_and_is_ended_by_a_kill(place: RankPlace) -> None:
+    handles = "trap 'echo saved; exit 5' TERM; echo ready; while :; do sleep 0.05; done"
+    place.start(0, ["/bin/sh", "-c", handles])
+    place.said(0, "ready")
+    place.launcher.terminate(RankKey(GANG, 0))
+    assert place.end(0).code == 5
+    assert place.lines[0][-1] == "saved"
+
+    place.start(1, ["/bin/sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.05; done"])
+    place.said(1, "ready")
+    place.launcher.kill(RankKey(GANG, 1))
+    assert (place.end(1).code, place.end(1).signal) == (None, signal.SIGKILL)
+
+
+def test_what_a_rank_leaves_behind_is_killed(place: RankPlace) -> None:
+    left = "setsid sleep 600 & sleep 600 & echo ready; sleep 0.2"
+    pid = place.start(0, ["/bin/sh", "-c", left])
+    place.said(0, "ready")
+    found = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+    own = [one for one in found if one != pid and place.launcher.owns(one, RankKey(GANG, 0))]
+    assert own, "its processes are not known as its own"
+
+    assert place.end(0).code == 0
+    until(lambda: not any(alive(one) for one in own))
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "words"),
+    [
+        (["no-such-command"], 127, "command not found: no-such-command"),
+        (["/"], 126, "cannot run /: Permission denied"),
+    ],
+)
+def test_a_command_that_cannot_run_ends_with_its_reason(
+    place: RankPlace, command: list[str], code: int, words: str
+) -> None:
+    place.start(0, command)
+
+    assert place.end(0).code == code
+    assert place.lines[0] == [f"gangline: {words}"]
+
+
+def test_a_rank_starts_in_its_folder_with_no_files_of_others(place: RankPlace) -> None:
+    place.start(0, python("import os; print(os.getcwd(), sorted(os.listdir('/proc/self/fd')))"))
+
+    assert place.end(0).code == 0
+    assert place.lines[0] == [f"{place.folder} ['0', '1', '2', '3']"]  # 3 reads the folder
+
+
+class TestPods:
+    """What pods promise beyond that."""
+
+    @pytest.fixture(params=PLACES[1:])
+    def place(self, request: pytest.FixtureRequest) -> Iterator[RankPlace]:
+        if request.param == PLACES[2] and not _unshares():
+            pytest.skip("this machine lets nobody make namespaces")
+        with (
+            tempfile.TemporaryDirectory(prefix="gl-") as name,
+            RankPlace(Path(name), request.param) as made,
+        ):
+            yield made
+
+    def test_ranks_do_not_notice_a_restart_of_the_agent(self, place: RankPlace) -> None:
+        forever = "trap 'exit 6' TERM; echo ready; while :; do sleep 0.05; done"
+        place.start(0, ["/bin/sh", "-c", forever])
+        place.start(1, ["/bin/sh", "-c", "read x < go; exit 7"])
+        os.mkfifo(place.folder / "go")
+        place.said(0, "ready")
+        place.launcher.pause()
+        (place.folder / "go").write_text("x\n")  # it ends while no agent hears it
+        place.restart_agent()
+
+        assert place.end(1).code == 7
+        assert place.hosts is not None
+        place.hosts.wait(GANG, [])
+        place.launcher.terminate(RankKey(GANG, 0))
+        assert place.end(0).code == 6
+
+    def test_ranks_end_with_the_lease(self, place: RankPlace) -> None:
+        place.start(0, ["/bin/sh", "-c", "setsid sleep 600 & echo ready; sleep 600"])
+        place.said(0, "ready")
+        assert place.hosts is not None
+        place.hosts.extend(0.0)
+
+        assert place.end(0).signal == signal.SIGKILL
+        place.hosts.extend(1e12)
+        place.start(1, ["true"])  # the pod lives on
+        assert place.end(1).code == 0
+
+    def test_the_end_of_a_pod_is_the_end_of_its_ranks(self, place: RankPlace) -> None:
+        pid = place.start(0, ["sleep", "600"])
+        place.pods[0].kill()
+        os.kill(pid, signal.SIGKILL)  # as the kernel does at the end of a pod
+        assert place.end(0).signal == signal.SIGKILL
+
+    def test_a_pod_whose_folders_are_not_the_agent_s_ends(self, place: RankPlace) -> None:
+        if not place.unshared:
+            pytest.skip("it has the same folders")
+        assert place.hosts is not None
+        hosts, waited = place.hosts, []
+
+        def wait() -> None:
+            try:
+                hosts.wait(GANG, [Path("/proc")])  # its own is of another device
+            except PodMissing as error:
+                waited.append(str(error))
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        assert place.pods[0].wait(20) == STALE_EXIT
+        hosts.leave(GANG, final=False)
+        waiting.join(20)
+        assert waited == ["the gang ended before its pod ran"]
+
+    def test_a_pod_of_another_user_is_refused(self, place: RankPlace) -> None:
+        if os.geteuid() != 0:
+            pytest.skip("only root starts programs of other users")
+        assert place.hosts is not None
+        other = GangKey("other", 1)
+        place.hosts.expect(other, Owner(1_900_000_007))
+        place.start_pod(job="other")
+        with pytest.raises(PodMissing, match="runs as user 0, and the team's is 1900000007 here"):
+            place.hosts.wait(other, [])
+
+    def test_a_pod_that_is_deleted_ends_after_its_last_rank(self, place: RankPlace) -> None:
+        os.mkfifo(place.folder / "go")
+        place.start(0, ["/bin/sh", "-c", "echo ready; read x < go"])
+        place.said(0, "ready")
+        host = place.pods[0].pid
+        if place.unshared:  # below `unshare`
+            host = int(Path(f"/proc/{host}/task/{host}/children").read_text().split()[0])
+        os.kill(host, signal.SIGTERM)
+        assert place.hosts is not None
+        until(lambda: place.hosts is not None and place.hosts.is_leaving("job"))
+        with pytest.raises(PodMissing, match="its pod is gone"):
+            place.start(1, ["true"])
+        del place.lines[1]
+        (place.folder / "go").write_text("x\n")
+        assert place.end(0).code == 0
+        assert place.pods[0].wait(20) == 0
