@@ -72,12 +72,14 @@ def test_a_rank_can_handle_sigterm_and_is_ended_by_a_kill(place: RankPlace) -> N
 
 
 def test_what_a_rank_leaves_behind_is_killed(place: RankPlace) -> None:
-    left = "setsid sleep 600 & sleep 600 & echo ready; sleep 0.2"
+    os.mkfifo(place.folder / "go")
+    left = "setsid sleep 600 & sleep 600 & echo ready; read x < go"
     pid = place.start(0, ["/bin/sh", "-c", left])
     place.said(0, "ready")
     found = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
     own = [one for one in found if one != pid and place.launcher.owns(one, RankKey(GANG, 0))]
     assert own, "its processes are not known as its own"
+    (place.folder / "go").write_text("x\n")
 
     assert place.end(0).code == 0
     until(lambda: not any(alive(one) for one in own))

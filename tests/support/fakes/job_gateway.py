@@ -65,26 +65,7 @@ class JobGateway:
             if job_id in self.jobs:
                 return 200, self.jobs[job_id]
             self.submitted[job_id] = self.submitted.get(job_id, 0) + 1
-            self.jobs[job_id] = {
-                **_required(Job),
-                "job_id": job_id,
-                "name": spec["name"],
-                "team": spec["team"],
-                "user": "kubernetes",
-                "state": "pending",
-                "reason": "waits for admission",
-                "priority": 50,
-                "gpus": spec["resources"]["gpus"],
-                "gpus_allocated": 0,
-                "attempt": 0,
-                "restarts": 0,
-                "submitted_at": "2026-11-26T12:00:00Z",
-                "gpu_seconds": 0,
-                "metrics": {},
-                "nodes": [],
-                "errors": [],
-                "review": [],
-            }
+            self.jobs[job_id] = fields_of_job(job_id, spec)
             return 201, self.jobs[job_id]
 
     def answer(
@@ -130,6 +111,31 @@ class JobGateway:
                 for name, status in self.nodes.items()
             ]
             return 200, {"nodes": nodes, "cursor": None}
+
+
+def fields_of_job(job_id: str, spec: dict[str, Any]) -> dict[str, Any]:
+    """A new job as the gateway answers it."""
+    return {
+        **_required(Job),
+        "job_id": job_id,
+        "name": spec["name"],
+        "team": spec["team"],
+        "user": "kubernetes",
+        "state": "pending",
+        "reason": "waits for admission",
+        "priority": 50,
+        "gpus": spec["resources"]["gpus"],
+        "gpus_allocated": 0,
+        "attempt": 0,
+        "restarts": 0,
+        "submitted_at": "2026-11-26T12:00:00Z",
+        "gpu_seconds": 0,
+        "metrics": {},
+        "nodes": [],
+        "errors": [],
+        "review": [],
+        "spec": spec,
+    }
 
 
 def _required(model: type[Answer]) -> dict[str, Any]:
