@@ -1,7 +1,7 @@
 """`PYTHONPATH=tests python -m upgrade`: this release with the one before, under running jobs.
 
-The release before runs from its wheels, in an environment of its own; this one from the environment
-that runs this. Exit codes: 0 nothing was lost, 1 something was.
+Both run from their wheels, in environments of their own: an agent that takes over in place finds
+its files where they were. Exit codes: 0 nothing was lost, 1 something was.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from support.fixtures.platform import TEAMS
 from support.harnesses.log_watch import LogWatch
 from upgrade.jobs import Jobs
 from upgrade.mixed import BEFORE, READY_S, THIS, MixedPlatform
-from upgrade.releases import git, of_revision
+from upgrade.releases import ROOT, git, install, of_revision
 from upgrade.story import ORDER, Story, Verdict, table
 
 say = partial(print, flush=True)
@@ -42,7 +42,7 @@ def main() -> int:
         folder = Path(name)
         say(f"before: {git('log', '-1', '--format=%h %ad', '--date=iso', options.before)}")
         before = of_revision(options.before)
-        this = Path(sys.prefix)
+        this = install(ROOT, folder / THIS)
         teams = folder / "teams.yaml"
         teams.write_text(TEAMS)
         settings = PlatformSettings(
