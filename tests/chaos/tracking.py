@@ -13,7 +13,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -224,12 +224,14 @@ def tracking(folder: Path) -> Iterator[Tracking]:
         yield Tracking(folder, stack)
 
 
-def kill_each(folder: Path, times: int, seed: int, tell: Tell) -> dict[str, Found]:
+def kill_each(
+    folder: Path, times: int, seed: int, tell: Tell, victims: Sequence[str] = VICTIMS
+) -> dict[str, Found]:
     """Kill each victim so often, in an order drawn by `seed`; what was found, by victim."""
     drawn = random.Random(seed)
-    order = [victim for victim in VICTIMS for _ in range(times)]
+    order = [victim for victim in victims for _ in range(times)]
     drawn.shuffle(order)
-    total = {victim: Found() for victim in VICTIMS}
+    total = {victim: Found() for victim in victims}
     with tracking(folder) as world:
         for number, victim in enumerate(order, 1):
             found = world.kill(victim, drawn.uniform(0, LONGEST_S))

@@ -89,7 +89,7 @@ def test_a_job_that_failed_shows_its_log_curves_and_reason(
 
         page.get_by_role("link", name="Metrics").click()
         expect(page.locator("#plots canvas")).to_have_count(2)
-        expect(page.locator("#plots figcaption").first).to_have_text("accuracy")
+        expect(page.locator("#plots figcaption").first).to_have_text("loss")
         page.get_by_role("link", name="Explain").click()
         expect(page.get_by_role("main")).to_contain_text(gateway.explain(job_id).message)
 

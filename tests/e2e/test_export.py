@@ -211,6 +211,7 @@ def _exists(client: Gangline, run: str) -> bool:
     return bool(known) and b"loss" in b"".join(client.points([run]))
 
 
+@pytest.mark.nightly
 def test_tensorboard_serves_a_run(
     gangline: Runner, client: Gangline, platform: RunningPlatform
 ) -> None:

@@ -95,7 +95,12 @@ def test_scikit_learn_logs_by_itself_and_the_job_is_the_parent(
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param("trainer", marks=pytest.mark.nightly), "lightning", "keras"]
+    "kind",
+    [
+        pytest.param("trainer", marks=pytest.mark.nightly),
+        "lightning",
+        pytest.param("keras", marks=pytest.mark.nightly),
+    ],
 )
 def test_the_loggers_of_other_libraries_work_unchanged(
     watch: LogWatch, client: Any, kind: str

@@ -152,6 +152,7 @@ def runs_of(client: Any, jobs: Collection[str]) -> dict[str, Any]:
     return {run.info.run_name: run for run in named}
 
 
+@pytest.mark.nightly  # tests/e2e/test_tracking.py kills it below jobs too
 @pytest.mark.timeout(900)
 def test_a_killed_server_loses_no_job_and_counts_none_twice(
     server: MlflowProcess, client: Any

@@ -44,6 +44,7 @@ def opens_the_team(page: Page) -> None:
     page.wait_for_function("location.pathname === '/mlflow/teams/nlp/'")
 
 
+@pytest.mark.nightly
 def test_runs_charts_and_artifacts(
     served: MlflowGateway, page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -228,6 +228,7 @@ def test_saves_that_are_not_what_they_were_said_to_be_do_not_fill_the_disk(
     assert scene.of(NodeSaved) == []
 
 
+@pytest.mark.nightly  # tests/e2e/test_examples.py runs such a script too
 def test_an_unmodified_torchrun_script_finds_its_peers(scene: NodeHarness) -> None:
     node = scene.start_agent()
     for attempt in (1, 2):

@@ -1,9 +1,14 @@
-"""The tracker's rows equal the records of Kafka after kill -9."""
+"""The tracker's rows equal the records of Kafka after kill -9: many of all kinds.
+
+`test_tracker_crashes.py` has each place between two writes; `test_tracking_kills.py` has clients.
+"""
 
 from __future__ import annotations
 
 import signal
 from pathlib import Path
+
+import pytest
 
 from gangline_bus.ports import OutRecord, TopicPartition
 from gangline_schemas.catalog import Topic
@@ -14,6 +19,7 @@ from support.fixtures.tracker import BASE, STORIES, job_spec, log_event, number,
 from support.harnesses.tracker_process import TrackerProcess, wait_until
 
 
+@pytest.mark.nightly
 def test_rows_equal_records_after_kill_9(kafka_bootstrap: str, tmp_path: Path) -> None:
     process = TrackerProcess(kafka_bootstrap, tmp_path)
     try:

@@ -1,10 +1,12 @@
-"""Points that MLflow's clients log, while each process on their way is killed in turn.
+"""Points that MLflow's clients log, while processes on their way are killed in turn.
 
-`python -m chaos --tracking 20` kills each one twenty times.
+`make test` kills three of them, others each day; nightly tests kill all. `python -m chaos --tracking 20` kills each one twenty times.
 """
 
 from __future__ import annotations
 
+import random
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -13,12 +15,15 @@ pytest.importorskip("mlflow")
 
 from chaos.tracking import VICTIMS, kill_each
 
-KILLS = 1
+DRAWN = 3
 
 
 @pytest.mark.timeout(900)
-def test_no_acknowledged_point_is_lost_or_doubled(tmp_path: Path) -> None:
-    found = kill_each(tmp_path, KILLS, 25, print)
-    assert {victim: each.kills for victim, each in found.items()} == dict.fromkeys(VICTIMS, KILLS)
+@pytest.mark.parametrize("count", [DRAWN, pytest.param(len(VICTIMS), marks=pytest.mark.nightly)])
+def test_no_acknowledged_point_is_lost_or_doubled(tmp_path: Path, count: int) -> None:
+    today = datetime.now(UTC).toordinal()
+    victims = random.Random(today).sample(VICTIMS, count)
+    found = kill_each(tmp_path, 1, today, print, victims)
+    assert {victim: each.kills for victim, each in found.items()} == dict.fromkeys(victims, 1)
     assert all(each.acknowledged for each in found.values())
     assert [victim for victim, each in found.items() if each.wrong] == []
