@@ -75,7 +75,7 @@ def test_an_unmodified_torchrun_script(client: Gangline) -> None:
         "train-single.yaml",
         "train-elastic.yaml",
         pytest.param("train-parallel.yaml", marks=pytest.mark.nightly),
-    ],  # fmt: skip
+    ],
 )
 def test_training(client: Gangline, file: str) -> None:
     job = run(client, file)

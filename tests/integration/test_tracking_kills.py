@@ -1,6 +1,7 @@
 """Points that MLflow's clients log, while processes on their way are killed in turn.
 
-`make test` kills three of them, others each day; nightly tests kill all. `python -m chaos --tracking 20` kills each one twenty times.
+`make test` kills three of them, others each day; nightly tests kill all.
+`python -m chaos --tracking 20` kills each one twenty times.
 """
 
 from __future__ import annotations
