@@ -123,9 +123,9 @@ class TestPods:
 
     def test_ranks_do_not_notice_a_restart_of_the_agent(self, place: RankPlace) -> None:
         forever = "trap 'exit 6' TERM; echo ready; while :; do sleep 0.05; done"
+        os.mkfifo(place.folder / "go")
         place.start(0, ["/bin/sh", "-c", forever])
         place.start(1, ["/bin/sh", "-c", "read x < go; exit 7"])
-        os.mkfifo(place.folder / "go")
         place.said(0, "ready")
         place.launcher.pause()
         (place.folder / "go").write_text("x\n")  # it ends while no agent hears it
