@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import random
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -86,6 +87,8 @@ class Automated(Service):
 
     given: int = 0
     answered: set[str] = field(default_factory=set)
+    wanted: Mapping[str, object] = field(default_factory=dict)
+    answering: bool = False
 
     def go_live(self) -> None:
         self.begin_work()
@@ -112,21 +115,28 @@ class Automated(Service):
         return self.followed(self.cycle("effect", EffectDone(key, result)))
 
     def cycle(self, kind: str, item: Input) -> list[Event]:
+        """Decide one input, then do the effects that are wanted, unless a caller does so."""
         began_s = time.thread_time()
         if isinstance(item, Tick):
             self.observe(item)
         observed_s = time.thread_time() - began_s
         events = super().cycle(kind, item)
         began_s = time.thread_time()
-        wanted = self.decider.effects(self.state, self.soft)
+        self.wanted = self.decider.effects(self.state, self.soft)
         self.cycles[kind][-1] += (observed_s + time.thread_time() - began_s) * 1e3
-        self.answered &= wanted.keys()
-        for key, effect in [*wanted.items()]:
-            if key not in self.answered:
+        self.answered &= self.wanted.keys()
+        if self.answering:
+            return events
+        self.answering = True
+        while new := self.wanted.keys() - self.answered:
+            for key in [one for one in self.wanted if one in new]:
+                if key in self.answered or key not in self.wanted:
+                    continue
                 self.answered.add(key)
-                result = self.answer(effect)
+                result = self.answer(self.wanted[key])
                 if result is not None:
                     events += self.done(key, result)
+        self.answering = False
         return events
 
     def answer(self, effect: object) -> object:
