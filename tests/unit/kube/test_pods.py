@@ -123,6 +123,13 @@ def test_gates_are_lifted_once_all_pods_are_there() -> None:
     assert cluster.round(gang(0, 1)) == []
 
 
+def test_gates_stay_while_the_gang_has_no_gpus() -> None:
+    cluster = Cluster()
+    cluster.round(gang(0, 1))
+    assert cluster.round(gang(idle_s=1.0)) == []
+    assert kinds(cluster.round(gang(0, 1, attempt=2))) == ["LiftGate"] * 2
+
+
 def test_a_gang_that_is_not_bound_in_time_loses_all_pods_for_this_attempt() -> None:
     cluster = Cluster()
     for _ in range(2):

@@ -219,7 +219,7 @@ def _for_gang(
         yield GiveUp(gang.job_id, gang.attempt, late)
         for pod in job.live.values():
             yield _delete(pod, f"not bound within {rules.bind_s:g} s: {', '.join(late)[:200]}")
-    elif not missing and not any(share.node_id in ending for share in shares):
+    elif shares and not missing and not any(share.node_id in ending for share in shares):
         for pod in job.live.values():
             if pod["spec"].get("schedulingGates"):
                 note = {f"{GROUP}/{LIFTED}": f"{now_s:.3f}"}
