@@ -51,7 +51,7 @@ class MetricBatch:
         return self._rows
 
     def inserts(self, at: datetime) -> list[Insert | Removal]:
-        """One INSERT into metric_points, after removals and tags; none when there is no point."""
+        """One INSERT into metric_points, after removals and tags; [] if nothing was added."""
         if not self._rows:
             return []
         teams: list[str] = []

@@ -217,7 +217,7 @@ def skip_queued(
     user: str | None = None,
     ref: Mapping[str, str] | None = None,
 ) -> None:
-    """Let a run that is queued never start. `user`: who asks for it."""
+    """Let a run that is queued never start. `user` asked for that; default: the user of the run."""
     queued = plan.state.queued[name]
     skipped = RunSkipped(
         run_id=name,
@@ -302,7 +302,7 @@ def latest(trigger: Trigger, now: datetime) -> datetime:
 def next_time(schedule: str, zone: str, after: datetime) -> datetime | None:
     """The next time of a schedule; None if there is none for years.
 
-    None too if this machine does not know the zone: another one did.
+    None too if this machine does not know the zone, which the machine that accepted it knew.
     """
     try:
         local = after.astimezone(ZoneInfo(zone))
