@@ -8,16 +8,23 @@ from typing import Any, cast
 import pytest
 
 from gangline_kube.core.nodes import Rules
+from gangline_kube.core.pods import JOB, PodRules
+from gangline_kube.core.resource import GROUP
 from gangline_kube.core.training_job import shown_part
 from gangline_kube.service.api import Cluster
 from gangline_kube.service.gateway import Away, Gateway, GatewayError
 from gangline_kube.service.mirror import LOST_S, SINGLE, Mirror
 from gangline_kube.service.node_rounds import NodeRounds
-from gangline_schemas.api.jobs import JobSummary
+from gangline_kube.service.pod_rounds import UNKNOWN_S, PodRounds
+from gangline_schemas.api.jobs import Job, JobSummary, Placed
+from gangline_schemas.job import JobSpec
+
+NODE = {"metadata": {"name": "n"}}
+PODS_KEPT_S = 30.0
 
 
 class Sides:
-    """Both sides in memory: `patched` objects, `asked` jobs and nodes."""
+    """Both sides in memory: `patched` and `deleted` objects, `asked` jobs and nodes."""
 
     def __init__(self, known: dict[str, Any] | None = None) -> None:
         self.known = known or {}
@@ -25,6 +32,8 @@ class Sides:
         self.patched: list[str] = []
         self.changes: list[dict[str, Any]] = []
         self.asked: list[str] = []
+        self.active: list[JobSummary] = []
+        self.deleted: list[str] = []
         self.now = 0.0
         self._lock = threading.Lock()
 
@@ -41,8 +50,11 @@ class Sides:
             self.asked.append(job_id)
         return self.known.get(job_id)
 
-    def active_jobs(self, _user: str) -> list[JobSummary]:
-        return []
+    def active_jobs(self, _user: str = "") -> list[JobSummary]:
+        return self.active
+
+    def delete(self, _of: object, name: str, *_: object) -> None:
+        self.deleted.append(name)
 
     def statuses(self) -> dict[str, str]:
         return {"a": "ready", "b": "ready"}
@@ -117,3 +129,63 @@ def test_a_node_whose_drain_is_refused_holds_up_no_other(
     with pytest.raises(kind):
         rounds.round(nodes, [])
     assert sides.asked == others
+
+
+def pod_rounds(sides: Sides) -> PodRounds:
+    rules = PodRules("jobs", "train:1", "agents:1", "/data", range(1000, 2000), keep_s=PODS_KEPT_S)
+    return PodRounds(cast("Cluster", sides), cast("Gateway", sides), rules, lambda: sides.now)
+
+
+def pod(job_id: str) -> dict[str, Any]:
+    """A bound pod of a job on the node n."""
+    notes = {f"{GROUP}/node": "n", f"{GROUP}/ranks": "1"}
+    metadata = {"name": job_id, "uid": job_id, "labels": {JOB: job_id}, "annotations": notes}
+    return {"metadata": metadata, "spec": {"nodeName": "n"}, "status": {"phase": "Running"}}
+
+
+def gang(job_id: str, state: str = "running", attempt: int = 1) -> Job:
+    """The gateway's answer about a job; it has a GPU of the node n unless it is pending."""
+    spec = JobSpec.model_validate(
+        {"name": "j", "team": "nlp", "run": "true", "resources": {"gpus": 1}}
+    )
+    placed = Placed.model_construct(node_id="n", gpus=[0], first_rank=0)
+    fields = {"job_id": job_id, "state": state, "attempt": attempt, "team": "nlp", "spec": spec}
+    nodes = {"nodes": [] if state == "pending" else [placed]}
+    return Job.model_construct(**{**dict.fromkeys(Job.model_fields), **fields, **nodes})
+
+
+def test_the_gateway_is_asked_once_about_a_gang_and_never_about_a_job_that_waits() -> None:
+    sides = Sides({"runs": gang("runs"), "waits": gang("waits", "pending")})
+    sides.active = list(sides.known.values())
+    made = pod_rounds(sides)
+    for _ in range(3):
+        made.round([NODE], [pod("runs")])
+    assert (sides.asked, sides.deleted) == (["runs"], [])
+
+
+def test_a_gang_that_was_unknown_for_a_moment_before_keeps_its_pods() -> None:
+    sides, pods = Sides(), [pod("j")]
+    made = pod_rounds(sides)
+    made.round([NODE], pods)
+    sides.known, sides.active = {"j": gang("j")}, [gang("j")]
+    for now in (1.0, 2.0):
+        sides.now = now
+        made.round([NODE], pods)
+    sides.now, sides.known, sides.active = 2 * UNKNOWN_S, {}, []
+    made.round([NODE], pods)
+    assert sides.deleted == []
+    sides.now += UNKNOWN_S + 1
+    made.round([NODE], pods)
+    assert sides.deleted == ["j"]
+
+
+def test_pods_wait_for_the_next_attempt_from_the_end_of_the_last_one() -> None:
+    sides, pods = Sides({"j": gang("j")}), [pod("j")]
+    made = pod_rounds(sides)
+    for now, state in ((0, "running"), (5, "pending"), (9, "running"), (90, "pending")):
+        sides.now, sides.active = now, [gang("j", state)]
+        made.round([NODE], pods)
+    assert sides.deleted == []
+    sides.now = 90 + PODS_KEPT_S + 1
+    made.round([NODE], pods)
+    assert sides.deleted == ["j"]

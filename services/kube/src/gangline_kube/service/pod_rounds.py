@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import structlog
 
@@ -26,6 +26,7 @@ from gangline_kube.core.resource import PODS, Object
 from gangline_kube.service.api import Cluster, Conflict, NotFound
 from gangline_kube.service.gateway import Gateway
 from gangline_schemas.api.jobs import Job, JobSummary
+from gangline_schemas.job import JobState
 
 log = structlog.get_logger(__name__)
 _THREADS = 24
@@ -40,6 +41,7 @@ class PodRounds:
     api: Cluster
     gateway: Gateway
     rules: PodRules
+    clock: Callable[[], float] = time.monotonic
     _jobs: dict[str, tuple[tuple[int, str], Gang]] = field(default_factory=dict)
     _since: dict[str, float] = field(default_factory=dict)
     _given_up: set[tuple[str, int]] = field(default_factory=set)
@@ -57,7 +59,7 @@ class PodRounds:
 
     def _gangs(self, with_pods: set[str]) -> list[Gang]:
         """The jobs that have not ended and have GPUs or pods."""
-        now_s = time.monotonic()
+        now_s = self.clock()
         found: dict[str, Gang] = {}
         active = {summary.job_id: summary for summary in self.gateway.active_jobs()}
         for job_id in {*active, *with_pods}:
@@ -66,31 +68,35 @@ class PodRounds:
                 found[job_id] = gang
         for job_id in [one for one in self._jobs if one not in found]:
             del self._jobs[job_id]
-        self._since = {one: at for one, at in self._since.items() if one in found}
-        self._given_up = {one for one in self._given_up if one[0] in active}
+        idle = {gang.job_id for gang in found.values() if not gang.shares}
+        self._since = {one: at for one, at in self._since.items() if one in idle}
+        self._given_up &= {(job_id, summary.attempt) for job_id, summary in active.items()}
         return list(found.values())
 
     def _gang(self, job_id: str, summary: JobSummary | None, now_s: float) -> Gang | None:
-        """The job as the gateway knows it; None: it has ended, or waits for its first GPUs."""
-        if summary is not None and summary.attempt == 0:
-            return None
+        """The job as the gateway knows it; None: it has ended. Jobs that wait are not asked for."""
+        if summary is not None and summary.state == JobState.PENDING:
+            idle_s = self._idle_s(job_id, now_s)
+            return Gang(job_id, summary.attempt, summary.team, None, (), idle_s)
         known = self._jobs.get(job_id)
         stands = None if summary is None else (summary.attempt, summary.state)
-        if known is not None and known[0] == stands and known[1].shares:
+        if known is not None and known[0] == stands:
             return known[1]
         job = self.gateway.job(job_id)
         if job is None:  # perhaps it is a gateway that does not know it yet
-            idle_s = now_s - self._since.setdefault(job_id, now_s)
-            return None if idle_s > UNKNOWN_S else Gang(job_id, 0, "", None)
+            unknown_s = self._idle_s(job_id, now_s)
+            return None if unknown_s > UNKNOWN_S else Gang(job_id, 0, "", None)
         if job.ended:
             return None
         gang = _of(job)
         if gang.shares:
-            self._since.pop(job_id, None)
             self._jobs[job_id] = (job.attempt, job.state), gang
             return gang
-        idle_s = now_s - self._since.setdefault(job_id, now_s)
-        return Gang(job_id, job.attempt, job.team, job.spec, (), idle_s)
+        return replace(gang, idle_s=self._idle_s(job_id, now_s))
+
+    def _idle_s(self, job_id: str, now_s: float) -> float:
+        """Seconds since the job was first seen without GPUs, or not known."""
+        return now_s - self._since.setdefault(job_id, now_s)
 
     def _do(self, step: Step) -> None:
         namespace = self.rules.namespace
