@@ -26,7 +26,6 @@ from gangline_kube.core.resource import PODS, Object
 from gangline_kube.service.api import Cluster, Conflict, NotFound
 from gangline_kube.service.gateway import Gateway
 from gangline_schemas.api.jobs import Job, JobSummary
-from gangline_schemas.job import JobState
 
 log = structlog.get_logger(__name__)
 _THREADS = 24
@@ -75,7 +74,7 @@ class PodRounds:
 
     def _gang(self, job_id: str, summary: JobSummary | None, now_s: float) -> Gang | None:
         """The job as the gateway knows it; None: it has ended. Jobs that wait are not asked for."""
-        if summary is not None and summary.state == JobState.PENDING:
+        if summary is not None and summary.state == "pending":
             idle_s = self._idle_s(job_id, now_s)
             return Gang(job_id, summary.attempt, summary.team, None, (), idle_s)
         known = self._jobs.get(job_id)
