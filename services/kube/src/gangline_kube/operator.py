@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from concurrent.futures import Future
 
@@ -15,10 +14,9 @@ import kopf
 
 from gangline_kube.core.resource import TRAINING_JOBS, Object
 from gangline_kube.core.training_job import shown_part
-from gangline_kube.service.api import Cluster
+from gangline_kube.service.comparing import both_sides
 from gangline_kube.service.config import OperatorSettings, exact, words
 from gangline_kube.service.following import Followed
-from gangline_kube.service.gateway import Gateway
 from gangline_kube.service.mirror import Mirror
 from gangline_kube.service.operator import Operator, registry_of, settings_of
 from gangline_service.lifecycle import Context, run
@@ -29,12 +27,9 @@ _STOP_S = 5.0
 def main(context: Context[OperatorSettings]) -> None:
     """The life of the process. If kopf ends by itself, the process ends."""
     settings, health = context.settings, context.health
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each request else
     health.expect("objects")
     health.expect("gateway")
-    api = Cluster(settings.kubeconfig)
-    token = settings.kube_token.get_secret_value()
-    gateway = Gateway(settings.kube_gateway_url, token, settings.kube_gateway_ca)
+    api, gateway = both_sides(settings)
     namespaces = words(settings.kube_namespaces)
     named = exact(namespaces)
     objects = [
