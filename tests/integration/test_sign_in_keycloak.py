@@ -18,12 +18,12 @@ import httpx
 import pytest
 
 from gangline.local.artifacts import default_cache
-from gangline.local.client import read_login
 from gangline.local.ports import pick_ports
 from gangline_gateway.oidc.logins import CHECK_S
 from support.fixtures.sign_in import SignInGateway, settings_of, sign_in_gateway
-from support.harnesses.cli_run import Runner, runner
-from support.harnesses.sign_in_browser import browser, confirm_logins, walk
+from support.harnesses.cli_run import runner
+from support.harnesses.sign_in_browser import browser, walk
+from support.harnesses.sign_in_terminal import login_and_logout
 
 pytestmark = pytest.mark.nightly
 VERSION = "26.7.3"
@@ -216,14 +216,4 @@ def test_a_terminal_signs_in_and_out(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("GANGLINE_DATA_DIR", str(tmp_path))
-    run: Runner = runner(capsys)
-    with confirm_logins(monkeypatch, "grace"):
-        done = run("login", "--url", gateway.url)
-    assert done.code == 0, done.err
-    assert "as grace" in done.out
-    kept = read_login(tmp_path)
-    assert kept is not None
-    assert gateway.who(kept.token) == "grace admin "
-    assert run("logout").code == 0
-    assert gateway.who(kept.token) is None
+    login_and_logout(gateway, tmp_path, runner(capsys), monkeypatch)
