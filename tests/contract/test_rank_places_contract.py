@@ -108,18 +108,9 @@ def test_a_rank_starts_in_its_folder_with_no_files_of_others(place: RankPlace) -
     assert place.lines[0] == [f"{place.folder} ['0', '1', '2', '3']"]  # 3 reads the folder
 
 
+@pytest.mark.parametrize("place", PLACES[1:], indirect=True)
 class TestPods:
     """What pods promise beyond that."""
-
-    @pytest.fixture(params=PLACES[1:])
-    def place(self, request: pytest.FixtureRequest) -> Iterator[RankPlace]:
-        if request.param == PLACES[2] and not _unshares():
-            pytest.skip("this machine lets nobody make namespaces")
-        with (
-            tempfile.TemporaryDirectory(prefix="gl-") as name,
-            RankPlace(Path(name), request.param) as made,
-        ):
-            yield made
 
     def test_ranks_do_not_notice_a_restart_of_the_agent(self, place: RankPlace) -> None:
         forever = "trap 'exit 6' TERM; echo ready; while :; do sleep 0.05; done"

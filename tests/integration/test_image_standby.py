@@ -123,7 +123,8 @@ def test_it_starts_cold_with_other_variables_for_its_start(tmp_path: Path) -> No
 def test_a_python_without_torch_is_of_no_use(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError")
     standby = OneStandby(tmp_path, small=False, PYTHONPATH=str(tmp_path)).standby
-    until(lambda: not (standby.is_ready() or standby.is_fit))
+    until(lambda: standby.is_ready() or not standby.is_fit)
+    assert standby.rank(WarmRequest(("x.py",), {}, str(tmp_path), ())) is None
     standby.stop()
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import socket
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -55,6 +56,21 @@ def give(tree: Path, owner: Owner | None) -> None:
         for name in (*folders, *files):
             os.chown(name, owner.uid, owner.uid, dir_fd=handle, follow_symlinks=False)
     os.chown(tree, owner.uid, owner.uid, follow_symlinks=False)
+
+
+def listen_for(owner: Owner | None, path: Path, kind: socket.SocketKind) -> socket.socket:
+    """Listen at a new Unix socket, without blocking, to which only the owner can connect.
+
+    None: only the agent's user. Raises OSError.
+    """
+    path.unlink(missing_ok=True)
+    listening = socket.socket(socket.AF_UNIX, kind)
+    listening.bind(str(path))
+    path.chmod(0o600)
+    give(path, owner)
+    listening.listen(128)
+    listening.setblocking(False)
+    return listening
 
 
 @contextlib.contextmanager

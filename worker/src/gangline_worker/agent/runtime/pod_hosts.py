@@ -25,7 +25,7 @@ import structlog
 from gangline_schemas.job_pods import pod_folder
 from gangline_worker.agent.decide.keys import GangKey, RankKey
 from gangline_worker.agent.isolation.cold_start import Launch
-from gangline_worker.agent.isolation.files import Owner, give
+from gangline_worker.agent.isolation.files import Owner, listen_for
 
 from .pod_link import (
     CREDENTIALS,
@@ -123,14 +123,7 @@ class PodHosts:
     def _listen(self, job_id: str, folder: Path, owner: Owner | None) -> JobPod:
         folder.mkdir(mode=0o711, exist_ok=True)
         folder.chmod(0o711)  # kubelet may have made it
-        path = folder / SOCKET
-        path.unlink(missing_ok=True)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        listener.bind(str(path))
-        path.chmod(0o600)
-        give(path, owner)
-        listener.listen(16)
-        listener.setblocking(False)
+        listener = listen_for(owner, folder / SOCKET, socket.SOCK_SEQPACKET)
         uid = owner.uid if owner is not None else os.getuid()
         pod = JobPod(job_id, uid, listener)
         self._selector.register(listener, selectors.EVENT_READ, (pod, None))

@@ -25,7 +25,7 @@ from pydantic import Base64Bytes, ValidationError
 from gangline_schemas.rank_protocol import FROM_RANK, FromAgent, Hello
 from gangline_worker.agent.decide.inputs import RankMessage
 from gangline_worker.agent.decide.keys import GangKey, RankKey
-from gangline_worker.agent.isolation.files import Owner, give
+from gangline_worker.agent.isolation.files import Owner, listen_for
 
 log = structlog.get_logger(__name__)
 
@@ -111,13 +111,7 @@ class RankServer:
         Raises OSError.
         """
         path.parent.mkdir(mode=0o700, exist_ok=True)  # cleaners of /tmp may have removed it
-        path.unlink(missing_ok=True)
-        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        listening.bind(str(path))
-        path.chmod(0o600)
-        give(path, owner)
-        listening.listen(128)
-        listening.setblocking(False)
+        listening = listen_for(owner, path, socket.SOCK_STREAM)
         with self._lock:
             uid = owner.uid if owner is not None else os.getuid()
             self._listeners[gang] = _Listener(gang, listening, path, dict(tokens), uid)
