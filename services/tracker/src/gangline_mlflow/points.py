@@ -161,21 +161,24 @@ class Points:
             raise
         return done
 
-    def tag(self, event: TagsLogged, timeout_s: float) -> None:
-        """Send tags of a job's run and wait for all replicas. Raises BusError, TimeoutError."""
-        done: Future[None] = Future()
-        envelope = Envelope(uuid.uuid4().hex, SOURCE, datetime.now(UTC), event.run_id, event)
-        self._writer.send(encode(envelope, topic=self._topic), partial(_delivered, done))
-        done.result(timeout_s)
+    def publish(
+        self, events: Sequence[TrialLogged | TrialLogsEnded | TagsLogged], timeout_s: float
+    ) -> None:
+        """Send events about trials, or tags of jobs' runs, and wait for all replicas of them.
 
-    def publish(self, events: Sequence[TrialLogged | TrialLogsEnded], timeout_s: float) -> None:
-        """Send events about trials and wait for all replicas. Raises BusError, TimeoutError."""
+        Raises BusError, TimeoutError.
+        """
         sent: list[Future[None]] = []
         for event in events:
             done: Future[None] = Future()
             sent.append(done)
-            envelope = Envelope(uuid.uuid4().hex, SOURCE, datetime.now(UTC), event.job_id, event)
-            record = encode(envelope, topic=self._trials_topic)
+            key, topic = (
+                (event.run_id, self._topic)
+                if isinstance(event, TagsLogged)
+                else (event.job_id, self._trials_topic)
+            )
+            envelope = Envelope(uuid.uuid4().hex, SOURCE, datetime.now(UTC), key, event)
+            record = encode(envelope, topic=topic)
             self._writer.send(record, partial(_delivered, done))
         for done in sent:
             done.result(timeout_s)

@@ -107,8 +107,7 @@ class GanglineStore(WorkspaceAwareSqlAlchemyStore):  # type: ignore[misc]  # MLf
 
     def _tagged(self, run_id: str, tags: dict[str, str | None]) -> None:
         with _refusals():
-            for event in tag_events(self.jobs.table, run_id, tags):
-                self.points.tag(event, ACCEPT_S)
+            self.points.publish([*tag_events(self.jobs.table, run_id, tags)], ACCEPT_S)
 
     def create_logged_model(
         self,
