@@ -25,7 +25,10 @@ _ROUND_S = 0.02
 
 
 class KubeNodes:
-    """`gpus`: of each node by name. `runs`: whether pods get processes; else they just run."""
+    """`gpus`: of each node by name. `runs`: whether pods of jobs get processes.
+
+    Other pods just run.
+    """
 
     def __init__(self, server: KubeServer, gpus: Mapping[str, int], *, runs: bool = True) -> None:
         self._server, self._gpus, self._runs = server, dict(gpus), runs
@@ -46,12 +49,14 @@ class KubeNodes:
         return self
 
     def __exit__(self, *_: object) -> None:
+        lives = self._thread.is_alive()
         self._ended.set()
         self._thread.join(10)
         for process in [each for own in self._processes.values() for each in own]:
             process.kill()
             process.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
+        assert lives, "the nodes have failed: see the exception of their thread"
 
     def _run(self) -> None:
         while not self._ended.wait(_ROUND_S):
@@ -88,8 +93,9 @@ class KubeNodes:
         own = self._processes.get(uid)
         phase = pod["status"]["phase"]
         if own is None and phase == "Pending" and not _deleted(pod):
-            self._processes[uid] = [self._start(pod, "initContainers")] if self._runs else []
-            if not self._runs:
+            starts = self._runs and "initContainers" in pod["spec"]
+            self._processes[uid] = [self._start(pod, "initContainers")] if starts else []
+            if not starts:
                 self._change(pod, lambda new: new.update(status={"phase": "Running"}), "status")
         elif own and phase == "Pending" and own[-1].poll() == 0:
             own.append(self._start(pod, "containers"))
