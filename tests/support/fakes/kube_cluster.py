@@ -25,13 +25,10 @@ _ROUND_S = 0.02
 
 
 class KubeNodes:
-    """`gpus`: of each node by name. `runs`: whether pods of jobs get processes.
+    """`gpus`: of each node by name. Pods without an init container just run."""
 
-    Other pods just run.
-    """
-
-    def __init__(self, server: KubeServer, gpus: Mapping[str, int], *, runs: bool = True) -> None:
-        self._server, self._gpus, self._runs = server, dict(gpus), runs
+    def __init__(self, server: KubeServer, gpus: Mapping[str, int]) -> None:
+        self._server, self._gpus = server, dict(gpus)
         self._folder = Path(tempfile.mkdtemp(prefix="kubelet-"))
         self._processes: dict[str, list[subprocess.Popen[bytes]]] = {}
         self._ended = threading.Event()
@@ -93,7 +90,7 @@ class KubeNodes:
         own = self._processes.get(uid)
         phase = pod["status"]["phase"]
         if own is None and phase == "Pending" and not _deleted(pod):
-            starts = self._runs and "initContainers" in pod["spec"]
+            starts = "initContainers" in pod["spec"]
             self._processes[uid] = [self._start(pod, "initContainers")] if starts else []
             if not starts:
                 self._change(pod, lambda new: new.update(status={"phase": "Running"}), "status")
