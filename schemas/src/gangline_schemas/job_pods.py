@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 
 
 def pod_folder(job_id: str) -> str:
@@ -17,3 +18,11 @@ def team_user(team: str, uids: range) -> int:
     """The number of a team's user on every node, unless two teams of a node have the same."""
     start = int.from_bytes(hashlib.sha256(team.encode()).digest()[:8], "big")
     return uids[start % len(uids)]
+
+
+def user_range(text: str) -> range:
+    """The user numbers of a setting FIRST-LAST. Raises ValueError."""
+    found = re.fullmatch(r"(\d{1,10})-(\d{1,10})", text)
+    if found is None or not 1000 <= int(found[1]) < int(found[2]) < 2**31:
+        raise ValueError("must be FIRST-LAST, for example 1900000000-1900999999")
+    return range(int(found[1]), int(found[2]) + 1)

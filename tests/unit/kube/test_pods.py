@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+from pydantic import ValidationError
+
 from gangline_kube.core.pods import (
     GATE,
     CreatePod,
@@ -17,6 +20,7 @@ from gangline_kube.core.pods import (
     plan_pods,
 )
 from gangline_kube.core.resource import PODS
+from gangline_kube.service.config import PodSettings
 from gangline_schemas.job import JobSpec
 from gangline_schemas.job_pods import pod_folder, team_user
 
@@ -192,3 +196,15 @@ def test_a_pod_that_has_ended_is_made_again() -> None:
 
 def test_nodes_outside_of_kubernetes_get_no_pods() -> None:
     assert Cluster().round(Gang("j-1", 1, "nlp", SPEC, (Share("bare", 2),))) == []
+
+
+@pytest.mark.parametrize("uids", ["1900000999-1900000000", "1900000000-1900000000", "0-1999"])
+def test_users_of_teams_are_a_range_as_agents_have_it(uids: str) -> None:
+    needed = {
+        "kube_gateway_url": "http://g",
+        "kube_token": "t",
+        "kube_pods_agent_image": "agents:1",
+    }
+    with pytest.raises(ValidationError, match="FIRST-LAST"):
+        PodSettings.model_validate({**needed, "kube_pods_uids": uids})
+    assert len(PodSettings.model_validate(needed).rules().uids) == 1_000_000

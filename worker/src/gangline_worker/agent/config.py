@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from gangline_schemas.base import Identifier
 from gangline_schemas.isolation import Isolation
+from gangline_schemas.job_pods import user_range
 from gangline_schemas.limits import Labels
 from gangline_service.settings import ServiceSettings
 
@@ -159,9 +160,7 @@ class AgentSettings(ServiceSettings):
     @field_validator("isolation_uids")
     @classmethod
     def _uids_are_a_range(cls, value: str) -> str:
-        found = re.fullmatch(r"(\d{1,10})-(\d{1,10})", value)
-        if found is None or not 1000 <= int(found[1]) < int(found[2]) < 2**31:
-            raise ValueError("must be FIRST-LAST, for example 1900000000-1900999999")
+        user_range(value)
         return value
 
     @model_validator(mode="after")
@@ -188,8 +187,7 @@ class AgentSettings(ServiceSettings):
     @property
     def uids(self) -> range:
         """The users for teams."""
-        first, last = self.isolation_uids.split("-")
-        return range(int(first), int(last) + 1)
+        return user_range(self.isolation_uids)
 
     @property
     def ports(self) -> tuple[int, ...]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
 
 from gangline_kube.core.nodes import Rules
 from gangline_kube.core.pods import PodRules
+from gangline_schemas.job_pods import user_range
 from gangline_service.settings import ServiceSettings
 
 
@@ -71,7 +72,7 @@ class PodSettings(KubeSettings):
     """The image of jobs that name none; default: that of agents."""
     kube_pods_data: PurePosixPath = PurePosixPath("/var/lib/gangline")
     """`data_dir` of all agents."""
-    kube_pods_uids: Annotated[str, Field(pattern=r"^\d{4,10}-\d{4,10}$")] = "1900000000-1900999999"
+    kube_pods_uids: str = "1900000000-1900999999"
     """`isolation_uids` of all agents: each team's pods run as its user."""
     kube_pods_pull_secrets: str = ""
     """Secrets of the namespace for private images, by commas."""
@@ -86,15 +87,20 @@ class PodSettings(KubeSettings):
     kube_gpu_resource: str = "nvidia.com/gpu"
     """The resource that pods ask for, one for each rank."""
 
+    @field_validator("kube_pods_uids")
+    @classmethod
+    def _uids_are_a_range(cls, value: str) -> str:
+        user_range(value)
+        return value
+
     def rules(self) -> PodRules:
         """How pods are made."""
-        first, last = map(int, self.kube_pods_uids.split("-"))
         return PodRules(
             namespace=self.kube_pods_namespace,
             image=self.kube_pods_image or self.kube_pods_agent_image,
             agent_image=self.kube_pods_agent_image,
             data=str(self.kube_pods_data),
-            uids=range(first, last + 1),
+            uids=user_range(self.kube_pods_uids),
             gpu_resource=self.kube_gpu_resource,
             pull_secrets=words(self.kube_pods_pull_secrets),
             tolerations=tuple(self.kube_pods_tolerations),
