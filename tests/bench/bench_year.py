@@ -208,8 +208,8 @@ def results(
     """The figures of a service after the year, and how they grew."""
 
     def figure(key: str, unit: str, note: str = "") -> Iterator[Result]:
-        told = f"after 32 days {month[key]:.3g}; {note}".rstrip("; ")
-        yield context.result(f"year_{name}_{key}", year[key], unit, note=told)
+        after = f"after 32 days {month[key]:.3g}; {note}".rstrip("; ")
+        yield context.result(f"year_{name}_{key}", year[key], unit, note=after)
         growth = year[key] / month[key]
         yield context.result(f"year_{name}_{key.rpartition('_')[0]}_growth", growth, "x")
 

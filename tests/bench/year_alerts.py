@@ -1,6 +1,6 @@
 """What the alerts service has of the year: 5,000 runs a day, on 1,250 nodes.
 
-One run of 20 fails and notifies somebody; one of 50 has an alert that is raised and resolved.
+One run of 20 fails and sends a notification; one of 50 has an alert that is raised and resolved.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class AlertYear(Automated):
 
     def end_run(self, run: Run) -> None:
         failed = run.number % 20 == 0
-        told = (Notification(on=(JobState.FAILED,), webhook="ops"),) if failed else ()
-        spec = run.spec.model_copy(update={"notify": told})
+        notify = (Notification(on=(JobState.FAILED,), webhook="ops"),) if failed else ()
+        spec = run.spec.model_copy(update={"notify": notify})
         self._start(run.job_id, spec, [node_name(run.number % NODES)])
         self.give("commit", committed(ref(run.job_id, spec, 100, run.gpus)))
         self._end(run.job_id, JobState.FAILED if failed else JobState.SUCCEEDED)

@@ -140,7 +140,7 @@ class Automated(Service):
         return events
 
     def answer(self, effect: object) -> object:
-        """The result of an effect; None: nobody does it."""
+        """The result of an effect; None: it has none yet."""
         return None
 
     def followed(self, events: list[Event]) -> list[Event]:

@@ -132,7 +132,7 @@ def usual(runs: Sequence[Run], metrics: Finals) -> list[str]:
         name: len({found for run in runs if (found := run.hyperparameters.get(name)) is not None})
         for name in param_names(runs)
     }
-    told = [name for name in metric_names(metrics) if _rank(name) < 2]
+    shown = [name for name in metric_names(metrics) if _rank(name) < 2]
     # Of another value in each run are seeds and names of files.
     differ = sorted(
         (name for name, count in values.items() if count > 1),
@@ -140,7 +140,7 @@ def usual(runs: Sequence[Run], metrics: Finals) -> list[str]:
     )
     return [
         "state",
-        *(f"metrics.{name}" for name in told[:FEW_METRICS]),
+        *(f"metrics.{name}" for name in shown[:FEW_METRICS]),
         *(f"params.{name}" for name in differ[:FEW_PARAMS]),
         "gpus",
         "gpu_hours",
