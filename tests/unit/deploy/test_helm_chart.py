@@ -210,3 +210,14 @@ def test_the_registry_reaches_mlflow_in_its_own_pod(example: Path) -> None:
     values = yaml.safe_load(example.read_text(encoding="utf-8"))
     on = "mlflow" in values
     assert found == ([] if values.get("services", {}).get("registry") else [(on, on)])
+
+
+def test_agents_wait_longer_for_pods_than_these_may_wait_for_their_nodes(example: Path) -> None:
+    given = {
+        each["name"]: each.get("value")
+        for _, spec in pods(example)
+        for container in containers(spec)
+        for each in container.get("env", [])
+    }
+    if "GANGLINE_RANKS_IN_PODS" in given:
+        assert float(given["GANGLINE_POD_BIND_S"]) > float(given["GANGLINE_KUBE_PODS_BIND_S"])
