@@ -235,14 +235,6 @@ def job_pod(gang: Gang, share: Share, node: str, rules: PodRules) -> Object:
     """The pod of a gang's ranks on one node, gated, for the node of this name."""
     if gang.spec is None:
         raise ValueError("a gang with GPUs has a spec")
-    spec = gang.spec
-    mounts = _shared(gang, rules)
-    shared = [{"name": name, "mountPath": path} for name, path in mounts.items()]
-    socket = f"{mounts['job']}/pod.sock"
-    own = {"name": "gangline", "mountPath": _HOST.rpartition("/")[0]}
-    install = ["python", "-m", "gangline_worker.pod_host", "install", _HOST, socket]
-    user = team_user(gang.team, rules.uids[1:])
-    requests, limits = _resources(spec, share, rules)
     digest = hashlib.sha256(share.node_id.encode()).hexdigest()[:8]
     return {
         "apiVersion": "v1",
@@ -256,55 +248,75 @@ def job_pod(gang: Gang, share: Share, node: str, rules: PodRules) -> Object:
                 f"{GROUP}/{RANKS}": str(share.ranks),
             },
         },
-        "spec": {
-            "schedulingGates": [{"name": GATE}],
-            "affinity": _only_on(node),
-            "tolerations": [dict(each) for each in rules.tolerations],
-            "restartPolicy": "Never",
-            "terminationGracePeriodSeconds": _GRACE_S,
-            "enableServiceLinks": False,
-            "automountServiceAccountToken": False,
-            "hostNetwork": True,
-            "dnsPolicy": "ClusterFirstWithHostNet",
-            "imagePullSecrets": [{"name": name} for name in rules.pull_secrets],
-            "securityContext": {
-                "runAsNonRoot": True,
-                "runAsUser": user,
-                "runAsGroup": user,
-                "seccompProfile": {"type": "RuntimeDefault"},
-            },
-            "initContainers": [
-                {
-                    "name": "install",
-                    "image": rules.agent_image,
-                    "command": install,
-                    "securityContext": _RESTRICTED,
-                    "volumeMounts": [own, shared[0]],
-                }
-            ],
-            "containers": [
-                {
-                    "name": "ranks",
-                    "image": spec.image or rules.image,
-                    "command": ["python3", "-S", _HOST, "run", socket, str(_LEASE_S)],
-                    "securityContext": _RESTRICTED,
-                    "resources": {"requests": requests, "limits": limits},
-                    "volumeMounts": [
-                        {**own, "readOnly": True},
-                        {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108
-                        *shared,
-                    ],
-                }
-            ],
-            "volumes": [
-                {"name": "gangline", "emptyDir": {}},
-                {"name": "shm", "emptyDir": {"medium": "Memory"}},
-                *(
-                    {"name": name, "hostPath": {"path": path, "type": "DirectoryOrCreate"}}
-                    for name, path in mounts.items()
-                ),
-            ],
+        "spec": _placement(node, rules)
+        | _rights(team_user(gang.team, rules.uids[1:]))
+        | _processes(gang, gang.spec, share, rules),
+    }
+
+
+def _placement(node: str, rules: PodRules) -> Object:
+    """Where and when the pod is bound, and how it ends."""
+    return {
+        "schedulingGates": [{"name": GATE}],
+        "affinity": _only_on(node),
+        "tolerations": [dict(each) for each in rules.tolerations],
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": _GRACE_S,
+    }
+
+
+def _rights(user: int) -> Object:
+    """The network of the node, the team's user, and nothing else."""
+    return {
+        "enableServiceLinks": False,
+        "automountServiceAccountToken": False,
+        "hostNetwork": True,
+        "dnsPolicy": "ClusterFirstWithHostNet",
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": user,
+            "runAsGroup": user,
+            "seccompProfile": {"type": "RuntimeDefault"},
         },
+    }
+
+
+def _processes(gang: Gang, spec: JobSpec, share: Share, rules: PodRules) -> Object:
+    """The container that copies the first process, the one that runs it, and their volumes."""
+    mounts = _shared(gang, rules)
+    shared = [{"name": name, "mountPath": path} for name, path in mounts.items()]
+    socket = f"{mounts['job']}/pod.sock"
+    own = {"name": "gangline", "mountPath": _HOST.rpartition("/")[0]}
+    shm = {"name": "shm", "mountPath": "/dev/shm"}  # noqa: S108
+    install = {
+        "name": "install",
+        "image": rules.agent_image,
+        "command": ["python", "-m", "gangline_worker.pod_host", "install", _HOST, socket],
+        "securityContext": _RESTRICTED,
+        "volumeMounts": [own, shared[0]],
+    }
+    requests, limits = _resources(spec, share, rules)
+    ranks = {
+        "name": "ranks",
+        "image": spec.image or rules.image,
+        "command": ["python3", "-S", _HOST, "run", socket, str(_LEASE_S)],
+        "securityContext": _RESTRICTED,
+        "resources": {"requests": requests, "limits": limits},
+        "volumeMounts": [{**own, "readOnly": True}, shm, *shared],
+    }
+    folders = [
+        {"name": name, "hostPath": {"path": path, "type": "DirectoryOrCreate"}}
+        for name, path in mounts.items()
+    ]
+    return {
+        "imagePullSecrets": [{"name": name} for name in rules.pull_secrets],
+        "initContainers": [install],
+        "containers": [ranks],
+        "volumes": [
+            {"name": "gangline", "emptyDir": {}},
+            {"name": "shm", "emptyDir": {"medium": "Memory"}},
+            *folders,
+        ],
     }
 
 
