@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -53,15 +53,26 @@ class Sandboxes:
 
     def __init__(self) -> None:
         self.there: set[GangKey] = set()
-        self.refuses = False
+        self.refuses, self.slow = False, False
+        self.said = b"ready\n"
+        self.while_moving: Callable[[], None] = lambda: None
 
-    def enter(self, gang: GangKey, *_: object) -> None:
+    def begin(self, gang: GangKey, *_: object) -> Sandboxes:
         self.there.add(gang)
+        return self
+
+    def has_begun(self) -> bool:
+        return not self.slow
+
+    def first_words(self) -> bytes:
+        assert not self.slow, "the agent's own thread waits"
+        return self.said
 
     def confinement(self, gang: GangKey, *_: object) -> Confinement:
         return Confinement(sandbox=7 if gang in self.there else None)
 
     def move(self, spare: GangKey, gang: GangKey, *_: object) -> None:
+        self.while_moving()
         if self.refuses:
             raise OSError("no")
         self.there.remove(spare)
@@ -146,6 +157,34 @@ def test_one_whose_mounts_fail_goes(world: World) -> None:
     world.later(1, FIRST)
     assert (world.sandboxes.there, world.held) == (set(), set())
     assert all(standby.stopped for standby in Standby.made)
+
+
+def test_a_gang_may_end_while_its_mounts_fail(world: World) -> None:
+    world.start(FIRST)
+    world.later(4, FIRST)
+    world.sandboxes.refuses = True
+    world.sandboxes.while_moving = lambda: world.spares.leave(SECOND)
+    assert not world.spares.take(SECOND, PLAN, [])
+    world.later(1, FIRST)
+    assert (world.sandboxes.there, world.held) == (set(), set())
+
+
+def test_standbys_start_once_the_sandbox_is_ready(world: World) -> None:
+    world.sandboxes.slow = True
+    world.start(FIRST)
+    world.later(4, FIRST)
+    assert (world.sandboxes.there, Standby.made) == ({SPARE}, [])
+    assert not world.spares.take(SECOND, PLAN, [])
+    world.sandboxes.slow = False
+    world.later(1, FIRST)
+    assert len(Standby.made) == 2
+
+
+def test_a_sandbox_that_cannot_be_made_goes(world: World) -> None:
+    world.sandboxes.said = b"/layers: No space left on device\n"
+    world.start(FIRST)
+    world.later(4, FIRST)
+    assert (world.sandboxes.there, world.held, Standby.made) == (set(), set(), [])
 
 
 @pytest.mark.parametrize("command", ["sh", "torchrun"])

@@ -135,7 +135,22 @@ class Isolator:
         start: Start,
         image: ImageRoot | None = None,
     ) -> None:
-        """Make the gang's sandbox and group, as far as the level has them.
+        """Make the gang's sandbox and group, as far as the level has them: `begin`, and wait.
+
+        Raises OSError.
+        """
+        if (sandbox := self.begin(gang, show, limits, start, image)) is not None:
+            finish_sandbox(sandbox)
+
+    def begin(
+        self,
+        gang: GangKey,
+        show: Sequence[Path],
+        limits: GangLimits,
+        start: Start,
+        image: ImageRoot | None = None,
+    ) -> Sandbox | None:
+        """Start to make them; the sandbox, for `finish_sandbox`, where the level has any.
 
         `show` is what the sandbox has of what it hides; with `image` all that it has of the node.
         Raises OSError.
@@ -145,7 +160,7 @@ class Isolator:
                 file = self._groups.make(gang, limits, self._bounds.processes)
                 self._group_files[gang] = file
         if not self._has(Isolation.NAMESPACES):
-            return
+            return None
         hide, shown = ((), tuple(show)) if image is not None else self._mounts(show)
         mounts = Mounts(
             hide=hide,
@@ -155,13 +170,13 @@ class Isolator:
             image=image,
         )
 
-        def begin() -> Sandbox:
+        def first_process() -> Sandbox:
             sandbox = begin_sandbox(mounts)
             with self._lock:
                 self._sandboxes[gang] = sandbox
             return sandbox
 
-        finish_sandbox(start(begin))
+        return start(first_process)
 
     def move(self, spare: GangKey, gang: GangKey, show: Sequence[Path], start: StartHelper) -> None:
         """Give a gang the sandbox with an image, and the group, that were made under another key.

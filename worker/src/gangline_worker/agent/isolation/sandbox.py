@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import select
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -73,6 +74,14 @@ class Sandbox:
         self._reports = reports
         self.pid = process.pid
         self.handle = os.pidfd_open(process.pid)
+
+    def has_begun(self) -> bool:
+        """Whether `first_words` would not wait."""
+        if self._reports is None:
+            return True
+        waiting = select.poll()
+        waiting.register(self._reports, select.POLLIN)
+        return bool(waiting.poll(0))
 
     def first_words(self) -> bytes:
         """The line that it says when it is ready, or why it is not; b"" when it died."""

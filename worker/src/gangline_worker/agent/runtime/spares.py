@@ -1,7 +1,8 @@
 """Warm start in container images: the sandbox of a job's next attempt here, made in advance.
 
 1. Some seconds after a gang's ranks have started in an image, a second sandbox with that image is
-   made (`tick`), and in it one standby for each of these ranks. They import torch and wait.
+   begun (`tick`). Once it is ready, one standby for each of these ranks is started in it. They
+   import torch and wait.
 2. The next attempt of the job on this node gets this sandbox, and its own folders are shown in it
    (`take`). Its ranks are these standbys (`rank`); those that are missing start cold.
 3. A spare sandbox goes when its job has ended, or is no longer here for `_UNUSED_S`.
@@ -28,7 +29,7 @@ from gangline_worker.agent.isolation.cold_start import Launch
 from gangline_worker.agent.isolation.files import Owner
 from gangline_worker.agent.isolation.groups import GangLimits
 from gangline_worker.agent.isolation.isolator import Isolator
-from gangline_worker.agent.isolation.sandbox import ImageRoot
+from gangline_worker.agent.isolation.sandbox import ImageRoot, Sandbox, finish_sandbox
 from gangline_worker.agent.warm.image_standby import ImageStandby, image_arguments
 from gangline_worker.agent.warm.process import WarmRank
 from gangline_worker.agent.warm.rank import WarmRequest
@@ -66,9 +67,12 @@ class _Wanted:
 
 @dataclass(slots=True)
 class _Spare:
+    """`sandbox`: until it is ready."""
+
     key: GangKey
     plan: SandboxPlan
     launches: list[Launch]
+    sandbox: Sandbox | None = None
     standbys: list[ImageStandby] = field(default_factory=list)
     here_s: float = 0.0
 
@@ -139,9 +143,9 @@ class Spares:
         except OSError as error:
             log.warning("spare.of_no_use", job=gang.job_id, error=str(error))
             with self._lock:
-                del self._taken[gang]
+                self._taken.pop(gang, None)  # the gang may have ended just now
                 self._spares[gang.job_id] = spare
-                spare.launches, spare.here_s = [], 0.0  # `tick` ends it
+                spare.launches = []  # `tick` ends it
             return False
         self._release(spare.key)
         log.info("spare.taken", job=gang.job_id, attempt=gang.attempt)
@@ -199,20 +203,31 @@ class Spares:
         spare = _Spare(_spare_of(gang), wanted.plan, wanted.launches)
         self._keep(gang, spare.key)
         try:
-            self._isolator.enter(
+            spare.sandbox = self._isolator.begin(
                 spare.key, [], wanted.plan.limits, self._launcher.keep, wanted.plan.image
             )
         except OSError as error:
-            log.warning("spare.not_made", job=gang.job_id, error=str(error))
-            if (first := self._isolator.leave(spare.key)) is not None:
-                self._launcher.disown(first)
-            self._release(spare.key)
-            return
+            self._give_up(spare, error)
         spare.here_s = time.monotonic()
         with self._lock:
             self._spares[gang.job_id] = spare
 
+    def _give_up(self, spare: _Spare, error: OSError) -> None:
+        log.warning("spare.not_made", job=spare.key.job_id, error=str(error))
+        spare.launches = []  # `tick` ends it
+
+    def _is_ready(self, spare: _Spare) -> bool:
+        if spare.sandbox is not None and spare.sandbox.has_begun():
+            try:
+                finish_sandbox(spare.sandbox)
+            except OSError as error:
+                self._give_up(spare, error)
+            spare.sandbox = None
+        return spare.sandbox is None
+
     def _add_standby(self, spare: _Spare) -> None:
+        if not self._is_ready(spare):
+            return
         with self._lock:  # a gang may take it just now
             started = len(spare.standbys)
             if self._spares.get(spare.key.job_id) is not spare or started >= len(spare.launches):
@@ -231,6 +246,8 @@ class Spares:
                 spare.launches = spare.launches[:started]
 
     def _is_useless(self, spare: _Spare, now_s: float) -> bool:
+        if not spare.launches:
+            return True
         with self._lock:
             for standby in spare.standbys:
                 standby.is_ready()
@@ -239,7 +256,7 @@ class Spares:
             self._unfit[spare.plan.image.layers] = None
             if len(self._unfit) > _UNFIT:
                 del self._unfit[next(iter(self._unfit))]
-        return not fit or not spare.launches or now_s - spare.here_s > _UNUSED_S
+        return not fit or now_s - spare.here_s > _UNUSED_S
 
     def _helper(self, begin: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
         return self._launcher.keep(begin)
