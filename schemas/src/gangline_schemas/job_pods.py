@@ -5,6 +5,9 @@ from __future__ import annotations
 import hashlib
 import re
 
+POD_SOCKET = "pod.sock"
+"""The socket of a job's pod, in the folder `pod_folder`."""
+
 
 def pod_folder(job_id: str) -> str:
     """The folder that a job's pod shares with the agent of its node, among the agent's sockets.

@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-from gangline_schemas.job_pods import pod_folder
+from gangline_schemas.job_pods import POD_SOCKET, pod_folder
 from gangline_worker import pod_host
-from gangline_worker.agent.runtime.pod_hosts import SOCKET
 
 
 class PodProcess:
@@ -20,7 +19,7 @@ class PodProcess:
     def __init__(
         self, data: Path, job_id: str, environment: Mapping[str, str] = os.environ
     ) -> None:
-        path = data / "sockets" / pod_folder(job_id) / SOCKET
+        path = data / "sockets" / pod_folder(job_id) / POD_SOCKET
         self.process = subprocess.Popen(
             [sys.executable, "-S", str(pod_host.__file__), "run", str(path), "600"],
             env=dict(environment),

@@ -15,13 +15,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
+from gangline_schemas.job_pods import POD_SOCKET
 from gangline_worker import pod_host
 from gangline_worker.agent.decide.inputs import RankExited
 from gangline_worker.agent.decide.keys import GangKey, RankKey
 from gangline_worker.agent.isolation.cold_start import Launch
 from gangline_worker.agent.runtime.launcher import Launcher
 from gangline_worker.agent.runtime.log_lines import LogBatcher
-from gangline_worker.agent.runtime.pod_hosts import SOCKET, PodHosts, PodWaits
+from gangline_worker.agent.runtime.pod_hosts import PodHosts, PodWaits
 from support.harnesses.node import until
 
 GANG = GangKey("job", 1)
@@ -62,7 +63,7 @@ class RankPlace:
 
     def start_pod(self, job: str = GANG.job_id) -> subprocess.Popen[bytes]:
         assert self.hosts is not None
-        path = self.hosts.folder(job) / SOCKET
+        path = self.hosts.folder(job) / POD_SOCKET
         host = [sys.executable, "-S", str(pod_host.__file__), "run", str(path), "600"]
         command = [*_UNSHARED, *host] if self.unshared else host
         self.pods.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))

@@ -22,7 +22,7 @@ from typing import Any
 from gangline_kube.core.nodes import OURS
 from gangline_kube.core.resource import GROUP, Object, annotation, part_of
 from gangline_schemas.job import JobSpec
-from gangline_schemas.job_pods import pod_folder, team_user
+from gangline_schemas.job_pods import POD_SOCKET, pod_folder, team_user
 
 JOB, TEAM = f"{GROUP}/job", f"{GROUP}/team"
 """Labels of a job's pods; the label OURS has the value `job`."""
@@ -285,7 +285,7 @@ def _processes(gang: Gang, spec: JobSpec, share: Share, rules: PodRules) -> Obje
     """The container that copies the first process, the one that runs it, and their volumes."""
     mounts = _shared(gang, rules)
     shared = [{"name": name, "mountPath": path} for name, path in mounts.items()]
-    socket = f"{mounts['job']}/pod.sock"
+    socket = f"{mounts['job']}/{POD_SOCKET}"
     own = {"name": "gangline", "mountPath": _HOST.rpartition("/")[0]}
     shm = {"name": "shm", "mountPath": "/dev/shm"}  # noqa: S108
     install = {

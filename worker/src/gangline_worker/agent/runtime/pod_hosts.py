@@ -22,7 +22,7 @@ from typing import IO, Any
 
 import structlog
 
-from gangline_schemas.job_pods import pod_folder
+from gangline_schemas.job_pods import POD_SOCKET, pod_folder
 from gangline_worker.agent.decide.keys import GangKey, RankKey
 from gangline_worker.agent.isolation.cold_start import Launch
 from gangline_worker.agent.isolation.files import Owner, listen_for
@@ -40,7 +40,6 @@ from .pod_link import (
 
 log = structlog.get_logger(__name__)
 
-SOCKET = "pod.sock"
 _KEPT_S = 48 * 3600.0
 _REPORT_S = 2.0
 """So long after a rank's process is gone, the report of its end may come."""
@@ -123,7 +122,7 @@ class PodHosts:
     def _listen(self, job_id: str, folder: Path, owner: Owner | None) -> JobPod:
         folder.mkdir(mode=0o711, exist_ok=True)
         folder.chmod(0o711)  # kubelet may have made it
-        listener = listen_for(owner, folder / SOCKET, socket.SOCK_SEQPACKET)
+        listener = listen_for(owner, folder / POD_SOCKET, socket.SOCK_SEQPACKET)
         uid = owner.uid if owner is not None else os.getuid()
         pod = JobPod(job_id, uid, listener)
         self._selector.register(listener, selectors.EVENT_READ, (pod, None))
