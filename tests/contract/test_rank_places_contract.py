@@ -15,6 +15,7 @@ import pytest
 
 from gangline_worker.agent.decide.keys import GangKey, RankKey
 from gangline_worker.agent.isolation.files import Owner
+from gangline_worker.agent.runtime import pod_link
 from gangline_worker.agent.runtime.pod_link import PodMissing
 from gangline_worker.pod_host import STALE_EXIT
 from support.harnesses.node import alive, python, until
@@ -164,6 +165,25 @@ class TestPods:
         waiting.join(20)
         assert waited == ["the gang ended before its pod ran"]
 
+    @pytest.mark.parametrize("unread", [0, 2000])
+    def test_a_pod_that_stands_still_holds_nobody_up(
+        self, place: RankPlace, unread: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(pod_link, "START_S", 0.2)
+        assert place.hosts is not None
+        os.kill(place.host_pid(), signal.SIGSTOP)
+        for _ in range(unread):
+            place.hosts.extend(1e12)
+        for words in ("its pod does not answer", "its pod is gone"):
+            with pytest.raises(PodMissing, match=words):
+                place.start(0, ["true"])
+        del place.lines[0]
+        os.kill(place.host_pid(), signal.SIGCONT)
+        place.hosts.wait(GANG, [])
+        monkeypatch.undo()
+        place.start(1, ["true"])
+        assert place.end(1).code == 0
+
     def test_a_pod_of_another_user_is_refused(self, place: RankPlace) -> None:
         if os.geteuid() != 0:
             pytest.skip("only root starts programs of other users")
@@ -178,10 +198,7 @@ class TestPods:
         os.mkfifo(place.folder / "go")
         place.start(0, ["/bin/sh", "-c", "echo ready; read x < go"])
         place.said(0, "ready")
-        host = place.pods[0].pid
-        if place.unshared:  # below `unshare`
-            host = int(Path(f"/proc/{host}/task/{host}/children").read_text().split()[0])
-        os.kill(host, signal.SIGTERM)
+        os.kill(place.host_pid(), signal.SIGTERM)
         assert place.hosts is not None
         until(lambda: place.hosts is not None and place.hosts.is_leaving("job"))
         with pytest.raises(PodMissing, match="its pod is gone"):

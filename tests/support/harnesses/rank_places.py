@@ -69,6 +69,13 @@ class RankPlace:
         self.pods.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
         return self.pods[-1]
 
+    def host_pid(self) -> int:
+        """The first process of the gang's pod."""
+        pid = self.pods[0].pid
+        if self.unshared:  # below `unshare`
+            pid = int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+        return pid
+
     def restart_agent(self) -> None:
         """All that the agent knows of pods is gone, except of the ranks that it adopts."""
         assert self.hosts is not None

@@ -29,7 +29,6 @@ from gangline_worker.agent.isolation.files import Owner, listen_for
 
 from .pod_link import (
     CREDENTIALS,
-    START_S,
     JobPod,
     PodMissing,
     first_word,
@@ -205,16 +204,26 @@ class PodHosts:
                 pod.ended.pop(name, None)
                 pod.send({"do": "start", "rank": name}, files)
             pid = first_word(ours, theirs)
-        except BaseException:
+        except BaseException as problem:
+            if isinstance(problem, (BlockingIOError, TimeoutError)):
+                self._give_up(launch.rank.gang.job_id)
+                problem = PodMissing(0, "its pod does not answer")
             for descriptor in (outer, error):
                 os.close(descriptor)
             ours.close()
-            raise
+            raise problem from None
         finally:
             for descriptor in (program, outer_in, error_in):
                 os.close(descriptor)
             theirs.close()
         return PodRank(self, launch.rank, pid, (outer, error), ours)
+
+    def _give_up(self, job_id: str) -> None:
+        """Wait for no further rank of a pod that does not answer: it has to connect again."""
+        with self._changed:
+            pod = self._pods.get(job_id)
+            if pod is not None and pod.connection is not None:
+                self._hang_up(pod, pod.connection)
 
     def adopt(self, rank: RankKey, pid: int, stdout: int, stderr: int) -> PodRank:
         """A rank that this process started before the agent reloaded."""
@@ -288,18 +297,20 @@ class PodHosts:
             self._waker.close()
 
     def _forget(self, pod: JobPod) -> None:
-        self._hang_up(pod)
+        if pod.connection is not None:
+            self._hang_up(pod, pod.connection)
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(pod.listener)
         pod.listener.close()
 
-    def _hang_up(self, pod: JobPod) -> None:
-        if pod.connection is not None:
-            with contextlib.suppress(KeyError, ValueError):
-                self._selector.unregister(pod.connection)
-            pod.connection.close()
-            pod.connection = None
-            pod.links -= 1
+    def _hang_up(self, pod: JobPod, connection: socket.socket) -> None:
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(connection)
+        connection.close()
+        pod.links -= 1
+        if pod.connection is connection:
+            pod.connection, pod.come_s = None, None
+            pod.sees = pod.leaving = False
 
     def _wake(self) -> None:
         with contextlib.suppress(OSError):
@@ -337,7 +348,7 @@ class PodHosts:
                 connection.close()
                 return
             pod.links += 1
-            connection.settimeout(START_S)
+            connection.setblocking(False)
             self._selector.register(connection, selectors.EVENT_READ, (pod, connection))
 
     def _receive(self, pod: JobPod, connection: socket.socket) -> None:
@@ -354,21 +365,16 @@ class PodHosts:
             if said is not None:
                 self._heard(pod, connection, said)
                 return
-        with contextlib.suppress(KeyError, ValueError):
-            self._selector.unregister(connection)
-        connection.close()
-        pod.links -= 1
-        if pod.connection is connection:
-            pod.connection, pod.come_s = None, None
-            pod.sees = pod.leaving = False
+        self._hang_up(pod, connection)
 
     def _heard(self, pod: JobPod, connection: socket.socket, said: dict[str, Any]) -> None:
         if "here" in said:
             pod.come_s, pod.leaving = time.monotonic(), False
         elif "hello" in said and connection is not pod.connection:
-            if pod.connection is not None and not has_hung_up(pod.connection):
-                return  # a program of the job's own connects; it hears nothing
-            self._hang_up(pod)
+            if pod.connection is not None:
+                if not has_hung_up(pod.connection):
+                    return  # a program of the job's own connects; it hears nothing
+                self._hang_up(pod, pod.connection)
             pod.connection, pod.leaving = connection, bool(said.get("leaving"))
             pod.come_s = time.monotonic()
             pod.ended.update(

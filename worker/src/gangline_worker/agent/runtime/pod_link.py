@@ -47,7 +47,7 @@ class JobPod:
     links: int = 0
 
     def send(self, order: dict[str, Any], files: Sequence[int] = ()) -> None:
-        """Raises OSError if files cannot be sent; else a pod that is gone is no error."""
+        """Raises OSError if files cannot be sent; else a pod that is gone or full is no error."""
         if self.connection is None:
             return
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))] if files else []
@@ -90,13 +90,13 @@ def has_hung_up(connection: socket.socket) -> bool:
 
 
 def first_word(ours: socket.socket, theirs: socket.socket) -> int:
-    """The pid, as this process sees it, of the rank that waits at the gate. Raises OSError."""
+    """The pid, as this process sees it, of the rank that waits at the gate.
+
+    Raises TimeoutError if none comes to it, and OSError.
+    """
     theirs.close()
     ours.settimeout(START_S)
-    try:
-        data, ancillary, _, _ = ours.recvmsg(1, socket.CMSG_SPACE(CREDENTIALS.size))
-    except TimeoutError:
-        raise PodMissing(0, "its pod does not answer") from None
+    data, ancillary, _, _ = ours.recvmsg(1, socket.CMSG_SPACE(CREDENTIALS.size))
     for level, kind, content in ancillary:
         if data and (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
             pid, _, _ = CREDENTIALS.unpack(content[: CREDENTIALS.size])
