@@ -50,6 +50,18 @@ def node(name: str, gpus: int, labels: Mapping[str, str] | None = None) -> Objec
     }
 
 
+def foreign_pod(name: str, gpus: int, *, cpu: str = "", **spec: Any) -> Object:
+    """A pod of others that asks for GPUs and ends at once when it is deleted."""
+    limits = {GPU: str(gpus), **({"cpu": cpu} if cpu else {})}
+    container = {"name": "main", "image": "other/image", "resources": {"limits": limits}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {"containers": [container], "terminationGracePeriodSeconds": 0, **spec},
+    }
+
+
 def gpus_of(pod: Object, resource: str = GPU) -> int:
     """The GPUs that a pod's containers ask for."""
     return sum(

@@ -20,6 +20,7 @@ from gangline_kube.service.api import Cluster, Conflict, Denied
 from kube.plane import ControlPlane
 from support.builders.helm_chart import EXAMPLES, HELM, rendered, templates
 from support.clients.kube_objects import (
+    PRIORITY_CLASSES,
     create,
     define,
     define_training_jobs,
@@ -31,7 +32,6 @@ from support.clients.kube_objects import (
 from support.fixtures.kube import needs_kube
 
 RUNTIMES = Resource("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", namespaced=False)
-CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False)
 MONITORS = os.environ.get("GANGLINE_TEST_POD_MONITOR")
 """The definition of PodMonitor, a kind of the Prometheus operator."""
 PROFILE = "pod-security.kubernetes.io/enforce"
@@ -90,9 +90,9 @@ def test_pod_security_takes_all_pods_but_agents(
 ) -> None:
     restricted = "restricted" in request.node.name
     for item in rendered(example):
-        if item["kind"] == CLASSES.kind:
+        if item["kind"] == PRIORITY_CLASSES.kind:
             with contextlib.suppress(Conflict):
-                create(api, CLASSES, item)
+                create(api, PRIORITY_CLASSES, item)
     for name, template in templates(example):
         pod = {
             "apiVersion": "v1",

@@ -8,16 +8,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from gangline_kube.core.resource import NAMESPACES, PODS, Object, Resource
+from gangline_kube.core.resource import NAMESPACES, PODS, Resource
 from gangline_kube.service.api import Cluster, NotFound
-from kube.kubelet import GPU, Kubelet
+from kube.kubelet import Kubelet, foreign_pod
 from kube.plane import ControlPlane
 from support.builders.helm_chart import HELM, example, rendered
 from support.clients.kube_objects import (
+    PRIORITY_CLASSES,
     create,
     define_training_jobs,
     delete,
@@ -27,7 +27,6 @@ from support.clients.kube_objects import (
 from support.fixtures.kube import needs_kube
 
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", namespaced=True)
-CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False)
 GPU_NODES = ["gpu-1", "gpu-2"]
 pytestmark = [
     needs_kube,
@@ -72,17 +71,6 @@ def until(what: str, done: Callable[[], bool], limit_s: float = 120.0) -> None:
         time.sleep(0.2)
 
 
-def pod(name: str, gpus: int, **spec: Any) -> Object:
-    limits = {"limits": {GPU: str(gpus)}}
-    container = {"name": "main", "image": "other/image", "resources": limits}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name},
-        "spec": {"containers": [container], "terminationGracePeriodSeconds": 0, **spec},
-    }
-
-
 def agents(api: Cluster, space: str) -> dict[str, str]:
     """The uids of running agents by their nodes."""
     return {
@@ -106,15 +94,15 @@ def test_the_pods_of_a_release_run_and_agents_keep_their_gpus(api: Cluster, inst
     until("deployments", available)
     before = agents(api, installed)
     important = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 1_000_000}
-    create(api, CLASSES, important | {"metadata": {"name": "important"}})
+    create(api, PRIORITY_CLASSES, important | {"metadata": {"name": "important"}})
     others = new_namespace(api)
     try:
-        create(api, PODS, pod("waits", 1, priorityClassName="important"), others)
+        create(api, PODS, foreign_pod("waits", 1, priorityClassName="important"), others)
         until("refused", lambda: "Insufficient nvidia.com/gpu" in _why(api, "waits", others))
         assert agents(api, installed) == before
     finally:
         delete(api, PODS, "waits", others)
-        delete(api, CLASSES, "important")
+        delete(api, PRIORITY_CLASSES, "important")
         delete(api, NAMESPACES, others)
 
 

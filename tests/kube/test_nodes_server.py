@@ -19,7 +19,7 @@ from gangline_kube.core.nodes import CORDON, DRAIN, foreign_gpus
 from gangline_kube.core.resource import NODES, PODS, Object, annotation
 from gangline_kube.service.api import Cluster
 from kube.accounts import installed
-from kube.kubelet import GPU, Kubelet
+from kube.kubelet import GPU, Kubelet, foreign_pod
 from kube.plane import ControlPlane
 from support.builders.helm_chart import HELM
 from support.clients.kube_objects import create, delete, new_namespace
@@ -118,21 +118,6 @@ def test_a_drain_cordons_and_people_s_changes_stay(stand: Stand) -> None:
     assert stand.gateway.drains == []
 
 
-def foreign_pod(name: str, gpus: int, random_: random.Random) -> Object:
-    limits = {GPU: str(gpus), "cpu": str(random_.randint(1, 4))}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name},
-        "spec": {
-            "containers": [
-                {"name": "main", "image": "other/image", "resources": {"limits": limits}}
-            ],
-            "terminationGracePeriodSeconds": 0,
-        },
-    }
-
-
 @pytest.mark.parametrize("names", [[f"shared-{index}" for index in range(25)]], ids=["25 nodes"])
 def test_nodes_with_gpus_of_others_take_no_new_gangs(stand: Stand, names: list[str]) -> None:
     """200 pods with 0 to 8 GPUs come, and go in another order, over 25 nodes of 8 GPUs."""
@@ -141,7 +126,7 @@ def test_nodes_with_gpus_of_others_take_no_new_gangs(stand: Stand, names: list[s
     began, left, most = time.monotonic(), list[str](), 0
     for index in range(FOREIGN_PODS):
         name = f"pod-{index}"
-        create(api, PODS, foreign_pod(name, seed.choice([0, 1, 1, 2, 4, 8]), seed), space)
+        create(api, PODS, _foreign(name, seed), space)
         left.append(name)
         if len(left) > 30:
             delete(api, PODS, left.pop(seed.randrange(len(left))), space)
@@ -157,6 +142,11 @@ def test_nodes_with_gpus_of_others_take_no_new_gangs(stand: Stand, names: list[s
         stand.until("ready", name)
     took_s = time.monotonic() - began
     print(f"{FOREIGN_PODS} pods on {len(names)} nodes: {took_s:.1f} s, at most {most} GPUs taken")
+
+
+def _foreign(name: str, seed: random.Random) -> Object:
+    gpus = seed.choice([0, 1, 1, 2, 4, 8])
+    return foreign_pod(name, gpus, cpu=str(seed.randint(1, 4)))
 
 
 def _check(stand: Stand, names: list[str]) -> None:

@@ -18,7 +18,7 @@ from gangline_kube.core.pods import JOB
 from gangline_kube.core.resource import PODS, Object
 from gangline_kube.service.api import Cluster
 from kube.accounts import installed
-from kube.kubelet import GPU, Kubelet, gpus_of
+from kube.kubelet import Kubelet, foreign_pod, gpus_of
 from kube.plane import ControlPlane
 from support.builders.helm_chart import HELM
 from support.clients.kube_objects import create, delete, new_namespace
@@ -115,12 +115,6 @@ def test_a_gang_of_128_pods_and_its_second_attempt(stand: Stand, names: list[str
         f"128 pods run after {first_s:.1f} s; the second attempt keeps 127, and one pod in another "
         f"place runs after {second_s:.1f} s; all are deleted after {time.monotonic() - began:.1f} s"
     )
-
-
-def foreign_pod(name: str, gpus: int) -> Object:
-    container = {"name": "main", "image": "x", "resources": {"limits": {GPU: str(gpus)}}}
-    spec = {"containers": [container], "terminationGracePeriodSeconds": 0}
-    return {"metadata": {"name": name}, "spec": spec}
 
 
 @pytest.mark.parametrize("names", [[f"mixed-{index}" for index in range(25)]], ids=["25 nodes"])

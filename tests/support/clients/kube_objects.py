@@ -15,6 +15,9 @@ CRDS = Resource(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition",
     namespaced=False,
 )  # fmt: skip
+PRIORITY_CLASSES = Resource(
+    "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False
+)
 
 DRY_RUN = {"dryRun": "All", "fieldValidation": "Strict", "fieldManager": "tests"}
 
