@@ -35,7 +35,7 @@ from .spool.outgoing import Outgoing
 from .usage.processes import GangPlace
 from .warm.process import WarmStart
 from .workspace.environment import rank_command, rank_environment
-from .workspace.limits import gang_limits, image_root, rank_bytes, sandbox_plan, visible_gpus
+from .workspace.limits import assigned_gpus, gang_limits, rank_bytes, sandbox_plan, visible_gpus
 from .workspace.prepare import GangWorkspace, KeptWorkspace, Preparer
 
 log = structlog.get_logger(__name__)
@@ -102,12 +102,11 @@ class Executor:
     def places(self) -> list[GangPlace]:
         """The gangs on this node, for what they use. Any thread may ask."""
         pids = self.launcher.pids()
-        known = {gpu.index for gpu in self._parts.node.gpus if gpu.model != "cpu"}
         return [
             GangPlace(
                 key,
                 workspace.allocation.team,
-                gpus=tuple(index for index in workspace.assignment.gpus if index in known),
+                gpus=assigned_gpus(self._parts.node, workspace),
                 nodes=len(workspace.allocation.nodes),
                 ranks=tuple(pid for rank, pid in pids.items() if rank.gang == key),
                 group=self._parts.isolator.group(key),
@@ -250,8 +249,9 @@ class Executor:
         own = (paths.code.parent, paths.temporary, paths.checkpoints, paths.socket)
         named = (*own, paths.data_cache)
         show = [path for path in named if path is not None]
-        node, image = self._parts.node, image_root(self._parts.preparer.layers, workspace)
-        plan = None if image is None else sandbox_plan(node, workspace, image)
+        node, image = self._parts.node, None
+        if (plan := sandbox_plan(node, self._parts.preparer.layers, workspace)) is not None:
+            image = plan.image
         if plan is not None and self._spares.take(gang, plan, show):
             return
         limits, inbox, launcher = gang_limits(node, workspace), self._inbox, self.launcher
@@ -299,8 +299,9 @@ class Executor:
             pid = self.launcher.spawn(launch, logs, self._spares.rank(launch))
         except OSError as error:
             return inputs.SpawnFailed(rank, f"the system refused to start it: {error.strerror}")
-        if (image := image_root(self._parts.preparer.layers, workspace)) is not None:
-            self._spares.begin(launch, sandbox_plan(self._parts.node, workspace, image))
+        plan = sandbox_plan(self._parts.node, self._parts.preparer.layers, workspace)
+        if plan is not None:
+            self._spares.begin(launch, plan)
         return inputs.RankSpawned(rank, pid)
 
     def _begin_logs(self, rank: RankKey, workspace: GangWorkspace) -> LogBatcher:

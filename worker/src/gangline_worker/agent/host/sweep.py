@@ -35,12 +35,9 @@ def processes() -> Iterator[Process]:
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit():
             continue
-        try:
-            stat = Path(entry.path, "stat").read_bytes()
-        except OSError:
+        fields = _status(entry.path)
+        if fields is None:
             continue
-        # The name in parentheses may hold anything, also ')'.
-        fields = stat[stat.rindex(b")") + 2 :].split()
         state = fields[0].decode()
         if state not in "ZXx":
             yield Process(
@@ -94,3 +91,27 @@ def reap_orphans(own: frozenset[int]) -> None:
             if pid not in own:
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(pid, os.WNOHANG)
+
+
+def descends(pid: int, ancestor: int) -> bool:
+    """Whether a process was started by another one, or by one that this one had started."""
+    for _ in range(64):
+        fields = _status(f"/proc/{pid}")
+        if fields is None:
+            return False
+        pid = int(fields[1])
+        if pid == ancestor:
+            return True
+        if pid <= 1:
+            return False
+    return False
+
+
+def _status(folder: str) -> list[bytes] | None:
+    """The fields of a process after its name, from its state on; None when it is gone."""
+    try:
+        stat = Path(folder, "stat").read_bytes()
+    except OSError:
+        return None
+    # The name in parentheses may hold anything, also ')'.
+    return stat[stat.rindex(b")") + 2 :].split()

@@ -17,13 +17,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, TypeVar
 
 from gangline_worker.agent.decide.inputs import RankExited
 from gangline_worker.agent.decide.keys import RankKey
 from gangline_worker.agent.host.forked import Forked
-from gangline_worker.agent.host.sweep import kill_rank, reap_orphans
+from gangline_worker.agent.host.sweep import descends, kill_rank, reap_orphans
 from gangline_worker.agent.isolation.cold_start import Launch, start_cold
 from gangline_worker.agent.isolation.oom import OomKills
 from gangline_worker.agent.isolation.rank_exec import tied_command
@@ -378,7 +377,7 @@ class Launcher:
         with contextlib.suppress(OSError):
             if os.getsid(pid) == found.pid:
                 return True
-        return _descends(pid, found.pid)
+        return descends(pid, found.pid)
 
     def finished(self, rank: RankProcess, exited: RankExited) -> None:
         """A rank's watcher has seen its end; what it said last is still taken for its own."""
@@ -386,17 +385,3 @@ class Launcher:
         with self._lock:
             self._ranks.pop(rank.rank, None)
             self.not_orphans.discard(rank.pid)
-
-
-def _descends(pid: int, ancestor: int) -> bool:
-    for _ in range(64):
-        try:
-            stat = Path(f"/proc/{pid}/stat").read_bytes()
-        except OSError:
-            return False
-        pid = int(stat[stat.rindex(b")") + 2 :].split()[1])
-        if pid == ancestor:
-            return True
-        if pid <= 1:
-            return False
-    return False

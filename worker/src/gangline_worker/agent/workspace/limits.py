@@ -26,10 +26,15 @@ def rank_bytes(node: NodeInfo, workspace: GangWorkspace) -> int:
     return int(max(share, need.memory_per_gpu_gb) * _GIB)
 
 
+def assigned_gpus(node: NodeInfo, workspace: GangWorkspace) -> tuple[int, ...]:
+    """The indexes of the gang's GPUs on this node; slots that are no GPUs have none."""
+    known = {gpu.index for gpu in node.gpus if gpu.model != "cpu"}
+    return tuple(index for index in workspace.assignment.gpus if index in known)
+
+
 def visible_gpus(node: NodeInfo, workspace: GangWorkspace, *, in_pod: bool) -> str:
     """CUDA_VISIBLE_DEVICES of its ranks. A pod has GPUs of its own, counted from 0."""
-    known = {gpu.index for gpu in node.gpus if gpu.model != "cpu"}
-    found = [index for index in workspace.assignment.gpus if index in known]
+    found = assigned_gpus(node, workspace)
     return ",".join(map(str, range(len(found)) if in_pod else found))
 
 
@@ -39,14 +44,10 @@ def gang_limits(node: NodeInfo, workspace: GangWorkspace) -> GangLimits:
     return GangLimits(memory_bytes, workspace.allocation.spec.resources.cpus)
 
 
-def image_root(layers: Path, workspace: GangWorkspace) -> ImageRoot | None:
-    """The root of its sandbox, if it has an image."""
+def sandbox_plan(node: NodeInfo, layers: Path, workspace: GangWorkspace) -> SandboxPlan | None:
+    """How another sandbox must be to become this gang's; None where it has no image."""
     if (image := workspace.image) is None:
         return None
-    return ImageRoot(layers, image.roots, workspace.workdir)
-
-
-def sandbox_plan(node: NodeInfo, workspace: GangWorkspace, root: ImageRoot) -> SandboxPlan:
-    """How another sandbox must be to become this gang's."""
+    root = ImageRoot(layers, image.roots, workspace.workdir)
     own = rank_bytes(node, workspace)
     return SandboxPlan(root, gang_limits(node, workspace), workspace.owner, own)
