@@ -247,8 +247,7 @@ class Executor:
             self._parts.pods.wait(gang, workspace.shared_with_pod)
             return
         own = (paths.code.parent, paths.temporary, paths.checkpoints, paths.socket)
-        named = (*own, paths.data_cache)
-        show = [path for path in named if path is not None]
+        show = [*own, *filter(None, [paths.data_cache])]
         node, image = self._parts.node, None
         if (plan := sandbox_plan(node, self._parts.preparer.layers, workspace)) is not None:
             image = plan.image
@@ -389,8 +388,7 @@ class Executor:
         self._spares.leave(effect.gang)
         if effect.final:
             self._spares.forget(effect.gang.job_id)
-        first = self._parts.isolator.leave(effect.gang)
-        if first is not None:
+        if (first := self._parts.isolator.leave(effect.gang)) is not None:
             self.launcher.disown(first)
         if self._parts.pods is not None:
             self._parts.pods.leave(effect.gang, final=effect.final)

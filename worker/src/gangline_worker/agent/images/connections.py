@@ -135,7 +135,7 @@ def open_pools(
 
 
 def _leading_somewhere(answer: HTTPResponse) -> HTTPResponse:
-    """The answer. Raises ValueError if its Location is no address: this closes its connection.
+    """The answer. Raises ValueError if its Location is not an address: this closes its connection.
 
     urllib3 would find it later, and leave the connection open.
     """

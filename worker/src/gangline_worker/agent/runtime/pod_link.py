@@ -47,7 +47,7 @@ class JobPod:
     links: int = 0
 
     def send(self, order: dict[str, Any], files: Sequence[int] = ()) -> None:
-        """Raises OSError if files cannot be sent; else a pod that is gone or full is no error."""
+        """Raises OSError if files cannot be sent. Other orders to a pod that is gone are lost."""
         if self.connection is None:
             return
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))] if files else []

@@ -5,7 +5,7 @@
    import torch and wait.
 2. The next attempt of the job on this node gets this sandbox, and its own folders are shown in it
    (`take`). Its ranks are these standbys (`rank`); those that are missing start cold.
-3. A spare sandbox goes when its job has ended, or is no longer here for `_UNUSED_S`.
+3. A spare sandbox is removed when its job has ended, or has left this node for `_UNUSED_S`.
 
 All that runs in it is confined as a rank of that job, and serves no other. All methods are called
 by the agent's own thread, except `take`.

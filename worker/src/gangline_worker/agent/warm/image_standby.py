@@ -109,7 +109,7 @@ class ImageStandby:
         return WarmRank(self._process, stdout, stderr, self._control.detach())
 
     def stop(self) -> None:
-        """End it, if it is no rank."""
+        """End it, if it has not become a rank."""
         self._control.close()
         self._process.kill()
         self._process.wait()
