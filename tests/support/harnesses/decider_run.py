@@ -48,10 +48,13 @@ class DeciderRun(Generic[StateT, SoftT]):
             self._observe(received)
         return events
 
-    def tick(self, after_s: float = 0.0) -> list[Event]:
-        """Let time pass, then a Tick; the own events that followed."""
+    def tick(self, after_s: float = 0.0, unread_s: float = 0.0) -> list[Event]:
+        """Let time pass, then a Tick; the own events that followed.
+
+        `unread_s`: for so long a partition of signals was not read up to its end.
+        """
         self.now += timedelta(seconds=after_s)
-        tick = Tick()
+        tick = Tick(self.now - timedelta(seconds=unread_s))
         self._observe(tick)
         return self._decide(tick)
 

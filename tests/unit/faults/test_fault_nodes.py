@@ -123,6 +123,14 @@ def test_a_silent_node_fails_however_often_nobody_is_heard_for_a_while() -> None
     assert [type(event) for event in found] == [NodeSuspected, NodeFailed]
 
 
+def test_a_node_whose_heartbeats_are_not_read_yet_is_not_silent() -> None:
+    run = cluster("n1", "n2", "n3")
+    for unread_s in range(5, 200, 5):
+        run.signal(beat("n2"))
+        assert run.tick(5, unread_s) == []
+    assert live_through(run, 25, "n2", "n3") != [], "it is silent once they are read"
+
+
 def test_a_single_silent_node_fails() -> None:
     run = cluster("n1")
     found = live_through(run, 70)

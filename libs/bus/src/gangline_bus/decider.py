@@ -227,7 +227,7 @@ class DeciderLoop(Generic[StateT]):
             raise
 
     def _take_tick(self, now: datetime, out: list[OutRecord]) -> None:
-        tick = Tick()
+        tick = Tick(self._reader.read_until(now, self._shard.signals))
         try:
             self._observe(tick, now)
         except Exception as error:

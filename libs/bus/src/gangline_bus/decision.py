@@ -28,7 +28,12 @@ class InvariantViolated(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """The time has advanced. Comes at least every tick interval, and once after a takeover."""
+    """The time has advanced. Comes at least every tick interval, and once after a takeover.
+
+    Signals up to `read_until` were observed, on each of their partitions; None: all.
+    """
+
+    read_until: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

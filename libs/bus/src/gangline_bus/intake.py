@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from datetime import datetime
 
 from gangline_bus.ports import Reader, Record, TopicPartition
 
@@ -14,10 +15,13 @@ class Intake:
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
         self._waiting: deque[Record] = deque()
+        self._marks: dict[TopicPartition, tuple[int, datetime]] = {}
+        self._until: dict[TopicPartition, datetime] = {}
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
         """Read these partitions from these offsets on, replacing what was assigned."""
         self._waiting.clear()
+        self._marks, self._until = {}, {}
         self._reader.assign(positions)
 
     def fill(self, max_records: int, timeout_s: float) -> None:
@@ -46,6 +50,22 @@ class Intake:
         for record in self._waiting:
             behind[record.place] = behind.get(record.place, 0) + 1
         return behind
+
+    def read_until(self, now: datetime, topics: Collection[str]) -> datetime:
+        """The time up to which the records of these topics were taken, as far as is known.
+
+        Each call notes the ends that are known now; a partition was read until then once its
+        position has reached that end. So the answer is never too late, whatever dates records have.
+        """
+        behind = self.behind()
+        for place, at in self.positions().items():
+            if place.topic not in topics:
+                continue
+            end, noted = self._marks.get(place, (at, now))
+            if at >= end:
+                self._until[place] = now if not behind[place] else noted
+                self._marks[place] = (at + behind[place], now)
+        return min(self._until.values(), default=now)
 
     def close(self) -> None:
         """Close the reader."""

@@ -107,8 +107,8 @@ class FaultDecider(BaseDecider[FaultState, Liveness]):
             case Received():
                 if isinstance(observed.envelope.data, WorkerHeartbeat):
                     self._note_beat(state, soft, observed.envelope.data, now)
-            case Tick():
-                note_tick(soft, now, self.timing)
+            case Tick(read_until=read_until):
+                note_tick(soft, now, self.timing, read_until)
                 forget(soft, state.nodes)
                 notices.note_slow_ranks(state, soft, now, self.timing)
             case Decision():

@@ -204,12 +204,14 @@ class Liveness:
     `since` is when the present stretch of uninterrupted heartbeats began; None before the first
     Tick after a takeover. `gaps` are the latest times in it without any heartbeat: their ends, and
     for how many seconds the clocks stood still (policy/silence.py). `strangers`: unknown nodes with
-    heartbeats, each with its incarnation and since when.
+    heartbeats, each with its incarnation and since when. Heartbeats up to `read_until` were read;
+    None: all.
     """
 
     since: datetime | None = None
     last_tick: datetime | None = None
     last_signal: datetime | None = None
+    read_until: datetime | None = None
     seen: dict[str, datetime] = field(default_factory=dict)
     strangers: dict[str, tuple[str, datetime]] = field(default_factory=dict)
     watched: dict[str, datetime] = field(default_factory=dict)

@@ -8,6 +8,8 @@
 3. Mass silence: with two or more live nodes, clocks stand still from `mass_silence_s` after the
    last heartbeat of any node until the next one. So no node is suspected or failed for it, not even
    one that was silent before: its heartbeats since then could not arrive.
+4. This process may be behind on some partitions of heartbeats and not on others. So clocks count
+   only up to the time until which all partitions were read.
 
 Why rule 3 is safe: heartbeats that the bus acknowledged are read once any node is received again.
 So a node that fails by this rule was not acknowledged for the timeout less `mass_silence_s`. Its
@@ -44,7 +46,10 @@ class Silences:
 
 
 def silent_s(liveness: Liveness, node_id: str, now: datetime) -> float:
-    """Seconds since the node's last possible heartbeat, without those when no node was received."""
+    """Seconds since the node's last possible heartbeat, as far as heartbeats were read.
+
+    Those when no node was received do not count.
+    """
     known = (
         liveness.seen.get(node_id),
         liveness.watched.get(node_id),
@@ -52,7 +57,8 @@ def silent_s(liveness: Liveness, node_id: str, now: datetime) -> float:
     )
     latest = max((moment for moment in known if moment is not None), default=now)
     stood_s = sum(gap_s for end, gap_s in liveness.gaps if end > latest)
-    return max(0.0, (now - latest).total_seconds() - stood_s)
+    until = now if liveness.read_until is None else min(now, liveness.read_until)
+    return max(0.0, (until - latest).total_seconds() - stood_s)
 
 
 def find_silences(
@@ -102,7 +108,9 @@ def _fewer_live(nodes: Mapping[str, Node], count: int) -> bool:
     return len(list(islice(live, count))) < count
 
 
-def note_tick(liveness: Liveness, now: datetime, timing: Timing) -> None:
+def note_tick(
+    liveness: Liveness, now: datetime, timing: Timing, read_until: datetime | None = None
+) -> None:
     """Begin liveness at the first Tick, and again when this process or its clock jumped."""
     last = liveness.last_tick
     gap_s = None if last is None else (now - last).total_seconds()
@@ -114,6 +122,7 @@ def note_tick(liveness: Liveness, now: datetime, timing: Timing) -> None:
         liveness.gaps = ()
         liveness.gangs = {}
     liveness.last_tick = now
+    liveness.read_until = read_until
 
 
 def note_decision(liveness: Liveness, event: Event, now: datetime) -> None:
