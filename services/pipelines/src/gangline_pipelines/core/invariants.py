@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gangline_pipelines.core.model import Run, StepState
-from gangline_pipelines.core.state import PipelineState, graph_of_run, spec_of, step_key, steps_of
+from gangline_pipelines.core.state import PipelineState, graph_of_run, spec_of, step_key
 
 
 def violations(state: PipelineState) -> list[str]:
@@ -36,16 +36,20 @@ def _of_run(state: PipelineState, run: Run) -> Iterator[str]:
     if run.state.ended:
         yield f"run {run.run_id}: lives and has ended"
     left = live = 0
-    ready = {name for name, step in steps_of(state, run) if step.state is StepState.READY}
-    graph = graph_of_run(state, run)
-    for name, step in steps_of(state, run):
-        left += not step.state.ended
-        running = step.state is StepState.RUNNING
-        live += running
-        if running and state.jobs.get(step.job_id) != (run.run_id, name):
-            yield f"step {name} of {run.run_id}: runs without a job"
-        if step.tries - step.spared > graph.instances[name].spec.retry.max + 1:
+    ready: set[str] = set()
+    for name, instance in graph_of_run(state, run).instances.items():
+        step = state.steps[step_key(run.run_id, name)]
+        if step.tries - step.spared > instance.spec.retry.max + 1:
             yield f"step {name} of {run.run_id}: had {step.tries} tries"
+        if step.state.ended:
+            continue
+        left += 1
+        if step.state is StepState.READY:
+            ready.add(name)
+        elif step.state is StepState.RUNNING:
+            live += 1
+            if state.jobs.get(step.job_id) != (run.run_id, name):
+                yield f"step {name} of {run.run_id}: runs without a job"
     for what, noted, counted in (
         ("left", run.left, left), ("live", run.live, live),
     ):  # fmt: skip
