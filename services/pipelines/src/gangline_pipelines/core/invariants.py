@@ -35,29 +35,29 @@ def violations(state: PipelineState) -> list[str]:
 def _of_run(state: PipelineState, run: Run) -> Iterator[str]:
     if run.state.ended:
         yield f"run {run.run_id}: lives and has ended"
-    left = live = 0
-    ready: set[str] = set()
+    ready, live, left = set[str](), 0, 0
     for name, instance in graph_of_run(state, run).instances.items():
         step = state.steps[step_key(run.run_id, name)]
         if step.tries - step.spared > instance.spec.retry.max + 1:
             yield f"step {name} of {run.run_id}: had {step.tries} tries"
-        if step.state.ended:
-            continue
-        left += 1
-        if step.state is StepState.READY:
-            ready.add(name)
-        elif step.state is StepState.RUNNING:
+        if step.state is StepState.RUNNING:
             live += 1
             if state.jobs.get(step.job_id) != (run.run_id, name):
                 yield f"step {name} of {run.run_id}: runs without a job"
-    for what, noted, counted in (
-        ("left", run.left, left), ("live", run.live, live),
-    ):  # fmt: skip
+        elif step.state is StepState.READY:
+            ready.add(name)
+        left += not step.state.ended
+    yield from _noted(run, ready, live, left)
+    if live > spec_of(state, run).limits.parallel:
+        yield f"run {run.run_id}: {live} jobs run"
+
+
+def _noted(run: Run, ready: set[str], live: int, left: int) -> Iterator[str]:
+    """What a run notes of its steps, beside what was counted."""
+    for what, noted, counted in (("left", run.left, left), ("live", run.live, live)):
         if noted != counted:
             yield f"run {run.run_id}: {noted} steps are noted as {what}, {counted} are"
     if {*run.ready} != ready or len(run.ready) != len(ready):
         yield f"run {run.run_id}: {len(run.ready)} steps are noted as ready, {len(ready)} are"
     if not left:
         yield f"run {run.run_id}: lives without steps"
-    if live > spec_of(state, run).limits.parallel:
-        yield f"run {run.run_id}: {live} jobs run"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from heapq import nlargest
 
 from gangline_registry.core.model import (
     Compare,
@@ -10,10 +11,11 @@ from gangline_registry.core.model import (
     Registered,
     alias_key,
     comparison_key,
+    model_key,
     version_key,
 )
 from gangline_registry.core.policy.judge import fits
-from gangline_registry.core.state import RegistryState, versions_of
+from gangline_registry.core.state import RegistryState
 from gangline_schemas.gate_file import Gate
 
 CANDIDATES = 20
@@ -59,17 +61,16 @@ def of_model(state: RegistryState, team: str, model: str) -> Iterator[Compare]:
     gated = state.models.get(f"{team}/{model}")
     if gated is None:
         return
-    own = versions_of(state, team, model)
-    newest = sorted(own, key=lambda one: -one.version)[:CANDIDATES]
-    asked = {
+    newest = nlargest(CANDIDATES, state.numbered.get(model_key(team, model), ()))
+    asked = [
         one.version for one in state.promotions.values() if (one.team, one.model) == (team, model)
-    }
+    ]
     for alias in gated.gate.aliases:
         number = baseline_of(gated.gate, state.aliases[alias_key(team, model, alias)])
         baseline = state.versions.get(version_key(team, model, number))
         if baseline is None:
             continue
-        wanted = {one.version: one for one in newest if one.version > number}
-        wanted |= {one.version: one for one in own if one.version in asked}
-        for candidate in wanted.values():
-            yield from missing(gated.gate, candidate, baseline)
+        for wanted in dict.fromkeys([*(one for one in newest if one > number), *asked]):
+            candidate = state.versions.get(version_key(team, model, wanted))
+            if candidate is not None:
+                yield from missing(gated.gate, candidate, baseline)

@@ -16,7 +16,7 @@ PROFILES_KEPT = 2000
 
 
 def forget_versions(state: RegistryState, team: str, model: str) -> None:
-    """After a new version of a model. Cost: its versions, and the names of all models."""
+    """After a new version of a model. Cost: the names of all models; above the limit, versions."""
     free = [
         name for name in state.numbered if name.startswith(f"{team}/") and name not in state.models
     ]
@@ -24,9 +24,9 @@ def forget_versions(state: RegistryState, team: str, model: str) -> None:
     if over > 0:
         held = [one for name in free for one in versions_of(state, *name.split("/"))]
         _drop_versions(state, sorted(held, key=lambda one: one.at)[:over])
-    own = versions_of(state, team, model)
-    if len(own) <= VERSIONS_KEPT:
+    if len(state.numbered.get(model_key(team, model), ())) <= VERSIONS_KEPT:
         return
+    own = versions_of(state, team, model)
     needed = needed_versions(state, team, model)
     for promotion in state.promotions.values():
         if (promotion.team, promotion.model) == (team, model):
