@@ -53,7 +53,7 @@ def _of_run(state: PipelineState, run: Run) -> Iterator[str]:
 
 
 def _noted(run: Run, ready: set[str], live: int, left: int) -> Iterator[str]:
-    """What a run notes of its steps, beside what was counted."""
+    """Counts that a run notes of its steps and that differ from these."""
     for what, noted, counted in (("left", run.left, left), ("live", run.live, live)):
         if noted != counted:
             yield f"run {run.run_id}: {noted} steps are noted as {what}, {counted} are"
