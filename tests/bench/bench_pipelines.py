@@ -33,7 +33,7 @@ from gangline_schemas.job import JobState
 from gangline_schemas.pipeline_file import PipelineSpec
 from gangline_storage import LocalStore
 from gangline_worker.agent.workspace.artifacts import ArtifactStore
-from support.builders.pipelines import TEAM, changed, job, pipeline
+from support.builders.pipelines import TEAM, changed, job, pipeline, released
 from support.harnesses.decider_run import START
 
 WIDTH = 10
@@ -112,6 +112,7 @@ class World:
             )
         )
         self.feed(changed(requested.job_id, JobState.SUCCEEDED))
+        self.feed(released(requested.job_id))
 
 
 def run(context: Context) -> list[Result]:

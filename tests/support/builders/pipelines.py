@@ -15,7 +15,7 @@ from gangline_schemas.base import Event
 from gangline_schemas.events.faults import FailureCause, GangFailed
 from gangline_schemas.events.pipeline_requests import PipelineConfigureRequested, RunRequested
 from gangline_schemas.events.pipelines import RunStarted, StepJobRequested, StepJobStopRequested
-from gangline_schemas.events.scheduling import JobStateChanged
+from gangline_schemas.events.scheduling import GangReleased, JobStateChanged
 from gangline_schemas.events.workers import StepOutputWritten
 from gangline_schemas.job import JobState
 from gangline_schemas.pipeline_file import PipelineSpec
@@ -27,6 +27,9 @@ TEAM = "nlp"
 def job(*command: str, **fields: Any) -> dict[str, Any]:
     """A job with this command."""
     return {"command": command or ("true",), "resources": {"gpus": 1}, **fields}
+
+
+JOB_GPU_S = 60.0
 
 
 def pipeline(steps: dict[str, dict[str, Any]], **fields: Any) -> PipelineSpec:
@@ -66,6 +69,10 @@ class PipelineRun(DeciderRun[Any, Any]):
     def take(self, received: Any) -> list[Event]:
         """See DeciderRun; jobs that are requested appear in `jobs`."""
         return self._noted(super().take(received))
+
+    def end(self, job_id: str, state: JobState, reason: str = "") -> list[Event]:
+        """The scheduler ends a job that ran, and releases its GPUs."""
+        return [*self.feed(changed(job_id, state, reason)), *self.feed(released(job_id))]
 
     def tick(self, after_s: float = 0.0) -> list[Event]:
         """See DeciderRun."""
@@ -141,13 +148,13 @@ class PipelineRun(DeciderRun[Any, Any]):
             requested = self.jobs.pop(job_id)
             for written in self.outputs_of(requested):
                 self.feed(written)
-            self.feed(changed(job_id, JobState.SUCCEEDED))
+            self.end(job_id, JobState.SUCCEEDED)
 
     def fail(self, job_id: str, cause: FailureCause = FailureCause.USER_ERROR) -> None:
         """End a job by a failure."""
         del self.jobs[job_id]
         self.feed(failure(job_id, cause))
-        self.feed(changed(job_id, JobState.FAILED, "it exited with code 1"))
+        self.end(job_id, JobState.FAILED, "it exited with code 1")
 
     def check(self, missing: Callable[[str], bool] = lambda _: False) -> int:
         """Do the checks of outputs until there are none; how many there were."""
@@ -172,6 +179,12 @@ def changed(job_id: str, state: JobState, reason: str = "") -> JobStateChanged:
     return JobStateChanged(
         job_id=job_id, attempt=1, previous=JobState.RUNNING, state=state, reason=reason
     )
+
+
+def released(job_id: str) -> GangReleased:
+    """The scheduler's news that a job's GPUs are free again, after JOB_GPU_S."""
+    values = {"job_id": job_id, "attempt": 1, "reason": "succeeded", "gpu_seconds": JOB_GPU_S}
+    return GangReleased.model_validate({**values, "allocated_at": "2026-11-21T08:00:00Z"})
 
 
 def failure(job_id: str, cause: FailureCause) -> GangFailed:

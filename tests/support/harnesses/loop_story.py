@@ -40,13 +40,13 @@ from gangline_schemas.events.registry import (
     PromotionJudged,
     VersionRegistered,
 )
-from gangline_schemas.events.scheduling import JobStateChanged
 from gangline_schemas.events.workers import StepOutputWritten
 from gangline_schemas.gate_file import Gate
 from gangline_schemas.job import JobState
 from gangline_schemas.models import Evaluation
 from gangline_schemas.pipeline_file import PipelineSpec
 from gangline_schemas.team_limits import TeamConfig
+from support.builders.pipelines import changed, released
 
 TEAM, MODEL, ALIAS = "nlp", "tiny", "champion"
 SNAPSHOT = f"web@xxh3-{1:032x}"
@@ -146,11 +146,8 @@ class Story:
             self.train = job.job_id
             promoted = CheckpointPromoted(job_id=job.job_id, attempt=1, step=100, run="validate-1")
             self._say("promoted", job.job_id, promoted)
-        ended = JobStateChanged(
-            job_id=job.job_id, attempt=1, previous=JobState.RUNNING, state=JobState.SUCCEEDED,
-            reason="",
-        )  # fmt: skip
-        self._say(f"{job.job_id}-end", job.job_id, ended)
+        self._say(f"{job.job_id}-end", job.job_id, changed(job.job_id, JobState.SUCCEEDED))
+        self._say(f"{job.job_id}-free", job.job_id, released(job.job_id))
 
     def _promote(self, version: int) -> None:
         names = {"team": TEAM, "model": MODEL, "user": "ada", "version": version}

@@ -25,7 +25,7 @@ from gangline_schemas.events.pipeline_requests import (
 from gangline_schemas.events.pipelines import RunEnded, RunStarted
 from gangline_schemas.job import JobState
 from gangline_schemas.pipeline_file import PipelineSpec
-from support.builders.pipelines import TEAM, PipelineRun, changed, failure, pipeline
+from support.builders.pipelines import TEAM, PipelineRun, changed, failure, pipeline, released
 
 SEEDS = int(os.environ.get("GANGLINE_PIPELINE_SEEDS", "12"))
 ROUNDS = 120
@@ -123,15 +123,18 @@ class Storm:
         requested = self.world.jobs.pop(job_id)
         stopped = job_id in self.world.asked_to_stop
         if stopped and self.draw.random() < 0.7:
-            self.feed(changed(job_id, JobState.CANCELLED))
+            for event in (changed(job_id, JobState.CANCELLED), released(job_id)):
+                self.feed(event)
         elif self.draw.random() < 0.25:
             cause = self.draw.choice([FailureCause.NODE, FailureCause.USER_ERROR])
-            news = [failure(job_id, cause), changed(job_id, JobState.FAILED, "broke")]
+            ended = changed(job_id, JobState.FAILED, "broke")
+            news = [failure(job_id, cause), ended, released(job_id)]
             self.draw.shuffle(news)
             for event in news:
                 self.feed(event)
         else:
-            news = [*self.world.outputs_of(requested), changed(job_id, JobState.SUCCEEDED)]
+            ended = changed(job_id, JobState.SUCCEEDED)
+            news = [*self.world.outputs_of(requested), ended, released(job_id)]
             self.draw.shuffle(news)
             if self.draw.random() < 0.3:
                 self.late.append(news.pop())

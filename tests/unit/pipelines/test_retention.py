@@ -20,7 +20,7 @@ from gangline_schemas.events.pipeline_requests import RunRetryRequested
 from gangline_schemas.events.pipelines import PipelineRequestRefused, SweepBegun, SweepEnded
 from gangline_schemas.job import JobState
 from gangline_storage import LocalStore, digest_bytes
-from support.builders.pipelines import TEAM, PipelineRun, changed, job, pipeline
+from support.builders.pipelines import TEAM, PipelineRun, job, pipeline
 
 DAY_S = 86_400.0
 
@@ -183,7 +183,7 @@ def test_a_run_whose_outputs_went_is_not_continued() -> None:
     world.succeed()
     ((job_id, _),) = world.jobs.items()
     world.jobs.clear()
-    world.feed(changed(job_id, JobState.FAILED))
+    world.end(job_id, JobState.FAILED)
     world.tick(60)
     assert world.run(run).state == "failed"
     for _ in range(2):  # the first sweep began when the run ended

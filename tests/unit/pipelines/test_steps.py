@@ -19,6 +19,7 @@ from gangline_schemas.events.scheduling import GangReleased
 from gangline_schemas.events.workers import StepOutputWritten
 from gangline_schemas.job import JobState
 from support.builders.pipelines import (
+    JOB_GPU_S,
     TEAM,
     PipelineRun,
     chain,
@@ -26,6 +27,7 @@ from support.builders.pipelines import (
     failure,
     job,
     pipeline,
+    released,
 )
 
 
@@ -55,7 +57,7 @@ def test_a_job_and_its_outputs_may_be_known_in_either_order() -> None:
     (requested,) = world.jobs.values()
     first, second = world.outputs_of(requested)
     world.feed(first)
-    world.feed(changed(requested.job_id, JobState.SUCCEEDED))
+    world.end(requested.job_id, JobState.SUCCEEDED)
     assert world.states(run) == {"a": "running"}
     assert world.feed(first) == []
     world.feed(second)
@@ -64,11 +66,50 @@ def test_a_job_and_its_outputs_may_be_known_in_either_order() -> None:
     assert world.feed(changed(requested.job_id, JobState.SUCCEEDED)) == []
 
 
+def test_a_step_ends_when_its_job_is_charged_and_each_job_counts_once() -> None:
+    world = PipelineRun()
+    world.apply(pipeline({"a": {"retry": {"max": 1}}, "b": {"after": ["a"]}}))
+    run = world.begin()
+    (first,) = world.jobs
+    world.feed(changed(first, JobState.FAILED))
+    assert world.states(run)["a"] == "running"
+    world.feed(released(first))
+    assert world.feed(released(first)) == []
+    world.succeed(next(job_id for job_id in world.jobs if job_id != first))
+    del world.jobs[first]
+    world.succeed()
+    assert world.run(run).state == "succeeded"
+    assert world.run(run).gpu_seconds == 3 * JOB_GPU_S
+    assert world.step(run, "a").gpu_seconds == 2 * JOB_GPU_S
+    world.take_over()
+
+
+def test_a_job_that_never_ran_ends_its_step_at_once() -> None:
+    world = PipelineRun()
+    world.apply(pipeline({"a": {}}))
+    run = world.begin()
+    waiting = changed(*world.jobs, JobState.CANCELLED)
+    world.feed(waiting.model_copy(update={"previous": JobState.PENDING}))
+    assert world.run(run).state == "failed"
+    assert world.run(run).gpu_seconds == 0
+
+
+def test_a_run_whose_last_job_goes_beyond_its_gpu_hours_is_not_failed_for_it() -> None:
+    world = PipelineRun()
+    hours = 1.5 * JOB_GPU_S / 3600
+    world.apply(pipeline({"a": {}, "b": {"after": ["a"]}}, limits={"gpu_hours": hours}))
+    run = world.begin()
+    world.succeed()
+    world.succeed()
+    assert world.run(run).gpu_seconds == 2 * JOB_GPU_S
+    assert world.run(run).state == "succeeded"
+
+
 def test_a_job_without_an_output_fails_its_step_after_a_while() -> None:
     world = PipelineRun()
     world.apply(pipeline({"a": {"out": ["x"]}}))
     run = world.begin()
-    world.feed(changed(*world.jobs, JobState.SUCCEEDED))
+    world.end(*world.jobs, JobState.SUCCEEDED)
     world.tick(60)
     assert world.states(run) == {"a": "running"}
     world.tick(600)
@@ -144,7 +185,7 @@ def test_a_failed_step_cancels_its_siblings_and_blocks_what_needs_it() -> None:
     world.fail(failing)
     assert world.asked_to_stop == [sibling]
     assert world.states(run) == {"a": "failed", "b": "running", "c": "cancelled"}
-    world.feed(changed(sibling, JobState.CANCELLED))
+    world.end(sibling, JobState.CANCELLED)
     assert world.states(run)["b"] == "cancelled"
     assert world.run(run).state == "failed"
     assert "step a failed: it exited with code 1 (user error)" in world.run(run).reason
@@ -190,7 +231,7 @@ def test_a_cause_that_comes_after_the_end_of_the_job_still_counts() -> None:
     world.apply(pipeline({"a": {"out": ["x"], "retry": {"max": 1, "on": ["hang"]}}}))
     run = world.begin()
     (job_id,) = world.jobs
-    world.feed(changed(job_id, JobState.FAILED))
+    world.end(job_id, JobState.FAILED)
     assert world.states(run) == {"a": "running"}
     world.feed(failure(job_id, FailureCause.HANG))
     assert len(world.events(StepJobRequested)) == 2
@@ -200,7 +241,7 @@ def test_without_a_cause_a_step_fails_after_a_while() -> None:
     world = PipelineRun()
     world.apply(pipeline({"a": {"out": ["x"], "retry": {"max": 1, "on": ["hang"]}}}))
     run = world.begin()
-    world.feed(changed(*world.jobs, JobState.FAILED))
+    world.end(*world.jobs, JobState.FAILED)
     world.tick(20)
     assert world.states(run) == {"a": "failed"}
 
@@ -222,7 +263,7 @@ def test_a_cancelled_run_ends_when_its_jobs_have() -> None:
     world.feed(RunCancelRequested(team=TEAM, run_id=run, user="ada"))
     assert world.run(run).state == "stopping"
     assert world.asked_to_stop == [*world.jobs]
-    world.feed(changed(*world.jobs, JobState.CANCELLED))
+    world.end(*world.jobs, JobState.CANCELLED)
     assert world.run(run).state == "cancelled"
     (refused,) = world.feed(RunCancelRequested(team=TEAM, run_id=run, user="ada"))
     assert isinstance(refused, PipelineRequestRefused)
@@ -277,7 +318,7 @@ def test_a_run_has_limits_of_time_and_gpu_hours() -> None:
     world.tick(3601)
     assert world.run(slow).state == "stopping"
     assert "limits.hours" in world.run(slow).reason
-    world.feed(changed(world.asked_to_stop[-1], JobState.CANCELLED))
+    world.end(world.asked_to_stop[-1], JobState.CANCELLED)
     world.jobs.clear()
     costly = world.begin()
     released = {

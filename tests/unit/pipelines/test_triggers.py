@@ -29,7 +29,7 @@ from gangline_schemas.events.pipelines import (
 )
 from gangline_schemas.events.registry import DriftFound
 from gangline_schemas.job import JobState
-from support.builders.pipelines import TEAM, PipelineRun, changed, job, pipeline
+from support.builders.pipelines import TEAM, PipelineRun, job, pipeline
 
 NEW_TEXT = {"new-text": {"snapshot": "web-*"}}
 
@@ -105,7 +105,7 @@ def test_with_cancel_the_newest_run_takes_the_place_of_the_others() -> None:
     world.feed(snapshot(2))
     world.feed(snapshot(3))
     assert world.asked_to_stop == [first]
-    world.feed(changed(first, JobState.CANCELLED))
+    world.end(first, JobState.CANCELLED)
     world.finish()
     assert [event.cause.subject[-1] for event in started(world)] == ["1", "3"]
     results = [event.result for event in world.events(RunEnded)]  # type: ignore[attr-defined]
@@ -139,7 +139,7 @@ def test_with_cancel_a_request_takes_the_place_of_the_others_too() -> None:
     world.feed(snapshot(2))
     world.feed(RunRequested(team=TEAM, pipeline="p", user="ada"))
     world.jobs.clear()
-    world.feed(changed(job_id, JobState.CANCELLED))
+    world.end(job_id, JobState.CANCELLED)
     world.finish()
     assert world.run(first).state == "cancelled"
     assert [event.cause.kind for event in started(world)] == ["manual", "manual"]

@@ -40,8 +40,7 @@ def take(plan: PipelinePlan, event: Event) -> None:
     match event:
         case JobStateChanged():
             if event.state.terminal:
-                good = event.state is JobState.SUCCEEDED
-                _ended(plan, event.job_id, succeeded=good, reason=event.reason)
+                _job_ended(plan, event)
         case StepOutputWritten():
             _written(plan, event)
         case ResumePointChanged():
@@ -84,18 +83,39 @@ def tick(plan: PipelinePlan) -> None:
                 conclude(plan, run_id, name, waited=True)
 
 
-def _ended(plan: PipelinePlan, job_id: str, *, succeeded: bool, reason: str) -> None:
-    place = plan.state.jobs.get(job_id)
+def _job_ended(plan: PipelinePlan, event: JobStateChanged) -> None:
+    """A job that had GPUs or CPUs is charged before its step ends: its release comes next."""
+    place = _note_end(
+        plan, event.job_id, succeeded=event.state is JobState.SUCCEEDED, reason=event.reason
+    )
     if place is None:
         return
+    charged = plan.state.steps[step_key(*place)].charged
+    if event.previous is JobState.PENDING or charged >= event.attempt:
+        conclude(plan, *place)
+
+
+def _ended(plan: PipelinePlan, job_id: str, *, succeeded: bool, reason: str) -> None:
+    place = _note_end(plan, job_id, succeeded=succeeded, reason=reason)
+    if place is not None:
+        conclude(plan, *place)
+
+
+def _note_end(
+    plan: PipelinePlan, job_id: str, *, succeeded: bool, reason: str
+) -> tuple[str, str] | None:
+    """Note once how the job of a step ended; the step, or None if there is nothing to note."""
+    place = plan.state.jobs.get(job_id)
+    if place is None:
+        return None
     run_id, name = place
     if plan.state.steps[step_key(run_id, name)].job_ended is not None:
-        return
+        return None
     ended = StepJobEnded(
         run_id=run_id, step=name, job_id=job_id, succeeded=succeeded, reason=reason
     )
     plan.add(run_id, ended)
-    conclude(plan, run_id, name)
+    return place
 
 
 def _written(plan: PipelinePlan, event: StepOutputWritten) -> None:
@@ -180,9 +200,12 @@ def _charged(plan: PipelinePlan, event: GangReleased) -> None:
     plan.add(run_id, charged)
     run = plan.state.runs[run_id]
     most = spec_of(plan.state, run).limits.gpu_hours
-    if most is not None and run.gpu_seconds > most * 3600 and run.state is RunState.RUNNING:
+    over = most is not None and run.gpu_seconds > most * 3600 and run.state is RunState.RUNNING
+    last = run.left == 1 and plan.state.steps[step_key(run_id, name)].job_ended is not None
+    if over and not last:
         used = run.gpu_seconds / 3600
         stop(plan, run_id, "failed", f"the run used {used:.2f} GPU-hours of its {most:g}")
+    conclude(plan, run_id, name)
 
 
 def conclude(plan: PipelinePlan, run_id: str, name: str, *, waited: bool = False) -> None:
