@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from gangline_console.pages.docs import rendered
+from gangline_gateway.documentation import pages
 from gangline_schemas.api.search import DocPage, Found, SearchResults
 from support.builders.console import console
 
@@ -65,9 +67,22 @@ def test_documentation_has_anchors_and_links_that_stay_inside() -> None:
     assert 'href="https://example.com"' in text
     assert 'href="#alerts"' in text
     assert "tests/x.py" not in text
+    assert ", code, " in text, "a link that leads nowhere is its text"
     assert "<script>" not in text
     assert "style=" not in text
     assert "<td>2</td>" in text
+
+
+def test_the_documentation_begins_with_all_pages_by_subject() -> None:
+    client, _ = console({})
+    answer = client.get("/console/docs")
+    assert answer.headers["location"] == "/console/docs/README.md"
+    page = answer.headers["location"].removeprefix("/console/docs/")
+    text = rendered(pages()[page].markdown, page)
+    linked = set(re.findall(r'href="/console/docs/([^"#]+)', text))
+    assert linked <= pages().keys()
+    known = {name for name in pages() if name.startswith("guides/")}
+    assert known - linked == set()
 
 
 def test_a_page_of_the_documentation_is_shown() -> None:

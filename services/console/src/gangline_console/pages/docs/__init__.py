@@ -14,7 +14,7 @@ from starlette.responses import Response
 from gangline_console.page import PREFIX, Page, View
 from gangline_schemas.api.search import DocPage
 
-HOME = "runbooks/README.md"
+HOME = "README.md"
 _MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
 
 
@@ -38,8 +38,7 @@ def rendered(markdown: str, page: str) -> str:
     for at, token in enumerate(tokens):
         if token.type == "heading_open":
             token.attrSet("id", anchor(tokens[at + 1].content))
-        for child in token.children or ():
-            _keep_inside(child, page)
+        _keep_inside(token.children or [], page)
         # Alignment of cells is an inline style, which the security policy forbids.
         if "style" in token.attrs:
             del token.attrs["style"]
@@ -52,17 +51,21 @@ def anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
 
 
-def _keep_inside(token: Token, page: str) -> None:
-    if token.type == "link_open":
-        target, _, place = str(token.attrGet("href") or "").partition("#")
-        if target and "://" not in target and not target.startswith(("/", "mailto:")):
-            inside = posixpath.normpath(posixpath.join(posixpath.dirname(page), target))
-            outside = inside.startswith("..") or not inside.endswith(".md")
-            token.attrSet(
-                "href", "" if outside else f"{PREFIX}/docs/{inside}{'#' if place else ''}{place}"
-            )
-    if token.type == "image":  # pictures are not part of a release
-        token.type, token.children = "text", []
+def _keep_inside(tokens: list[Token], page: str) -> None:
+    """Links lead to pages of the console; those to other files become their text."""
+    outside = False
+    for token in tokens:
+        if token.type == "link_open":
+            target, _, place = str(token.attrGet("href") or "").partition("#")
+            outside = False
+            if target and "://" not in target and not target.startswith(("/", "mailto:")):
+                inside = posixpath.normpath(posixpath.join(posixpath.dirname(page), target))
+                outside = inside.startswith("..") or not inside.endswith(".md")
+                token.attrSet("href", f"{PREFIX}/docs/{inside}{'#' if place else ''}{place}")
+        if outside and token.type in {"link_open", "link_close"}:
+            token.type = "text"
+        if token.type == "image":  # pictures are not part of a release
+            token.type, token.content, token.children = "text", "", []
 
 
 PAGE = Page("docs", "Documentation", get={"/docs": _home, "/docs/{page:path}": _doc}, timeless=True)
