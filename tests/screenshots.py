@@ -17,7 +17,7 @@ from pathlib import Path
 
 from mlflow import MlflowClient
 from PIL import Image
-from playwright.sync_api import Page
+from playwright.sync_api import Page, TimeoutError  # noqa: A004 - Playwright's
 
 from gangline.job_file import pack
 from gangline.local.platform import Platform
@@ -58,8 +58,14 @@ RIGHT = {1: 70, 2: 88, 3: 75}
 """Items of 100 that each version of the model answers right: the third is refused."""
 ALERTS = "rules:\n  queue-wait: {above_s: 5, priority_below: 100}\n"
 """So that the job that waits raises one."""
-SETTLE_MS = 2500
-COLOURS = 128
+SETTLE_MS = 1500
+DRAWN_MS = 30_000
+DRAWN = """() => !document.querySelector('main [aria-busy=true]')
+  && [...document.querySelectorAll('main .plot')].every((plot) =>
+    plot.getBoundingClientRect().top > innerHeight || !plot.checkVisibility()
+    || plot.querySelector('canvas, svg') || plot.textContent.trim())"""
+"""Whether no chart in sight is empty."""
+COLOURS = 192
 
 
 def started(folder: Path) -> Platform:
@@ -102,6 +108,10 @@ def take(console: ConsolePage, places: dict[str, str], size: dict[str, int], fol
         for theme in THEMES:
             page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
             console.go(path)
+            try:
+                page.wait_for_function(DRAWN, timeout=DRAWN_MS)
+            except TimeoutError:
+                print(f"{name}: a chart stays empty", flush=True)
             page.wait_for_timeout(SETTLE_MS)
             save(page, folder / f"{name}-{theme}.png")
         print(name, flush=True)
