@@ -40,7 +40,7 @@ def test_a_failure_is_found_with_its_cost_and_runbook(
     (one, *_) = incidents()
     console.go(f"/incidents?days=all&job={job_id}")
     row = page.locator(f'tr[data-incident="{job_id}/{one["attempt"]}"]')
-    expect(row).to_contain_text(one["failure_class"])
+    expect(row).to_contain_text(one["failure_class"].replace("_", " "))
     row.get_by_role("link").first.click()
     expect(page.get_by_role("main")).to_contain_text(one["message"])
     page.get_by_role("link", name=re.compile("Runbook")).click()

@@ -17,6 +17,7 @@ from gangline_console.formats import (
     shortened,
     size,
 )
+from gangline_console.render import coded
 
 
 @pytest.mark.parametrize(
@@ -80,3 +81,15 @@ def test_gpu_time(seconds: float | None, text: str):
 
 def test_terminal_escapes_are_removed():
     assert plain("\x1b[1;32mok\x1b[0m \x1b]0;title\x07done\tx\x00") == "ok done\tx\ufffd"
+
+
+@pytest.mark.parametrize(
+    ("text", "html"),
+    [
+        ("see `gangline explain J`", "see <code>gangline explain J</code>"),
+        ("<b> `<i>`", "&lt;b&gt; <code>&lt;i&gt;</code>"),
+        ("one ` alone", "one ` alone"),
+    ],
+)
+def test_commands_in_texts_are_code_and_all_is_escaped(text: str, html: str):
+    assert str(coded(text)) == html

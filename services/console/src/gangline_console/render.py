@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from gangline_console import formats
 from gangline_console.assets import PACKAGE, Assets
@@ -62,6 +62,7 @@ def environment(assets: Assets, package: Path = PACKAGE) -> Environment:
         "duration": formats.duration,
         "gpu_time": formats.gpu_time,
         "plain": formats.plain,
+        "coded": coded,
         "time": time_tag,
         "query": query,
         "next_order": next_order,
@@ -85,6 +86,18 @@ def time_tag(moment: datetime | None, now: datetime | None = None) -> Markup | s
         moment.astimezone(UTC).isoformat(),
         formats.exact(moment),
         formats.relative(moment, now or datetime.now(UTC)),
+    )
+
+
+def coded(text: str) -> Markup:
+    """The text with its `commands` as code."""
+    pieces = text.split("`")
+    if len(pieces) % 2 == 0:  # a backtick without its second one
+        return escape(text)
+    marked = ("<code>{}</code>" if at % 2 else "{}" for at in range(len(pieces)))
+    return Markup("").join(
+        Markup(form).format(piece)  # noqa: S704 - one of the two forms above
+        for form, piece in zip(marked, pieces, strict=True)
     )
 
 
