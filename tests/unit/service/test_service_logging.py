@@ -24,11 +24,12 @@ TOKEN = "hf_" + "a1B2" * 9
 def _restored_logging() -> Iterator[None]:
     root = stdlib_logging.getLogger()
     level, handlers = root.level, list(root.handlers)
+    structured = structlog.get_config()
     yield
     root.handlers[:] = handlers
     root.setLevel(level)
     stdlib_logging.captureWarnings(capture=False)
-    structlog.reset_defaults()
+    structlog.configure(**structured)
 
 
 def _configure(**changed: str) -> None:
