@@ -201,7 +201,7 @@ def test_two_promotions_race_and_one_wins() -> None:
     start.version(3, qa="third")
     begun, judged = len(start.events(AliasMoved)), len(start.events(PromotionJudged))
     choose = random.Random(27)
-    for _ in range(int(os.environ.get("GANGLINE_RACES", "100"))):
+    for _ in range(int(os.environ.get("GANGLINE_RACES", "24"))):
         run = deepcopy(start)
         steps: list[Callable[[], object]] = [
             partial(run.promote, 2, expected=1),

@@ -5,9 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -20,7 +17,7 @@ from gangline.sdk import connect
 from gangline.tracking import spool as spools
 from gangline.tracking import start, writer
 from gangline.tracking.spool import Spool
-from support.fakes.tracking_server import TOKEN, TrackingStub
+from support.fakes.tracking_server import TrackingStub
 from support.harnesses.cli_run import runner
 
 
@@ -105,59 +102,6 @@ def test_no_such_folder(
     (tmp_path / "run.json").write_text("{")
     ran = runner(capsys)("sync", str(tmp_path))
     assert (ran.code, "is no run's folder" in ran.err) == (1, True)
-
-
-SCRIPT = """
-import os, signal, sys, time
-import gangline
-run = gangline.init(mode=sys.argv[1])
-for step in range(300):
-    run.log({"loss": float(step)}, step=step)
-while run.progress.queued:
-    time.sleep(0.01)
-print(run.folder, flush=True)
-END
-"""
-KILL = "os.kill(os.getpid(), signal.SIGKILL)"
-
-
-def script(
-    server: TrackingStub, kept: Path, mode: str, end: str
-) -> subprocess.CompletedProcess[str]:
-    environment = {
-        **os.environ, "GANGLINE_URL": server.url, "GANGLINE_TOKEN": TOKEN,
-        "GANGLINE_DIR": str(kept),
-    }  # fmt: skip
-    return subprocess.run(
-        [sys.executable, "-c", SCRIPT.replace("END", end), mode],
-        env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("mode", ["offline", "online"])
-def test_a_killed_script(server: TrackingStub, kept: Path, mode: str) -> None:
-    ended = script(server, kept, mode, KILL)
-    assert ended.returncode == -signal.SIGKILL, ended.stderr
-    with connect() as client:
-        (synced,) = client.sync(kept)
-    assert synced.state == "uploaded"
-    assert server.run.steps("loss") == [(step, float(step)) for step in range(300)]
-    assert server.run.info["status"] == "KILLED"
-
-
-@pytest.mark.parametrize(
-    ("end", "status"),
-    [
-        ("", "FINISHED"),
-        ("raise ValueError", "FAILED"),
-        ("raise KeyboardInterrupt", "KILLED"),
-        ("sys.exit(0)", "FINISHED"),
-    ],
-)
-def test_a_script_without_finish(server: TrackingStub, kept: Path, end: str, status: str) -> None:
-    ended = script(server, kept, "online", end)
-    assert server.run.info["status"] == status, ended.stderr
-    assert len(server.run.points) == 300
 
 
 def test_a_torn_last_line_and_a_damaged_one(server: TrackingStub) -> None:

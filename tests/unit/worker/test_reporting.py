@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +11,6 @@ import pytest
 
 from gangline_schemas.events.heartbeats import RankActivity
 from gangline_schemas.events.workers import ObjectDigest, SampleRange
-from gangline_schemas.job import TrialRef
 from gangline_schemas.rank_protocol import (
     Control,
     CopyDamaged,
@@ -129,36 +126,6 @@ def test_what_a_rank_does_goes_out_at_once_and_after_its_steps(agent: AgentEnd) 
     assert said[2] == Doing(activity=RankActivity.EVALUATING)
 
 
-def test_after_a_with_a_rank_does_what_it_did_before(agent: AgentEnd) -> None:
-    code = (
-        "from gangline_worker import doing, flush\n"
-        "doing('training')\n"
-        "with doing('evaluating'): pass\n"
-        "try: doing('sleeping')\n"
-        "except ValueError: assert flush()"
-    )
-    env = {"GANGLINE_AGENT_SOCKET": agent.path, "GANGLINE_RANK_TOKEN": "t", "RANK": "0"}
-    subprocess.run([sys.executable, "-c", code], check=True, env=env)
-    said = agent.wait_for(lambda said: len(said) == 4)
-    assert [one.activity.value for one in said if isinstance(one, Doing)] == [
-        "training",
-        "evaluating",
-        "training",
-    ]
-
-
-def test_the_last_report_of_a_program_that_ends_at_once_arrives(agent: AgentEnd) -> None:
-    code = "from gangline_worker import report; report({'score': 2.0}, 1)"
-    trial = TrialRef(study_id="s", number=0, metrics=("score",)).encode().decode()
-    env = {"GANGLINE_AGENT_SOCKET": agent.path, "GANGLINE_RANK_TOKEN": "t", "RANK": "0",
-           "GANGLINE_TRIAL": trial}  # fmt: skip
-    subprocess.run([sys.executable, "-c", code], check=True, env=env)
-    said = agent.wait_for(lambda said: len(said) == 3)
-    assert [one.values for one in said if isinstance(one, TrialPoint)] == [{"score": 2.0}]
-    [only] = reports(said)
-    assert only.metrics["score"] == (2.0,)
-
-
 def test_a_full_queue_sheds_the_oldest_and_says_so(agent: AgentEnd) -> None:
     reporter = Reporter(agent.path, flush_period_s=3600, queue_limit=10)
     for step in range(25):
@@ -231,33 +198,6 @@ def test_without_an_agent_everything_goes_nowhere() -> None:
     assert not reporter.should_checkpoint()
 
 
-def test_the_agent_side_imports_no_torch() -> None:
-    code = (
-        "import sys, gangline_worker\n"
-        "from gangline_worker import report, should_stop\n"
-        "report({'loss': 1.0}, 1); assert should_stop() is None\n"
-        "assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, env={"PATH": ""})
-
-
-def test_a_forked_child_does_not_speak_on_the_ranks_line(agent: AgentEnd) -> None:
-    code = (
-        "import os\n"
-        "from gangline_worker import report, flush\n"
-        "report({'loss': 1.0}, 1); assert flush()\n"
-        "child = os.fork()\n"
-        "report({'loss': 2.0}, 2); assert flush()\n"
-        "if child == 0: os._exit(0)\n"
-        "assert os.waitpid(child, 0)[1] == 0"
-    )
-    env = {"GANGLINE_AGENT_SOCKET": agent.path, "GANGLINE_RANK_TOKEN": "t", "RANK": "5"}
-    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, env=env)
-    said = agent.wait_for(lambda said: len(reports(said)) == 2)
-    assert [message.step for message in reports(said)] == [(1,), (2,)]
-    assert [message for message in said if isinstance(message, Hello)] == [Hello(rank=5, token="t")]
-
-
 def test_a_block_of_data_that_is_left_out_is_told_at_once(agent: AgentEnd) -> None:
     reporter = Reporter(agent.path, flush_period_s=3600)
     found = DataDamaged(snapshot="corpus@xxh3-0", shard="a.tok", block=7, reason="other bytes")
@@ -309,49 +249,3 @@ def test_the_agent_hears_once_that_a_rank_asks_whether_to_stop(agent: AgentEnd) 
     until(lambda: reporter.should_stop() == "preempted")
     assert reporter.flush()
     assert agent.wait_for(lambda said: HandlesStop() in said).count(HandlesStop()) == 1
-
-
-SIGNALS = """
-import os, signal
-from gangline_worker import should_stop
-def kill(): os.kill(os.getpid(), signal.SIGTERM)
-"""
-
-
-FORKS = """
-should_stop()
-child = os.fork()
-if child == 0:
-    kill()
-    os._exit(0)
-assert os.WTERMSIG(os.waitpid(child, 0)[1]) == 15
-"""
-HANDLES = """
-signal.signal(signal.SIGTERM, lambda *_: os._exit(9))
-should_stop()
-kill()
-"""
-THREADS = """
-import threading
-thread = threading.Thread(target=should_stop)
-thread.start()
-thread.join()
-should_stop()
-kill()
-assert should_stop() == 'sigterm'
-"""
-
-
-@pytest.mark.parametrize(
-    ("script", "code"),
-    [
-        ("kill()", -15),
-        ("should_stop(); kill(); assert should_stop() == 'sigterm'", 0),
-        (FORKS, 0),
-        (HANDLES, 9),
-        (THREADS, 0),
-    ],
-    ids=["never asked", "asked", "a child of one that asked", "its own handler", "threads"],
-)
-def test_sigterm_is_a_reason_to_stop_for_a_program_that_asks(script: str, code: int) -> None:
-    assert subprocess.run([sys.executable, "-c", SIGNALS + script], check=False).returncode == code

@@ -2,7 +2,7 @@
 
 Each question makes a new sampler with its own seed, and gives it the study's trials by number, as
 `create_trial` makes them. So a suggestion is the one that a live Optuna study would give at that
-point (tests/unit/studies/test_fold_and_ask.py).
+point (tests/properties/test_fold_and_ask.py).
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 
 import pytest
 
@@ -46,8 +47,10 @@ EAGER = Rules(
 )
 
 
-def recorded(seed: int, run: AlertsRun) -> list[tuple[datetime, Received]]:
+@cache
+def recorded(seed: int) -> list[tuple[datetime, Received]]:
     """What was written to the topics that the service reads, in the order of its time."""
+    run = AlertsRun(EAGER)
     world = World(draw(seed), Parts())
     assert not world.run().violation
     found = []
@@ -61,7 +64,7 @@ def recorded(seed: int, run: AlertsRun) -> list[tuple[datetime, Received]]:
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_recorded_cluster_is_followed_and_replayed(seed: int) -> None:
     run = AlertsRun(EAGER)
-    records = recorded(seed, run)
+    records = recorded(seed)
     run.now = records[0][0]
     run.settle()
     for number, (at, received) in enumerate(records):
@@ -154,7 +157,7 @@ def raised(records: list[tuple[datetime, Received]], **rule: Rule) -> int:
 
 @pytest.mark.parametrize(("share", "alerts"), [(0.99, 1), (1.01, 0)], ids=["below", "above"])
 def test_each_rule_is_raised_by_what_was_recorded(share: float, alerts: int) -> None:
-    busy, waits, silent = (recorded(seed, AlertsRun(EAGER)) for seed in (5, 6, 4))
+    busy, waits, silent = (recorded(seed) for seed in (5, 6, 4))
     had = figures(busy)
     assert 0 < had.failed_jobs < 1
     failing = FailedJobs(above=had.failed_jobs * share, at_least=had.ended)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-TESTS = Path(__file__).parents[2]
+TESTS = Path(__file__).parents[1]
 FILES = {
     "conftest.py": """
 import pytest

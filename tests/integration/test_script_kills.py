@@ -16,6 +16,9 @@ import pytest
 from gangline.sdk import connect
 from gangline.tracking import sync
 from support.fakes.tracking_server import TOKEN, TrackingStub
+from support.fixtures.tracking import kept, server
+
+__all__ = ["kept", "server"]  # fixtures are used by being in this module
 
 SCRIPT = """
 import time
@@ -105,3 +108,56 @@ def test_ctrl_c_ends_the_wait_for_the_server(server: TrackingStub, kept: Path) -
         (synced,) = client.sync(kept)
     assert synced.points == 1
     assert server.run.steps("loss") == [(0, 1.0)]
+
+
+LOGGING = """
+import os, signal, sys, time
+import gangline
+run = gangline.init(mode=sys.argv[1])
+for step in range(300):
+    run.log({"loss": float(step)}, step=step)
+while run.progress.queued:
+    time.sleep(0.01)
+print(run.folder, flush=True)
+END
+"""
+KILL = "os.kill(os.getpid(), signal.SIGKILL)"
+
+
+def script(
+    server: TrackingStub, kept: Path, mode: str, end: str
+) -> subprocess.CompletedProcess[str]:
+    environment = {
+        **os.environ, "GANGLINE_URL": server.url, "GANGLINE_TOKEN": TOKEN,
+        "GANGLINE_DIR": str(kept),
+    }  # fmt: skip
+    return subprocess.run(
+        [sys.executable, "-c", LOGGING.replace("END", end), mode],
+        env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", ["offline", "online"])
+def test_a_killed_script(server: TrackingStub, kept: Path, mode: str) -> None:
+    ended = script(server, kept, mode, KILL)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    with connect() as client:
+        (synced,) = client.sync(kept)
+    assert synced.state == "uploaded"
+    assert server.run.steps("loss") == [(step, float(step)) for step in range(300)]
+    assert server.run.info["status"] == "KILLED"
+
+
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [
+        ("", "FINISHED"),
+        ("raise ValueError", "FAILED"),
+        ("raise KeyboardInterrupt", "KILLED"),
+        ("sys.exit(0)", "FINISHED"),
+    ],
+)
+def test_a_script_without_finish(server: TrackingStub, kept: Path, end: str, status: str) -> None:
+    ended = script(server, kept, "online", end)
+    assert server.run.info["status"] == status, ended.stderr
+    assert len(server.run.points) == 300
