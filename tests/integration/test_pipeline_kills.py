@@ -59,7 +59,7 @@ class Mlflow(BaseHTTPRequestHandler):
 @pytest.fixture(name="mlflow_url")
 def _mlflow_url() -> Iterator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Mlflow)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
     server.server_close()

@@ -29,7 +29,7 @@ class _Answers(BaseHTTPRequestHandler):
 def server() -> Iterator[str]:
     """A gateway at 5000 seconds of Unix."""
     with ThreadingHTTPServer(("127.0.0.1", 0), _Answers) as serving:
-        thread = threading.Thread(target=serving.serve_forever)
+        thread = threading.Thread(target=serving.serve_forever, args=(0.01,))
         thread.start()
         yield f"http://127.0.0.1:{serving.server_port}"
         serving.shutdown()

@@ -63,7 +63,7 @@ def http_server(status: int) -> Iterator[tuple[str, list[tuple[dict[str, str], b
 
 @contextmanager
 def serving(server: socketserver.BaseServer) -> Iterator[int]:
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     try:
         yield server.server_address[1]  # type: ignore[misc]
     finally:

@@ -37,7 +37,7 @@ def test_spans_and_metrics_go_to_the_collector() -> None:
             pass
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Collector) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         providers = telemetry.start("quota", "a", f"http://127.0.0.1:{server.server_port}")
         providers.meter("test").create_counter("gangline.inputs").add(1)
         with providers.tracer("test").start_as_current_span("decide"):

@@ -33,6 +33,7 @@ def hang(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cycle that takes longer than the watchdog lets it."""
     monkeypatch.setattr(watchdog, "HANG_LIMIT_S", -1.0)
     monkeypatch.setattr(watchdog, "LOST_LIMIT_S", -1.0)
+    monkeypatch.setattr(watchdog, "LOOK_EVERY_S", 0.01)
     ended = threading.Event()
     with Watchdog(end=ended.set).over(loop):
         assert ended.wait(30.0)

@@ -20,6 +20,7 @@ log = structlog.get_logger(__name__)
 
 HANG_LIMIT_S = 12.0  # two calls of 5 s may time out in one cycle
 LOST_LIMIT_S = 1.0
+LOOK_EVERY_S = 0.5
 DEAF_LIMIT_S = 30.0  # above the hang limit and what noting the input may take
 
 
@@ -63,7 +64,7 @@ class Watchdog:
 
     def _watch(self) -> None:
         pause = threading.Event()
-        while not pause.wait(0.5):
+        while not pause.wait(LOOK_EVERY_S):
             cycle = self._cycle
             if cycle is None:
                 continue

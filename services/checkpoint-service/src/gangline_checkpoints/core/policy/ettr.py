@@ -22,8 +22,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
-from gangline_checkpoints.core.policy.interval import Failures, Save, advise, failure_rate
+from gangline_checkpoints.core.policy.interval import (
+    Failures,
+    Save,
+    advise_at,
+    costs_of,
+    failure_rate,
+)
 
 Interval = Callable[[int, float], float]
 """The interval that an attempt saves at, of (failures so far, wall time of all that so far)."""
@@ -65,23 +72,14 @@ class Parts:
         """The share that became progress."""
         return self.useful_s / self.wall_s
 
-    def plus(self, other: Parts) -> Parts:
-        """Both together."""
-        return Parts(
-            self.useful_s + other.useful_s,
-            self.saving_s + other.saving_s,
-            self.lost_s + other.lost_s,
-            self.detecting_s + other.detecting_s,
-            self.restarting_s + other.restarting_s,
-        )
-
 
 def advised(saves: Sequence[Save], gpus: int) -> Interval:
     """The service's own advice to a gang that is alone on its cluster: it learns as it fails."""
+    cost_s, busy_s = costs_of(saves)
 
     def interval(failures: int, ran_s: float) -> float:
         seen = Failures(failures, ran_s * gpus / 3600)
-        return advise(saves, gpus, failure_rate(seen, seen)).interval_s
+        return advise_at(cost_s, busy_s, gpus, failure_rate(seen, seen)).interval_s
 
     return interval
 
@@ -116,28 +114,25 @@ def replay(costs: Costs, interval: Interval, gaps: Iterable[float], rest_s: floa
 
     `rest_s` is the time after the last failure: what was computed in it is not lost.
     """
-    parts, down_s, ran_s, failures = Parts(), 0.0, 0.0, 0
-    for gap_s in gaps:
-        parts = parts.plus(_down(costs, min(gap_s, down_s)))
-        trained_s = gap_s - down_s
+    useful_s = saving_s = lost_s = detecting_s = restarting_s = 0.0
+    down_s, ran_s, failures = 0.0, 0.0, 0
+    for length_s, failed in chain(((gap_s, True) for gap_s in gaps), [(rest_s, False)]):
+        stopped_s = min(length_s, down_s)
+        noticing_s = min(stopped_s, costs.detect_s)
+        detecting_s += noticing_s
+        restarting_s += stopped_s - noticing_s
+        trained_s = length_s - down_s
         if trained_s > 0:
-            parts = parts.plus(_trained(costs, interval(failures, ran_s), trained_s, failed=True))
-        ran_s, failures, down_s = ran_s + gap_s, failures + 1, costs.down_s
-    parts = parts.plus(_down(costs, min(rest_s, down_s)))
-    if rest_s > down_s:
-        last = _trained(costs, interval(failures, ran_s), rest_s - down_s, failed=False)
-        parts = parts.plus(last)
-    return parts
+            kept = _trained(costs, interval(failures, ran_s), trained_s, failed=failed)
+            useful_s, saving_s, lost_s = useful_s + kept[0], saving_s + kept[1], lost_s + kept[2]
+        ran_s, failures, down_s = ran_s + length_s, failures + 1, costs.down_s
+    return Parts(useful_s, saving_s, lost_s, detecting_s, restarting_s)
 
 
-def _down(costs: Costs, down_s: float) -> Parts:
-    """So much of a time in which nothing is computed."""
-    detecting_s = min(down_s, costs.detect_s)
-    return Parts(detecting_s=detecting_s, restarting_s=down_s - detecting_s)
-
-
-def _trained(costs: Costs, interval_s: float, trained_s: float, *, failed: bool) -> Parts:
-    """From a start to a failure, or to the end of the run."""
+def _trained(
+    costs: Costs, interval_s: float, trained_s: float, *, failed: bool
+) -> tuple[float, float, float]:
+    """What was useful, saving and lost from a start to a failure, or to the end of the run."""
     _check(costs, interval_s)
     begun = math.floor(trained_s / interval_s)
     saving_s = min(trained_s - begun * interval_s, costs.save_s) if begun else 0.0
@@ -147,7 +142,7 @@ def _trained(costs: Costs, interval_s: float, trained_s: float, *, failed: bool)
     if failed:
         counting = max(0, math.floor((trained_s - costs.commit_s) / interval_s))
         kept_s = counting * interval_s - max(0, counting - 1) * costs.save_s
-    return Parts(useful_s=kept_s, saving_s=saving_s, lost_s=worked_s - kept_s)
+    return kept_s, saving_s, worked_s - kept_s
 
 
 def _check(costs: Costs, interval_s: float) -> None:

@@ -107,8 +107,19 @@ def advise(
 
     `suspected`: one of its nodes reported a sign of a failure.
     """
+    return advise_at(*costs_of(saves), world_size, per_gpu_hour, suspected=suspected)
+
+
+def costs_of(saves: Sequence[Save]) -> tuple[float, float]:
+    """What saves like these cost training, and how long one keeps the store busy: medians."""
     cost_s = median_low(save.blocked_s + OVERLAP * save.write_s for save in saves)
-    busy_s = median_low(save.write_s + save.verify_s for save in saves)
+    return cost_s, median_low(save.write_s + save.verify_s for save in saves)
+
+
+def advise_at(
+    cost_s: float, busy_s: float, world_size: int, per_gpu_hour: float, *, suspected: bool = False
+) -> Advice:
+    """The advice where a save has these costs, see `advise`."""
     mtbf_s = 3600.0 / (per_gpu_hour * world_size)
     if suspected:
         mtbf_s = min(mtbf_s, SUSPECTED_S)
