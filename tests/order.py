@@ -8,11 +8,15 @@ while others wait for their processes.
 A worker takes a file at a time, except that one takes all files that share processes: these are
 started once, and end with the last of these files. They are the files of tests/e2e that use the
 session's platform, and those of tests/integration whose names begin alike (`SHARING`).
+
+All workers import all files. Each begins with other folders, so that on a fresh clone one compiles
+what the others then load.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from pathlib import Path
 
 import pytest
 from xdist.remote import Producer
@@ -74,6 +78,26 @@ class OnePlatform(LoadFileScheduling):
         return scope_of(nodeid)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Give a worker the folders in an order of its own; the tests are sorted afterwards."""
+    worker = getattr(config, "workerinput", None)
+    if worker is not None:
+        folders = [folder for name in config.args for folder in _folders(name)]
+        first = len(folders) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
+        config.args = folders[first:] + folders[:first]
+
+
+def _folders(name: str) -> list[str]:
+    """What is in this folder, and in its folder of unit tests; a file is itself."""
+    inside = sorted(path for path in Path(name).glob("*/") if any(path.rglob("test_*.py")))
+    if not inside or any(Path(name).glob("test_*.py")):
+        return [name]
+    units = Path(name) / "unit"
+    return [
+        part for path in inside for part in (_folders(str(path)) if path == units else [str(path)])
+    ]
+
+
 def scope_of(nodeid: str) -> str:
     """What a worker takes at once: a file, or all files that share processes."""
     file = nodeid.split("::", maxsplit=1)[0]
@@ -117,7 +141,7 @@ def _spread(some: Sequence[str], others: Sequence[str]) -> Iterator[str]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Sort the tests by their files; those of a file keep their order."""
-    names = dict.fromkeys(item.nodeid.split("::")[0] for item in items)
+    names = sorted({item.nodeid.split("::")[0] for item in items})
     place = {name: number for number, name in enumerate(in_order(names))}
     items.sort(key=lambda item: place[item.nodeid.split("::")[0]])
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,9 @@ _DOCUMENTS: dict[str, type[Model]] = {
 }
 
 
+@cache
 def json_schemas() -> dict[str, dict[str, Any]]:
-    """JSON Schema (2020-12) of every event's data by type, as consumers may read it."""
+    """JSON Schema (2020-12) of every event's data by type, as consumers may read it; shared."""
     return {name: model.model_json_schema(by_alias=False) for name, model in event_types().items()}
 
 

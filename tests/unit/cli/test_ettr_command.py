@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gangline.commands import ettr
 from gangline_checkpoints.core.policy.ettr import Costs, expected
 from support.fakes.stub_gateway import NO_INCIDENTS, Stub, incident
 from support.harnesses.cli_run import Runner, runner
@@ -45,6 +46,13 @@ def test_json_holds_the_closed_form_and_the_simulated_runs(run: Runner) -> None:
     assert sum(found[name] for name in parts) == pytest.approx(1.0)
 
 
+@pytest.fixture
+def _few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the closed form alone is looked at."""
+    monkeypatch.setattr(ettr, "RUNS", ettr.LEAST_RUNS)
+
+
+@pytest.mark.usefixtures("_few_runs")
 def test_a_users_interval_and_failure_rate_are_taken(run: Runner) -> None:
     asked = ("ettr", "--gpus", "64,128", "--mttf-hours", "10", "--mttf-gpus", "64", "--json")
     small, large = run(*asked, "--interval", "300").json
@@ -55,6 +63,7 @@ def test_a_users_interval_and_failure_rate_are_taken(run: Runner) -> None:
     assert advised["ettr"] > small["ettr"]
 
 
+@pytest.mark.usefixtures("_few_runs")
 def test_a_jobs_own_measurements_are_taken(gangline: Runner, stub: Stub) -> None:
     checkpoint = {
         "attempt": 1, "step": 10, "status": "committed", "committed_at": "2026-11-21T08:00:00Z",

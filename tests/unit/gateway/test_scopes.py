@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from functools import cache
 
 import httpx
 import pytest
@@ -17,17 +18,24 @@ from gangline_schemas.access import TokenScope
 from gangline_service.tokens import Principal, Role
 from support.builders.rest_document import rest_document
 
-ROUTES = sorted(
-    (method.upper(), path)
-    for path, operations in rest_document()["paths"].items()
-    for method in operations
-)
-TOO_SMALL = [
-    (method, path, scope)
-    for method, path in ROUTES
-    for scope in TokenScope
-    if not scope.includes(rule_of(method, path).scope)
-]
+
+@cache
+def routes() -> list[tuple[str, str]]:
+    return sorted(
+        (method.upper(), path)
+        for path, operations in rest_document()["paths"].items()
+        for method in operations
+    )
+
+
+@cache
+def too_small() -> list[tuple[str, str, TokenScope]]:
+    return [
+        (method, path, scope)
+        for method, path in routes()
+        for scope in TokenScope
+        if not scope.includes(rule_of(method, path).scope)
+    ]
 
 
 def admin(scope: TokenScope) -> Principal:
@@ -35,19 +43,19 @@ def admin(scope: TokenScope) -> Principal:
 
 
 def test_each_route_has_a_rule_and_each_rule_a_route() -> None:
-    assert [route for route in ROUTES if not known(*route)] == []
-    assert set(_RULES) <= {" ".join(route) for route in ROUTES}
+    assert [route for route in routes() if not known(*route)] == []
+    assert set(_RULES) <= {" ".join(route) for route in routes()}
 
 
 def test_each_change_has_a_word_in_the_audit_log() -> None:
-    silent = [route for route in ROUTES if route[0] != "GET" and rule_of(*route).action is None]
+    silent = [route for route in routes() if route[0] != "GET" and rule_of(*route).action is None]
     assert silent == [("POST", "/v1/what-if")]
 
 
 def test_a_scope_includes_those_before_it() -> None:
     found = [[one.includes(other) for other in TokenScope] for one in TokenScope]
     assert found == [[True, False, False], [True, True, False], [True, True, True]]
-    assert {scope for _, _, scope in TOO_SMALL} == {TokenScope.READ, TokenScope.SUBMIT}
+    assert {scope for _, _, scope in too_small()} == {TokenScope.READ, TokenScope.SUBMIT}
 
 
 def test_each_route_refuses_tokens_of_a_smaller_scope() -> None:
@@ -55,7 +63,7 @@ def test_each_route_refuses_tokens_of_a_smaller_scope() -> None:
     answers: dict[tuple[str, str, TokenScope], httpx.Response] = {}
 
     async def ask_all() -> None:
-        for method, path, scope in TOO_SMALL:
+        for method, path, scope in too_small():
 
             async def as_caller(
                 asked: Scope, receive: Receive, send: Send, scope: TokenScope = scope

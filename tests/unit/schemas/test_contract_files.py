@@ -54,11 +54,12 @@ def test_every_type_has_one_topic() -> None:
     assert topic_of("worker.heartbeat") is Topic.HEARTBEATS
 
 
-OLD = {"job.submitted": generate.json_schemas()["job.submitted"]}
+def _old() -> dict[str, Any]:
+    return {"job.submitted": generate.json_schemas()["job.submitted"]}
 
 
 def _change(**changes: Any) -> dict[str, Any]:
-    schema = copy.deepcopy(OLD["job.submitted"])
+    schema = copy.deepcopy(_old()["job.submitted"])
     job = schema["$defs"]["JobSpec"]
     for path, value in changes.items():
         if value is None:
@@ -83,7 +84,7 @@ def _change(**changes: Any) -> dict[str, Any]:
     ],
 )
 def test_a_breaking_change_is_refused(change: dict[str, Any], message: str) -> None:
-    (problem,) = breaking_changes(OLD, _change(**change))
+    (problem,) = breaking_changes(_old(), _change(**change))
     assert message in problem
 
 
@@ -97,8 +98,8 @@ def test_a_breaking_change_is_refused(change: dict[str, Any], message: str) -> N
     ],
 )
 def test_a_widening_change_is_accepted(change: dict[str, Any]) -> None:
-    assert breaking_changes(OLD, _change(**change)) == []
+    assert breaking_changes(_old(), _change(**change)) == []
 
 
 def test_a_removed_type_is_refused() -> None:
-    assert breaking_changes(OLD, {}) == ["job.submitted: the type was removed"]
+    assert breaking_changes(_old(), {}) == ["job.submitted: the type was removed"]

@@ -148,8 +148,8 @@ def test_what_does_not_fit_is_refused_with_a_way_out(
 def test_an_elastic_gang_is_refused_for_a_size_that_it_may_have(
     config: TrainConfig, sizes: Sequence[int], message: str
 ) -> None:
-    """Whichever of its sizes it starts with."""
-    for world_size in sizes:
+    """Whichever of its sizes it starts with; of many, the first and the last."""
+    for world_size in sizes if len(sizes) < 10 else (sizes[0], sizes[-1]):
         with pytest.raises(ConfigError, match=re.escape(message)):
             lay_out(config, 0, world_size, sizes)
 
