@@ -132,7 +132,7 @@ def replay(costs: Costs, interval: Interval, gaps: Iterable[float], rest_s: floa
 def _trained(
     costs: Costs, interval_s: float, trained_s: float, *, failed: bool
 ) -> tuple[float, float, float]:
-    """What was useful, saving and lost from a start to a failure, or to the end of the run."""
+    """Seconds useful, saving and lost, from a start to a failure or to the end of the run."""
     _check(costs, interval_s)
     begun = math.floor(trained_s / interval_s)
     saving_s = min(trained_s - begun * interval_s, costs.save_s) if begun else 0.0

@@ -111,7 +111,7 @@ def advise(
 
 
 def costs_of(saves: Sequence[Save]) -> tuple[float, float]:
-    """What saves like these cost training, and how long one keeps the store busy: medians."""
+    """The cost of a save for training, and how long it keeps the store busy: the medians."""
     cost_s = median_low(save.blocked_s + OVERLAP * save.write_s for save in saves)
     return cost_s, median_low(save.write_s + save.verify_s for save in saves)
 
