@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from confluent_kafka import KafkaError
 
 from gangline_bus.kafka_denials import GRACE_S, Denials
+from gangline_bus.kafka_token import TokenFile
 from gangline_bus.ports import BusDenied, BusError
+from support.builders.service_account import AUDIENCE, ISSUER, ApiServer, account, mount
 
 SETTINGS = {"sasl.username": "tracker", "sasl.password": "old"}
 REFUSED = KafkaError(
@@ -111,3 +115,57 @@ def test_other_errors_are_no_denials(process: Process) -> None:
     assert isinstance(error, BusError)
     assert not isinstance(error, BusDenied)
     assert process.told == []
+
+
+class Pod:
+    """A process with a token in a file, which it was given, at the time `now`."""
+
+    def __init__(self, path: Path) -> None:
+        self.server, self.path, self.now = ApiServer(), path, 0.0
+        self.told: list[BusDenied] = []
+        self.file = TokenFile(path)
+        self.rotate()
+        self.file.give()
+        self.denials = Denials({}, None, self.told.append, clock=lambda: self.now, token=self.file)
+
+    def rotate(self, lifetime_s: float = 3600) -> None:
+        mount(self.path, self.server.token("tracker", lifetime_s=lifetime_s))
+
+    def refused_for_long(self) -> None:
+        for _ in range(3):
+            self.denials.on_error(REFUSED)
+            self.now += GRACE_S
+
+
+@pytest.fixture
+def pod(tmp_path: Path) -> Pod:
+    return Pod(tmp_path / "token")
+
+
+def test_a_refused_token_is_named_by_its_claims(pod: Pod) -> None:
+    pod.denials.on_error(REFUSED)
+    (told,) = pod.told
+    for text in (account("tracker"), str(pod.path), AUDIENCE, ISSUER, "valid until"):
+        assert text in str(told)
+    assert pod.path.read_text() not in str(told)
+    assert account("tracker") in str(pod.denials.lacks("Read on the topic gangline.steps"))
+
+
+def test_a_token_that_was_replaced_is_waited_for(pod: Pod) -> None:
+    pod.denials.let_in()
+    pod.rotate(7200)
+    pod.refused_for_long()
+    assert pod.told == []
+    pod.file.give()
+    pod.refused_for_long()
+    assert len(pod.told) == 1
+
+
+@pytest.mark.parametrize("lifetime_s", [-5, None])
+def test_a_file_without_a_good_token_is_waited_for(pod: Pod, lifetime_s: float | None) -> None:
+    if lifetime_s is None:
+        pod.path.unlink()
+    else:
+        pod.rotate(lifetime_s)
+    pod.refused_for_long()
+    assert pod.told == []

@@ -190,3 +190,16 @@ def test_a_wrong_file_of_kafka_settings_is_named_without_its_values(
     assert "GANGLINE_KAFKA_FILE" in message
     assert str(file) in message
     assert PASSWORD not in message
+
+
+def test_the_place_of_a_token_is_no_secret(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "sasl.oauthbearer.token.endpoint.url"
+    own = {"sasl.mechanism": "OAUTHBEARER", name: "file:///run/gangline/kafka/token"}
+    settings = _Settings.load(kafka=own)
+    assert settings.secret_values() == frozenset()
+    assert settings.model_dump()["kafka"] == own
+    with pytest.raises(SystemExit):
+        _Settings.load(kafka={**own, name: "file:token"})
+    message = capsys.readouterr().err
+    assert "GANGLINE_KAFKA" in message
+    assert "file:///PATH" in message

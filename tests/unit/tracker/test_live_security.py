@@ -6,12 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from gangline_bus.kafka_token import TOKEN_URL
 from gangline_tracker.views.security import Security, SecurityError, security
 from support.builders.certificates import certificate
 
 SCRAM = {
     "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-512",
     "sasl.username": "live-view", "sasl.password": "hidden",
+}  # fmt: skip
+
+TOKEN = {
+    "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER",
+    TOKEN_URL: "file:///run/gangline/kafka/token",
 }  # fmt: skip
 
 
@@ -29,11 +35,20 @@ def test_scram_has_a_name_and_a_password_that_is_not_shown() -> None:
     assert "hidden" not in repr(found)
 
 
+def test_a_token_has_a_file() -> None:
+    found = security(TOKEN)
+    assert found.mechanism == "OAUTHBEARER"
+    assert found.token is not None
+    assert found.token.path == Path("/run/gangline/kafka/token")
+
+
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
         ({"security.protocol": "carrier-pigeon"}, "security.protocol"),
-        ({"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}, "sasl.mechanism"),
+        ({"security.protocol": "SASL_SSL", "sasl.mechanism": "GSSAPI"}, "sasl.mechanism"),
+        ({"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}, TOKEN_URL),
+        ({**TOKEN, TOKEN_URL: "file:run/token"}, TOKEN_URL),
         ({**SCRAM, "sasl.password": ""}, "sasl.password"),
         ({**SCRAM, "sasl.kerberos.keytab": "/k"}, "sasl.kerberos.keytab"),
         ({"security.protocol": "ssl", "ssl.ca.location": "/nowhere"}, "ssl.ca.location"),

@@ -28,6 +28,7 @@ from gangline_bus.kafka_client import (
 )
 from gangline_bus.kafka_denials import DENIED_CODES, Denials, WeakConsumer
 from gangline_bus.kafka_readers import KafkaMember, KafkaReader
+from gangline_bus.kafka_token import TokenFile, client_settings
 from gangline_bus.kafka_writers import KafkaTransactionalWriter, KafkaWriter
 from gangline_bus.ports import BusDenied, BusError, BusUnavailable, TopicPartition, TopicSettings
 from gangline_bus.topics import STREAM_COMPRESSION
@@ -45,6 +46,8 @@ def _slices(timeout_s: float) -> list[float]:
 
 class KafkaBus:
     """One process's connection. `settings` are further librdkafka settings (security, ...).
+
+    They may name a file with a token (`kafka_token`).
 
     `password` reads the present password of its principal. `on_denied` hears, in any thread, that
     Kafka refuses the process; the call that needed it raises BusDenied.
@@ -64,8 +67,9 @@ class KafkaBus:
         self._client = client
         self._instance = instance
         self._session_timeout_ms = session_timeout_ms
-        self.denials = Denials(settings or {}, password, on_denied)
-        self.base: dict[str, Any] = {
+        self._token = TokenFile.named(settings or {})
+        self.denials = Denials(settings or {}, password, on_denied, token=self._token)
+        self._base: dict[str, Any] = {
             "bootstrap.servers": bootstrap,
             "client.id": client,
             "reconnect.backoff.ms": 50,
@@ -73,10 +77,17 @@ class KafkaBus:
             "socket.connection.setup.timeout.ms": 5000,
             "log_level": 2,  # connection errors come through error_cb
             "error_cb": self.on_error,
-            **(settings or {}),
+            **client_settings(settings or {}, self._token),
         }
         self._admin: AdminClient | None = None
         self._probes: dict[tuple[str, str], WeakConsumer] = {}
+
+    @property
+    def base(self) -> dict[str, Any]:
+        """The settings of every client. Raises BusUnavailable if there is no good token for one."""
+        if self._token is not None:
+            self._token.read()
+        return self._base
 
     def on_error(self, error: KafkaError) -> None:
         """An error that no call returned: the client recovers by itself, unless it is refused."""

@@ -7,6 +7,8 @@ reports them to `error_cb` alone.
 - Credentials that are refused are first read again: their file may have a new password, which all
   clients then take. Refused again, they are an error at once before the first answer of Kafka;
   later after `GRACE_S`, since file and Kafka change one after the other.
+- A client reads its token again by itself. A refusal counts only if its file has no other one, and
+  no token that cannot be used: such a file is reported, and waited for.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
 from gangline_bus.kafka_client import translate
+from gangline_bus.kafka_token import TokenFile, TokenUnusable
 from gangline_bus.ports import BusDenied, BusError
 
 log = structlog.get_logger(__name__)
@@ -66,9 +69,11 @@ class Denials:
         password: Callable[[], str] | None = None,
         on_denied: Callable[[BusDenied], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
+        token: TokenFile | None = None,
     ) -> None:
         """`password` reads the present one again, if there is a file of it."""
-        self.principal = str(settings.get("sasl.username", "")) or "of this client"
+        self._user = str(settings.get("sasl.username", "")) or "of this client"
+        self._token = token
         self._password = str(settings.get("sasl.password", ""))
         self._again = password
         self._on_denied = on_denied
@@ -80,6 +85,12 @@ class Denials:
         self._since: float | None = None
         self._last = 0.0
         self._denied: BusDenied | None = None
+
+    @property
+    def principal(self) -> str:
+        """As whom the process connects."""
+        given = None if self._token is None else self._token.given
+        return self._user if given is None else given.principal
 
     def renew(self, client: Client) -> None:
         """Give the client the present password, if it has another: its thread calls this often.
@@ -121,13 +132,16 @@ class Denials:
         text = error.str()
         if error.code() == KafkaError._AUTHENTICATION:
             if _REFUSED in text and _LOST not in text:
-                self._refused(f"Kafka refuses the password of the principal {self.principal}", text)
+                self._refused(self._refusal(), text)
         elif _UNKNOWN_BROKER in text:
             self._refused("the broker's certificate is not known (ssl.ca.location)", text)
 
     def _refused(self, reason: str, text: str) -> None:
         with self._lock:
-            if self._take_new_password():
+            if self._token is not None:
+                if self._token_may_change(self._token):
+                    return
+            elif self._take_new_password():
                 return
             now = self._clock()
             if self._since is None or now - self._last > _OVER_S:
@@ -137,6 +151,24 @@ class Denials:
                 return
             self._denied = BusDenied(f"{reason}: {text}")
         self._on_denied(self._denied)
+
+    def _refusal(self) -> str:
+        if self._token is None:
+            return f"Kafka refuses the password of the principal {self.principal}"
+        return (
+            f"Kafka refuses the token of the principal {self.principal} in {self._token.path} "
+            f"({self._token.given}); its log has the cause: it must expect this audience and "
+            "issuer, and know the issuer's keys (docs/guides/secure-kafka.md)"
+        )
+
+    def _token_may_change(self, file: TokenFile) -> bool:
+        """Whether the clients do not have the token of the file, or it has none."""
+        try:
+            token = file.read()
+        except TokenUnusable as error:
+            log.warning("kafka.token_unusable", error=str(error))
+            return True
+        return token != file.given
 
     def _take_new_password(self) -> bool:
         try:

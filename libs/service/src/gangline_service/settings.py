@@ -39,6 +39,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
+from gangline_bus.kafka_token import TOKEN_URL, TokenFile, TokenUnusable
 from gangline_schemas.base import field_errors
 from gangline_schemas.limits import PLAIN
 from gangline_schemas.secrets import REDACTED, redact
@@ -177,7 +178,12 @@ class ServiceSettings(BaseSettings):
     @field_validator("kafka")
     @classmethod
     def _with_file(cls, value: dict[str, str], info: ValidationInfo) -> dict[str, str]:
-        return {**_kafka_file(info.data.get("kafka_file")), **value}
+        found = {**_kafka_file(info.data.get("kafka_file")), **value}
+        try:
+            TokenFile.named(found)
+        except TokenUnusable as error:
+            raise ValueError(str(error)) from None
+        return found
 
     @field_validator("otlp_endpoint")
     @classmethod
@@ -273,7 +279,7 @@ def _kafka_file(path: Path | None) -> dict[str, str]:
 
 
 def _is_kafka_secret(key: str) -> bool:
-    return key in _SECRET_KAFKA_KEYS or is_secret_key(key)
+    return key in _SECRET_KAFKA_KEYS or (key != TOKEN_URL and is_secret_key(key))
 
 
 def _variable(field: str) -> str:

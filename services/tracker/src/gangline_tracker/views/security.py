@@ -6,6 +6,8 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gangline_bus.kafka_token import MECHANISM, TOKEN_URL, TokenFile, TokenUnusable
+
 _PROTOCOLS = {
     "plaintext": (False, False),
     "ssl": (True, False),
@@ -13,12 +15,12 @@ _PROTOCOLS = {
     "sasl_ssl": (True, True),
 }
 """Each with whether it is encrypted, and whether the client authenticates itself by SASL."""
-_MECHANISMS = frozenset({"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"})
+_MECHANISMS = frozenset({"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", MECHANISM})
 _KNOWN = frozenset(
     {
         "security.protocol", "sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password",
         "ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.key.password",
-        "ssl.endpoint.identification.algorithm",
+        "ssl.endpoint.identification.algorithm", TOKEN_URL,
     }
 )  # fmt: skip
 
@@ -35,6 +37,7 @@ class Security:
     mechanism: str | None = None
     username: str = ""
     password: str = field(default="", repr=False)
+    token: TokenFile | None = None
 
 
 def security(settings: Mapping[str, str]) -> Security:
@@ -55,10 +58,22 @@ def security(settings: Mapping[str, str]) -> Security:
     if mechanism not in _MECHANISMS:
         wanted = ", ".join(sorted(_MECHANISMS))
         raise SecurityError(f"kafka: for the live view sasl.mechanism must be one of {wanted}")
+    if mechanism == MECHANISM:
+        return Security(tls, mechanism, token=_token(settings))
     username, password = settings.get("sasl.username", ""), settings.get("sasl.password", "")
     if not username or not password:
         raise SecurityError("kafka: sasl.username and sasl.password must be set")
     return Security(tls, mechanism, username, password)
+
+
+def _token(settings: Mapping[str, str]) -> TokenFile:
+    try:
+        file = TokenFile.named(settings)
+    except TokenUnusable as error:
+        raise SecurityError(f"kafka: {error}") from None
+    if file is None:
+        raise SecurityError(f"kafka: for the live view {TOKEN_URL} must be file:///PATH of a token")
+    return file
 
 
 def _tls(settings: Mapping[str, str]) -> ssl.SSLContext:

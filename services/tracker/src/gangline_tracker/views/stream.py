@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import faust
+from aiokafka.abc import AbstractTokenProvider
 from aiokafka.errors import (
     ConsumerStoppedError,
     CorruptRecordException,
@@ -25,6 +26,7 @@ from aiokafka.errors import (
 from faust.exceptions import ConsumerNotStarted
 from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread, Consumer, Transport
 
+from gangline_bus.kafka_token import TokenFile, TokenUnusable
 from gangline_bus.ports import Record, TopicPartition
 from gangline_tracker.views.security import Security
 
@@ -159,7 +161,23 @@ def _transport(app: Any, handle: Handle, aside: Aside) -> Any:
     return Robust(app.conf.broker_consumer, app)
 
 
+class _Tokens(AbstractTokenProvider):  # type: ignore[misc]
+    """The token of each new connection, from its file."""
+
+    def __init__(self, file: TokenFile) -> None:
+        self._file = file
+
+    async def token(self) -> str:
+        """Raises ConnectionError while the file is no good: the connection is tried again."""
+        try:
+            return self._file.give()[0]
+        except TokenUnusable as error:
+            raise ConnectionError(str(error)) from None
+
+
 def _credentials(security: Security) -> Any:
+    if security.token is not None:
+        return faust.OAuthCredentials(oauth_cb=_Tokens(security.token), ssl_context=security.tls)
     if security.mechanism is not None:
         return faust.SASLCredentials(
             username=security.username,
