@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 from gangline.commands.platform import _is_secure
 from gangline.errors import CliError
 from gangline.kafka.acls import Acl, plan_acls, wanted_acls
+from gangline.kafka.principals import read_principals
 from gangline.kafka.rights import Rights, read_rights
 from gangline.kafka.users import UserFiles, rotate_users
 from gangline.local.certificates import Authority
@@ -50,6 +51,36 @@ def test_a_row_gives_these_rights_and_no_more() -> None:
         "quota: Write on topic lab.gangline.quota",
         "quota: Write on transactional id lab.gangline.quota.*",
     ]
+
+
+def test_parts_may_be_named_by_a_pattern() -> None:
+    account = "system:serviceaccount:gangline:gangline-"
+    named = read_principals(
+        [f"{account}{{part}}", f"mlflow={account}gateway", f"mlflow=User:{account}registry"],
+        read_rights(),
+    )
+    rights = read_rights()
+    wanted = wanted_acls(rights, principals=named)
+    theirs = {acl.principal for acl in wanted}
+    assert theirs == {f"{account}{part}" for part in rights if part != "mlflow"}
+    of_gateway = {acl for acl in wanted if acl.principal == f"{account}gateway"}
+    both = wanted_acls({part: rights[part] for part in ("gateway", "mlflow")})
+    assert of_gateway == {acl._replace(principal=f"{account}gateway") for acl in both}
+    assert wanted_acls(rights, principals=read_principals([], rights)) == wanted_acls(rights)
+
+
+def test_two_patterns_give_both_names_the_rights() -> None:
+    named = read_principals(["{part}", "User:sa-{part}"], ["quota"])
+    assert {acl.principal for acl in wanted_acls({"quota": OWNER}, principals=named)} == {
+        "quota", "sa-quota",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("option", ["gangline", "nobody=x", "quota="])
+def test_a_principal_of_no_part_is_refused(option: str) -> None:
+    with pytest.raises(CliError, match="neither a pattern") as error:
+        read_principals([option], ["quota"])
+    assert "quota" in str(error.value.hint)
 
 
 def test_nothing_differs_once_all_is_there() -> None:

@@ -41,6 +41,13 @@ File = Annotated[
     Path | None, typer.Option("--file", help="Another acls.toml than that of this release.")
 ]
 Prefix = Annotated[str, typer.Option("--prefix", help="As GANGLINE_TOPIC_PREFIX.")]
+Principal = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--principal",
+        help="How parts are named on Kafka: a pattern with {part}, or PART=NAME. Repeatable.",
+    ),
+]
 Prune = Annotated[
     bool, typer.Option("--prune", help="Also remove rights that the file does not have.")
 ]
@@ -190,22 +197,22 @@ def topics(asked: _Asked, prefix: Prefix = "") -> None:
 
 
 @_asks_cluster
-def acls_plan(asked: _Asked, prefix: Prefix = "") -> None:
+def acls_plan(asked: _Asked, prefix: Prefix = "", principal: Principal = None) -> None:
     """Show how the cluster's rights differ from acls.toml. Exit code 101: they do."""
-    cluster = asked.connect()
-    plan = _acl_plan(cluster, asked.rights, prefix)
+    _, plan = _acl_plan(asked, prefix, principal)
     _show(asked.out, plan, "to create", "to remove with --prune")
     if plan.changes:
         raise SystemExit(ExitCode.NOT_FINISHED)
 
 
 @_asks_cluster
-def acls_apply(asked: _Asked, prefix: Prefix = "", prune: Prune = False) -> None:
+def acls_apply(
+    asked: _Asked, prefix: Prefix = "", principal: Principal = None, prune: Prune = False
+) -> None:
     """Create the rights of acls.toml that are missing. Applied twice, nothing changes."""
     from gangline.kafka.acls import apply_acls
 
-    cluster = asked.connect()
-    plan = _acl_plan(cluster, asked.rights, prefix)
+    cluster, plan = _acl_plan(asked, prefix, principal)
     apply_acls(cluster.admin, plan, prune=prune)
     _show(asked.out, plan, "created", "removed" if prune else "left: --prune removes them")
 
@@ -242,10 +249,15 @@ def _not_secure(folder: Path) -> CliError:
     )
 
 
-def _acl_plan(cluster: _Cluster, rights: dict[str, Rights], prefix: str) -> AclPlan:
+def _acl_plan(asked: _Asked, prefix: str, principal: list[str] | None) -> tuple[_Cluster, AclPlan]:
     from gangline.kafka.acls import found_acls, plan_acls, wanted_acls
+    from gangline.kafka.principals import read_principals
 
-    return plan_acls(wanted_acls(rights, prefix), found_acls(cluster.admin), prefix)
+    rights = asked.rights
+    named = read_principals(principal or [], rights)
+    cluster = asked.connect()
+    wanted = wanted_acls(rights, prefix, named)
+    return cluster, plan_acls(wanted, found_acls(cluster.admin), prefix)
 
 
 def _show(out: Output, plan: AclPlan, created: str, removed: str) -> None:

@@ -18,6 +18,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from gangline.kafka.connecting import ADMIN_TIMEOUT_S, asking
+from gangline.kafka.principals import NAMES, Principals
 from gangline.kafka.rights import FAMILY, Rights
 from gangline_schemas.catalog import catalog
 
@@ -60,9 +61,16 @@ class AclPlan:
         return bool(self.missing or self.extra)
 
 
-def wanted_acls(rights: Mapping[str, Rights], prefix: str = "") -> frozenset[Acl]:
+def wanted_acls(
+    rights: Mapping[str, Rights], prefix: str = "", principals: Principals = NAMES
+) -> frozenset[Acl]:
     """Every ACL of the principals. `prefix` is GANGLINE_TOPIC_PREFIX."""
-    return frozenset(acl for name, own in rights.items() for acl in _of(name, own, prefix))
+    return frozenset(
+        acl
+        for part, own in rights.items()
+        for principal in principals.of(part)
+        for acl in _of(principal, own, prefix)
+    )
 
 
 def _of(principal: str, own: Rights, prefix: str) -> Iterator[Acl]:

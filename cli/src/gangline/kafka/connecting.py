@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from gangline.errors import CliError, ExitCode
+from gangline_bus.kafka_token import TokenFile, TokenUnusable, client_settings
 from gangline_service.config_file import ConfigFileError
 from gangline_service.kafka_file import read_kafka_file
 
@@ -42,7 +43,7 @@ def connect_admin(settings: Mapping[str, str]) -> AdminClient:
     """A client that the cluster has let in. Raises CliError with the cluster's reason."""
     errors = _Errors()
     own: dict[str, Any] = {"log_level": 0, "error_cb": errors.note}
-    admin = AdminClient({**settings, **own})
+    admin = AdminClient({**_with_token(settings), **own})
     where = settings.get("bootstrap.servers", "")
     try:
         admin.list_topics("gangline.requests", timeout=_CONTACT_S)
@@ -53,6 +54,16 @@ def connect_admin(settings: Mapping[str, str]) -> AdminClient:
             f"Kafka at {where}: {reason.str()}", "check the address and the file of settings"
         ) from None
     return admin
+
+
+def _with_token(settings: Mapping[str, str]) -> dict[str, Any]:
+    try:
+        file = TokenFile.named(settings)
+        if file is not None:
+            file.read()
+    except TokenUnusable as error:
+        raise CliError(str(error), code=ExitCode.USAGE) from None
+    return client_settings(settings, file)
 
 
 @contextmanager
