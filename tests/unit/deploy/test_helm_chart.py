@@ -6,6 +6,7 @@ Needs Helm 3.14 or later: `helm` on the PATH, or GANGLINE_HELM=FILE. `make test-
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import re
 from pathlib import Path
@@ -14,7 +15,9 @@ from typing import Any
 import pytest
 import yaml
 
+from gangline.kafka.rights import read_rights
 from gangline_alerts.service.alerts_file import read_alerts
+from gangline_bus.kafka_token import TokenFile
 from gangline_quota.service.teams_file import read_teams
 from support.builders.helm_chart import EXAMPLES, HELM, pods, rendered
 
@@ -145,6 +148,50 @@ def test_the_environment_is_what_each_service_reads(
                 settings()
             checked.add(module)
     assert {"gangline_gateway", "gangline_scheduler"} <= checked
+
+
+def test_parts_with_tokens_have_one_of_their_account_for_kafka_alone(example: Path) -> None:
+    kafka = yaml.safe_load(example.read_text(encoding="utf-8"))["kafka"]
+    accounts = {
+        item["metadata"]["name"]: item
+        for item in rendered(example)
+        if item["kind"] == "ServiceAccount"
+    }
+    found = set()
+    for name, spec in pods(example):
+        volumes = {each["name"]: each for each in spec["volumes"]}
+        for container in containers(spec):
+            given = {each["name"]: each.get("value") for each in container.get("env", [])}
+            if kafka.get("auth") != "oauthbearer" or "GANGLINE_BOOTSTRAP_SERVERS" not in given:
+                assert "GANGLINE_KAFKA" not in given
+                assert "kafka" not in {each["name"] for each in container["volumeMounts"]}, name
+                continue
+            settings = json.loads(given["GANGLINE_KAFKA"])
+            file = TokenFile.named(settings)
+            assert file is not None
+            (mount,) = [
+                each
+                for each in container["volumeMounts"]
+                if each["mountPath"] == str(file.path.parent)
+            ]
+            token, authority = volumes[mount["name"]]["projected"]["sources"]
+            assert "subPath" not in mount  # kubelet would never replace it
+            assert token["serviceAccountToken"] == {
+                "path": file.path.name,
+                "audience": kafka["oauthbearer"]["audience"],
+                "expirationSeconds": kafka["oauthbearer"]["expirationSeconds"],
+            }
+            (item,) = authority["secret"]["items"]
+            assert settings["ssl.ca.location"] == str(file.path.parent / item["path"])
+            account = spec["serviceAccountName"]
+            assert accounts[account]["automountServiceAccountToken"] is False
+            assert spec["automountServiceAccountToken"] is False
+            found.add((container["name"], account.removeprefix("gangline-")))
+    if found:
+        shared = {("mlflow", "gateway"), ("mlflow", "registry")}
+        parts = {part for part, _ in found}
+        assert found == {(part, part) for part in parts - {"mlflow"}} | shared
+        assert parts == set(read_rights()) - {"submitter", "administrator"}
 
 
 def test_the_files_of_teams_and_alerts_are_those_of_the_values(

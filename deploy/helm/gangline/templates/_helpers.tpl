@@ -52,11 +52,76 @@ imagePullSecrets: {{ range . }}
 {{- with .root.Values.kafka.topicPrefix }}
 - {name: GANGLINE_TOPIC_PREFIX, value: {{ . | quote }}}
 {{- end }}
-{{- if .root.Values.kafka.secret }}
+{{- if eq (include "gangline.kafkaAuth" .root) "oauthbearer" }}
+- {name: GANGLINE_KAFKA, value: {{ include "gangline.kafkaTokenSettings" .root | quote }}}
+{{- else if .root.Values.kafka.secret }}
 - {name: GANGLINE_KAFKA_FILE, value: /run/gangline/private/{{ .kafka }}.toml}
 {{- end }}
 - name: GANGLINE_INSTANCE_ID
   valueFrom: {fieldRef: {fieldPath: metadata.name}}
+{{- end }}
+
+{{/* How parts prove to Kafka who they are. */}}
+{{- define "gangline.kafkaAuth" -}}
+{{- $auth := .Values.kafka.auth }}
+{{- if not (has $auth (list "scram" "oauthbearer")) }}
+{{- fail (printf "kafka.auth: scram or oauthbearer, not %v" $auth) }}
+{{- end }}
+{{- if and (eq $auth "oauthbearer") .Values.kafka.secret }}
+{{- fail "kafka.secret has passwords: leave it out with kafka.auth: oauthbearer" }}
+{{- end }}
+{{- if and (eq $auth "oauthbearer") (lt (int .Values.kafka.oauthbearer.expirationSeconds) 600) }}
+{{- fail "kafka.oauthbearer.expirationSeconds: at least 600" }}
+{{- end }}
+{{- $auth }}
+{{- end }}
+
+{{/* "true" if parts have passwords. */}}
+{{- define "gangline.kafkaPasswords" -}}
+{{- if and (eq (include "gangline.kafkaAuth" .) "scram") .Values.kafka.secret }}true{{ end }}
+{{- end }}
+
+{{- define "gangline.kafkaTokenSettings" -}}
+{{- $own := dict "security.protocol" "SASL_SSL" "sasl.mechanism" "OAUTHBEARER" "sasl.oauthbearer.token.endpoint.url" "file:///run/gangline/kafka/token" }}
+{{- if .Values.kafka.oauthbearer.caSecret }}
+{{- $own = set $own "ssl.ca.location" "/run/gangline/kafka/ca.crt" }}
+{{- end }}
+{{- $own | toJson }}
+{{- end }}
+
+{{/* The account as which a part proves itself to Kafka. */}}
+{{- define "gangline.account" -}}
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  name: {{ .root.Release.Name }}-{{ .name }}
+  labels: {{- include "gangline.labels" . | nindent 4 }}
+automountServiceAccountToken: false
+{{- end }}
+
+{{/* A token of the pod's account for Kafka alone: the API server refuses it. */}}
+{{- define "gangline.kafkaTokenVolume" -}}
+{{- if eq (include "gangline.kafkaAuth" .) "oauthbearer" }}
+- name: kafka
+  projected:
+    defaultMode: 0400
+    sources:
+      - serviceAccountToken:
+          path: token
+          audience: {{ required "kafka.oauthbearer.audience: the audience that Kafka expects" .Values.kafka.oauthbearer.audience | quote }}
+          expirationSeconds: {{ .Values.kafka.oauthbearer.expirationSeconds }}
+      {{- with .Values.kafka.oauthbearer.caSecret }}
+      - secret:
+          name: {{ . }}
+          items: [{key: ca.crt, path: ca.crt}]
+      {{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "gangline.kafkaTokenMount" -}}
+{{- if eq (include "gangline.kafkaAuth" .) "oauthbearer" }}
+- {name: kafka, mountPath: /run/gangline/kafka, readOnly: true}
+{{- end }}
 {{- end }}
 
 {{- define "gangline.storeFrom" -}}
@@ -154,7 +219,7 @@ readinessProbe:
   projected:
     defaultMode: 0440
     sources:
-      {{- if .root.Values.kafka.secret }}
+      {{- if include "gangline.kafkaPasswords" .root }}
       - secret:
           name: {{ .root.Values.kafka.secret }}
           items:
@@ -195,5 +260,7 @@ readinessProbe:
     - {name: health-mlflow, containerPort: 8083}
   {{- include "gangline.probes" "health-mlflow" | nindent 2 }}
   resources: {{- toYaml .root.Values.resources | nindent 4 }}
-  volumeMounts: {{- include "gangline.mounts" (dict "private" .private) | nindent 4 }}
+  volumeMounts:
+    {{- include "gangline.mounts" (dict "private" .private) | nindent 4 }}
+    {{- include "gangline.kafkaTokenMount" .root | nindent 4 }}
 {{- end }}
