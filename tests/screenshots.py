@@ -78,7 +78,10 @@ def started(folder: Path) -> Platform:
 def save(page: Page, path: Path) -> None:
     """The picture, with few colours: a third of the bytes."""
     picture = Image.open(io.BytesIO(page.screenshot()))
-    picture.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
+    found = picture.convert("RGB").quantize(
+        COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE
+    )
+    found.save(path, optimize=True)
 
 
 def versions(gateway: Gangline, url: str, token: str) -> None:

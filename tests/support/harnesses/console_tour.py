@@ -20,7 +20,7 @@ STUDY: dict[str, Any] = {
     "name": "lr-sweep", "team": "default", "objective": {"metric": "eval_loss"},
     "space": {
         "lr": {"type": "float", "low": 1e-4, "high": 1e-1, "log": True},
-        "opt": {"type": "choice", "values": ["sgd", "<b>adam</b>"]},
+        "opt": {"type": "choice", "values": ["sgd", "adam"]},
     },
     "sampler": "random", "limits": {"trials": 2, "parallel": 1},
     "job": {
@@ -34,7 +34,7 @@ STUDY: dict[str, Any] = {
 
 
 PIPELINE: dict[str, Any] = {
-    "name": "nightly", "team": "default", "description": "From <b>new</b> text to a report",
+    "name": "nightly", "team": "default", "description": "From new text to a report",
     "steps": {
         "prepare": {"job": {"run": "true", "resources": {"gpus": 1}}},
         "train": {

@@ -70,6 +70,12 @@ def test_resolved_ones_are_asked_for_by_the_address() -> None:
     assert dict(next(item[1] for item in gateway.asked if item[0] == "GET /v1/alerts"))["all"]
 
 
+def test_a_silence_of_a_rule_is_asked_for_in_the_address() -> None:
+    client, _ = console(LISTS)
+    text = client.get("/console/alerts/silence?rule=queue-wait").text
+    assert "<option selected>queue-wait</option>" in text
+
+
 def test_an_alert_is_silenced_by_a_form_with_hours_and_a_comment() -> None:
     client, gateway = console({**LISTS, "POST /v1/silences": silence(number=4)})
     form = client.get("/console/alerts/silence?alert=17").text

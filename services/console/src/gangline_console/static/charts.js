@@ -96,7 +96,7 @@ export class Chart {
       cursor: { sync: sync ? { key: sync } : undefined, points: { size: 6 } },
       scales: { x: { time: false }, y: log ? { distr: 3 } : {} },
       axes: [
-        { ...axis, size: 34, values: (_, found) => found.map((value) => xValue(value)) },
+        { ...axis, size: 34, space: 72, values: (_, found) => found.map((value) => xValue(value)) },
         { ...axis, space: 24, size: (_, texts) => roomFor(texts), values: (_, found) => found.map((value) => value === null ? "" : yValue(value)) },
       ],
       series: [

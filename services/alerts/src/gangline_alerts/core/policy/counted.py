@@ -137,5 +137,7 @@ def watched_s(since: datetime, now: datetime, away: tuple[Span, ...]) -> float:
 
 
 def _span(seconds: float) -> str:
+    if seconds < 90:
+        return f"{round(seconds)} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 120 else f"{minutes / 60:.1f} h"

@@ -87,6 +87,7 @@ async def _ask(view: View) -> Response:
         "alerts/silence.html",
         **_words("alerts"),
         chosen=chosen,
+        asked=view.query("rule"),
         teams=await view.teams(),
         rules=[rule.value for rule in AlertRule],
         hours=HOURS,

@@ -94,8 +94,8 @@ document.querySelector(".choice").addEventListener("click", (event) => {
 document.getElementById("map-table").addEventListener("toggle", table);
 
 const use = new Chart(document.getElementById("use"));
-const UNITS = { h: [3_600_000, "hours from now"], min: [60_000, "minutes from now"] };
-const YOUNG_H = 6;
+const UNITS = { h: [3_600_000, "hours from now"], min: [60_000, "minutes from now"], s: [1000, "seconds from now"] };
+const YOUNG_H = 6, YOUNG_MIN = 5;
 
 /** Means over 24 hours; over the time since the first node, if the platform is young. */
 async function steps() {
@@ -107,7 +107,8 @@ async function steps() {
   const from = new URLSearchParams({ from: first.since });
   const { steps: since } = await get(`${path}&${from}`);
   const at = since.findIndex((step) => step.gpus_total > 0);
-  return ["min", since.slice(Math.max(0, at))];
+  const seen = since.slice(Math.max(0, at));
+  return [Date.now() - Date.parse(seen[0]?.since) < 60_000 * YOUNG_MIN ? "s" : "min", seen];
 }
 
 async function uses() {
