@@ -81,6 +81,16 @@ def test_urgent_jobs_wait_two_hours_at_most(priority: int, waited_s: float, rais
         assert [one.reason for one in run.resolved(AlertRule.QUEUE_WAIT)] == ["ended"]
 
 
+@pytest.mark.parametrize(("wait_s", "text"), [(6, "6 s"), (300, "5 min")])
+def test_a_wait_is_told_in_its_own_unit(wait_s: float, text: str) -> None:
+    run = AlertsRun(Rules(queue_wait=QueueWait(above_s=wait_s / 2)))
+    run.settle()
+    run.queue("a", priority=0)
+    run.tick(wait_s)
+    (found,) = run.raised(AlertRule.QUEUE_WAIT)
+    assert f"waits for {text};" in found.message
+
+
 def test_the_time_of_an_absence_does_not_count_as_a_wait() -> None:
     run = AlertsRun()
     run.settle()
