@@ -87,6 +87,17 @@ def test_a_file_without_a_good_token_is_named_with_the_way_out(path: Path, kind:
     assert file.give()[2] == account("tracker")
 
 
+def test_an_error_is_logged_now_and_then_while_clients_try_again(path: Path) -> None:
+    times_s = [0.0, 0.1, 5.0, 10.0, 10.1]
+    file = TokenFile(path, clock=lambda: times_s[0])
+    with structlog.testing.capture_logs() as logs:
+        while times_s:
+            with pytest.raises(TokenUnusable):
+                file.give()
+            times_s.pop(0)
+    assert len(logs) == 2
+
+
 def test_no_part_of_a_token_is_shown(path: Path) -> None:
     mount(path, SERVER.token("tracker"))
     token = file_at(path).read()

@@ -166,7 +166,7 @@ class Denials:
         try:
             token = file.read()
         except TokenUnusable as error:
-            log.warning("kafka.token_unusable", error=str(error))
+            file.report(error)
             return True
         return token != file.given
 

@@ -34,6 +34,8 @@ TOKEN_URL = "sasl.oauthbearer.token.endpoint.url"  # noqa: S105 - the name of a 
 MECHANISM = "OAUTHBEARER"
 LOOK_S = 60.0
 """A client reads the file again after 80 % of this time, or of the token's rest if that is less."""
+_REPORT_S = 10.0
+"""Clients try again more often than a file without a good token needs to be reported."""
 _MAX_BYTES = 64 << 10
 _LAST_S = 1e11
 """Later times are no seconds since 1970."""
@@ -67,6 +69,7 @@ class TokenFile:
         self.path = path
         self._clock = clock
         self._given: Token | None = None
+        self._reported_s = float("-inf")
 
     @classmethod
     def named(cls, settings: Mapping[str, Any]) -> TokenFile | None:
@@ -107,10 +110,17 @@ class TokenFile:
         try:
             token = self.read()
         except TokenUnusable as error:
-            log.warning("kafka.token_unusable", error=str(error))
+            self.report(error)
             raise
         self._given = token
         return token.text, min(token.expires_s, self._clock() + LOOK_S), token.principal, {}
+
+    def report(self, error: TokenUnusable) -> None:
+        """Log it, unless an error was logged a moment ago."""
+        now = self._clock()
+        if now - self._reported_s >= _REPORT_S:
+            self._reported_s = now
+            log.warning("kafka.token_unusable", error=str(error))
 
     def _parsed(self, content: bytes) -> Token:
         text = content.decode("ascii", "replace").strip()
