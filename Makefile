@@ -116,7 +116,8 @@ soak: $(STAMP) ## thousands of simulated clusters, millions of scheduling decisi
 	@GANGLINE_DRIFT_PAIRS=1000 GANGLINE_RACES=1000 GANGLINE_PIPELINE_SEEDS=400 $(PYTEST) -q -n auto \
 	  tests/unit/registry tests/properties/test_drift.py tests/properties/test_pipelines.py --timeout 0
 	@GANGLINE_VICTIM_STATES=5000 $(PYTEST) -q -n auto tests/properties/test_victims.py --timeout 0
-	@GANGLINE_AGREEING_RANKS=1024 GANGLINE_FUZZ_FRAMES=10000 $(PYTEST) -q -n 0 --timeout 0 \
+	@GANGLINE_AGREEING_RANKS=1024 GANGLINE_FUZZ_FRAMES=10000 GANGLINE_SAVE_SEQUENCES=500 \
+	  $(PYTEST) -q -n 0 --timeout 0 tests/unit/worker/test_checkpoint_incremental.py \
 	  tests/unit/worker/test_training_control.py tests/unit/agent/runtime/test_rank_socket.py
 	@GANGLINE_SOAK_DECISIONS=5000000 GANGLINE_FUZZ_RECORDS=10000 GANGLINE_SOAK_SEED=$$(date +%s) $(PYTEST) -q -n auto tests/stateful --timeout 0
 

@@ -24,6 +24,14 @@ OFF = {
     "PYTHONHASHSEED": "0",  # some of MLflow's messages list a set
 }
 
+REFUSED = frozenset(
+    {
+        "assistant", "demo", "gateway", "gateway-proxy", "genai", "jobs", "mcp-servers",
+        "prompt-optimization", "scorer", "scorers", "ui-telemetry", "webhooks", "workspaces",
+    }
+)  # fmt: skip
+"""Families that this installation does not serve: they run programs or call other hosts, or know
+no teams."""
 
 _ROUTES = """
 import json

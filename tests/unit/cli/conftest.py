@@ -19,7 +19,9 @@ def gangline(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> Runner:
-    """The command, which finds the stub by its environment."""
+    """The command, which finds the stub by its environment and asks again soon."""
+    monkeypatch.setattr("gangline.sdk.waiting.FIRST_POLL_S", 0.01)
+    monkeypatch.setattr("gangline.sdk.pipelines._POLL_S", 0.01)
     monkeypatch.setenv("GANGLINE_URL", stub.url)
     monkeypatch.setenv("GANGLINE_TOKEN", TOKEN)
     monkeypatch.setenv("GANGLINE_DATA_DIR", str(tmp_path / "no-platform"))

@@ -46,6 +46,7 @@ def test_watch_tells_of_a_failure_that_the_job_survives(
     gangline: Runner, stub: Stub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gangline.commands.watch.REFRESH_S", 0.0)
+    monkeypatch.setattr("gangline.commands.watch.LINGER_S", 0.0)
     failure = FAILURE | {"attempt": 1, "cause": "process", "action": "restart"}
     again = job(step=2, attempt=2, failure=failure)
     stub.on("GET", ONE, job(step=3), job(step=3), again, again, job("succeeded", failure=failure))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -32,6 +33,7 @@ from gangline_worker.checkpoint.saver import AsyncSaver, SaveResult, SaverIdenti
 
 State = dict[str, torch.Tensor]
 LARGE = SMALL_BYTES // 4 * 3  # elements of float32: a tensor with a chunk of its own
+SEQUENCES = int(os.environ.get("GANGLINE_SAVE_SEQUENCES", "8"))
 NAMES = ("frozen", "bias", "scale", "trained", "n")
 
 
@@ -298,7 +300,7 @@ SAVES = st.lists(
 
 
 @given(SAVES, st.integers(2, 5))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=SEQUENCES, deadline=None)
 def test_any_sequence_of_changes_loads_bit_for_bit(
     saves: list[tuple[set[str], int, bool]], full_every: int
 ) -> None:
