@@ -68,7 +68,7 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 def test_who_is_silent_keeps_nobody_from_being_asked(silent: int, tmp_path: Path) -> None:
     ring = Ring(*(f"silent-{number}" for number in range(silent)), "sound")
     secret = SharedSecret(LocalStore(tmp_path), SECRET_KEY)
-    asked = PeerCopies("own", secret, ring, timeout_s=1.0).round(gang(2, OWN))
+    asked = PeerCopies("own", secret, ring, timeout_s=0.3).round(gang(2, OWN))
     got: list[bytes] = []
     assert asked.find([DIGEST]) == [DIGEST]
     assert asked.bring(DIGEST, got.extend) == "sound"
