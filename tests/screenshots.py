@@ -12,7 +12,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -80,23 +80,13 @@ def save(page: Page, path: Path) -> None:
     """The picture, with few colours: a third of the bytes. Those of large areas are exact."""
     picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
     found = picture.quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
-    entries = [*batched(found.getpalette() or [])]
-    counted = picture.getcolors(picture.width * picture.height) or []
-    for _, colour in sorted(counted)[-EXACT:]:
-        near = min(range(len(entries)), key=lambda at: distance(entries[at], colour))
-        entries[near] = colour
-    found.putpalette([part for entry in entries for part in entry])
+    palette = found.getpalette() or []
+    pixels = list(picture.getdata())
+    entries = dict(zip(pixels, found.getdata(), strict=True))
+    for colour, _ in reversed(Counter(pixels).most_common(EXACT)):
+        palette[3 * entries[colour] : 3 * entries[colour] + 3] = colour
+    found.putpalette(palette)
     found.save(path, optimize=True)
-
-
-def batched(parts: list[int]) -> Iterator[tuple[int, ...]]:
-    """Three each."""
-    return zip(*[iter(parts)] * 3, strict=True)
-
-
-def distance(one: tuple[int, ...], other: tuple[int, ...]) -> int:
-    """How far two colours are apart."""
-    return sum((a - b) ** 2 for a, b in zip(one, other, strict=True))
 
 
 def versions(gateway: Gangline, url: str, token: str) -> None:
