@@ -1,4 +1,4 @@
-"""A day in the browser: several jobs cancelled at once, a model moved, a pipeline run, a study."""
+"""A day in the browser: sign-in, jobs cancelled together, a model moved, a pipeline, a study."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from mlflow import MlflowClient
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, expect
 
 from gangline.sdk import Gangline, connect
 from gangline_schemas.gate_file import Gate
 from support.fixtures.platform import RunningPlatform
-from support.harnesses.console_page import ConsolePage
+from support.harnesses.console_page import ConsolePage, one_time_code
 from support.harnesses.console_tour import FAILING, STUDY
 from support.harnesses.log_watch import job_spec
 from support.harnesses.up_process import wait_until
@@ -26,6 +26,36 @@ GATE: dict[str, Any] = {
     "team": TEAM, "model": MODEL, "aliases": [ALIAS], "baseline": "current",
     "first": "accept", "checkpoint": "any", "suites": {"qa": {"rule": "better"}},
 }  # fmt: skip
+
+
+def test_a_stranger_signs_in_by_a_token_and_a_code_counts_once(
+    platform: RunningPlatform, chromium: Browser
+) -> None:
+    url, token = platform.client.url, platform.client.token
+    with chromium.new_context() as context:
+        page = context.new_page()
+        page.goto(f"{url}/console/queue")
+        expect(page).to_have_url(re.compile("/session.next="))
+        page.get_by_label("Token").fill("not-a-token")
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.locator("body")).to_contain_text("Unknown token.")
+        page.get_by_label("Token").fill(token)
+        page.get_by_role("button", name="Sign in").click()
+        expect(page).to_have_url(f"{url}/console/queue")
+        (cookie,) = context.cookies()
+        assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
+        assert token not in page.content()
+        page.locator("summary", has_text="local-admin").click()
+        page.get_by_role("button", name="Sign out").click()
+        expect(page.get_by_label("Token")).to_be_visible()
+
+        code = one_time_code(url, token)
+        page.goto(f"{url}/session?next=/console/jobs#{code}")
+        expect(page).to_have_url(f"{url}/console/jobs")
+        context.clear_cookies()
+        page.goto(f"{url}/session?next=/console/jobs#{code}")
+        expect(page.locator("body")).to_contain_text("This code was used")
+        expect(page.get_by_label("Token")).to_be_visible()
 
 
 def test_a_failed_job_leads_to_the_lines_of_its_first_rank(
