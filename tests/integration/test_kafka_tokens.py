@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -37,7 +37,7 @@ from gangline_tracker.views.stream import Source, StepStream
 from support.builders.service_account import AUDIENCE, ISSUER, ApiServer, account, mount
 
 PATIENCE_S = 60.0
-SESSION_S = 4
+SESSION_S = 10
 """After so long the broker closes a connection whose client has not shown a token again."""
 STEPS = "gangline.steps"
 QUOTA = TopicPartition("gangline.quota", 0)
@@ -237,64 +237,84 @@ def test_an_expired_token_is_named_and_a_new_one_taken(cluster: Cluster) -> None
     bus.close()
 
 
+class Kubelet(threading.Thread):
+    """Replaces the tokens of parts each second; while `away` is set, there are no files."""
+
+    def __init__(self, cluster: Cluster, parts: tuple[str, ...], lifetime_s: float) -> None:
+        super().__init__(daemon=True)
+        self.rounds = 0
+        self.away, self._ending = threading.Event(), threading.Event()
+        self._cluster, self._parts, self._lifetime_s = cluster, parts, lifetime_s
+
+    def run(self) -> None:
+        while not self._ending.is_set():
+            for part in self._parts:
+                file = self._cluster.file(part)
+                if self.away.is_set():
+                    file.unlink(missing_ok=True)
+                else:
+                    mount(file, self._cluster.issuer.token(part, lifetime_s=self._lifetime_s))
+            self.rounds += 1
+            self._ending.wait(1.0)
+
+    def __enter__(self) -> Self:
+        self.start()
+        eventually(lambda: self.rounds > 0)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.set()
+        self.join()
+
+
+def ends(bus: KafkaBus) -> dict[TopicPartition, int]:
+    """The ends of the topic; a connection may be ended while they are asked for."""
+    while True:
+        try:
+            places = [TopicPartition(STEPS, p) for p in range(bus.partitions(STEPS))]
+            return bus.end_offsets(places)
+        except BusUnavailable:
+            time.sleep(0.1)
+
+
 def test_tokens_rotate_under_open_clients_without_a_lost_record(cluster: Cluster) -> None:
     """Tokens live for a few seconds, and the broker asks for one again as often.
 
     In the middle there is no file for longer than a token lives.
     """
-    parts, lifetime_s, ending = ("agent", "tracker"), 8.0, threading.Event()
-    away = threading.Event()
-    rotated = 0
-
-    def rotate() -> None:
-        nonlocal rotated
-        while not ending.is_set():
-            for part in parts:
-                if away.is_set():
-                    cluster.file(part).unlink(missing_ok=True)
-                else:
-                    mount(cluster.file(part), cluster.issuer.token(part, lifetime_s=lifetime_s))
-            rotated += 1
-            ending.wait(1.0)
-
-    rotating = threading.Thread(target=rotate)
-    rotating.start()
-    eventually(lambda: rotated > 0)
-    reading = cluster.bus("tracker")
-    places = [TopicPartition(STEPS, p) for p in range(reading.partitions(STEPS))]
-    writer, reader = cluster.bus("agent").writer(prompt=True), reading.reader("probe")
-    reader.assign(reading.end_offsets(places))
+    lifetime_s = 12
     failed: list[Any] = []
     found: Counter[bytes] = Counter()
     sent = 0
+    with Kubelet(cluster, ("agent", "tracker"), lifetime_s) as kubelet:
+        reading = cluster.bus("tracker")
+        writer, reader = cluster.bus("agent").writer(prompt=True), reading.reader("probe")
+        reader.assign(ends(reading))
 
-    def go_on(until: Callable[[], bool]) -> None:
-        nonlocal sent
-        deadline = time.monotonic() + 2 * PATIENCE_S
-        while not until():
-            assert time.monotonic() < deadline, (len(found), sent, cluster.told)
-            value = b"rotation-%d" % sent
-            writer.send(OutRecord(STEPS, value, value), lambda e: failed.append(e) if e else None)
-            sent += 1
-            found.update(record.value for record in reader.poll(5000, 0.02))
+        def go_on(until: Callable[[], bool]) -> None:
+            nonlocal sent
+            deadline = time.monotonic() + 2 * PATIENCE_S
+            while not until():
+                assert time.monotonic() < deadline, (len(found), sent, cluster.told)
+                value = b"rotation-%d" % sent
+                writer.send(OutRecord(STEPS, value, value), lambda e: e and failed.append(e))
+                sent += 1
+                found.update(record.value for record in reader.poll(5000, 0.02))
 
-    def rounds(count: int) -> Callable[[], bool]:
-        return lambda end=rotated + count: rotated >= end and len(found) > 0  # type: ignore[misc]
+        def rounds(count: int) -> Callable[[], bool]:
+            end = kubelet.rounds + count
+            return lambda: kubelet.rounds >= end
 
-    try:
-        go_on(rounds(2 * int(lifetime_s)))
-        away.set()
-        go_on(rounds(int(lifetime_s) + SESSION_S + 2))
-        away.clear()
-        before = sent
-        go_on(lambda: found[b"rotation-%d" % before] > 0)
+        go_on(rounds(2 * lifetime_s))
+        kubelet.away.set()
+        go_on(rounds(lifetime_s + 3))
+        kubelet.away.clear()
+        back = b"rotation-%d" % sent
+        go_on(lambda: found[back] > 0)
         assert writer.flush(PATIENCE_S) == 0
         deadline = time.monotonic() + PATIENCE_S
         while len(found) < sent and time.monotonic() < deadline:
             found.update(record.value for record in reader.poll(5000, 0.2))
-    finally:
-        ending.set()
-        rotating.join()
         reader.close()
         writer.close()
         reading.close()
@@ -305,12 +325,12 @@ def test_tokens_rotate_under_open_clients_without_a_lost_record(cluster: Cluster
 def test_transactions_go_on_while_the_broker_asks_for_tokens_again(cluster: Cluster) -> None:
     """A decider ends when it loses its connection: it must not lose it."""
     file, began, commits = cluster.file("quota"), time.monotonic(), 0
-    mount(file, cluster.issuer.token("quota", lifetime_s=3 * SESSION_S))
+    mount(file, cluster.issuer.token("quota", lifetime_s=1.5 * SESSION_S))
     bus = cluster.bus("quota")
     before = bus.end_offsets([QUOTA])[QUOTA]
     writer = bus.transactional_writer("gangline.quota.0")
-    while time.monotonic() - began < 5 * SESSION_S:
-        mount(file, cluster.issuer.token("quota", lifetime_s=3 * SESSION_S))
+    while time.monotonic() - began < 2.2 * SESSION_S:
+        mount(file, cluster.issuer.token("quota", lifetime_s=1.5 * SESSION_S))
         writer.check_connection()
         writer.commit([OutRecord("gangline.quota", b"k", b"%d" % commits)], {}, "gangline.quota.0")
         commits += 1
@@ -347,7 +367,7 @@ def test_the_live_view_s_client_shows_tokens_too(cluster: Cluster) -> None:
         await stream.start()
         began, number = time.monotonic(), 0
         last = b""
-        while time.monotonic() - began < 3 * SESSION_S or last not in seen:
+        while time.monotonic() - began < 2.2 * SESSION_S or last not in seen:
             assert time.monotonic() - began < PATIENCE_S
             assert not stream.crashed()
             last = b"live-%d" % number
