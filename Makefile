@@ -113,8 +113,8 @@ soak: $(STAMP) ## thousands of simulated clusters, millions of scheduling decisi
 	@GANGLINE_ALL_LOOKS=1 $(PYTEST) -q -n 0 --timeout 0 tests/e2e/test_console_pages.py
 	@GANGLINE_FILTER_TEXTS=500 $(PYTEST) -q -n 0 --timeout 0 tests/integration/test_tracker_runs.py
 	@GANGLINE_ASK_PREFIXES=334 GANGLINE_STUDY_SEEDS=200 $(PYTEST) -q -n auto tests/properties/test_fold_and_ask.py tests/simulation/test_studies.py tests/simulation/test_study_world.py --timeout 0
-	@GANGLINE_DRIFT_PAIRS=1000 GANGLINE_RACES=1000 GANGLINE_PIPELINE_SEEDS=400 $(PYTEST) -q -n auto \
-	  tests/unit/registry tests/properties/test_drift.py tests/properties/test_pipelines.py --timeout 0
+	@GANGLINE_DRIFT_PAIRS=1000 GANGLINE_RACES=1000 GANGLINE_PIPELINE_SEEDS=400 GANGLINE_REPEATS=10000 $(PYTEST) -q -n auto \
+	  tests/unit/registry tests/unit/pipelines/test_triggers.py tests/properties/test_drift.py tests/properties/test_pipelines.py --timeout 0
 	@GANGLINE_VICTIM_STATES=5000 $(PYTEST) -q -n auto tests/properties/test_victims.py --timeout 0
 	@GANGLINE_AGREEING_RANKS=1024 GANGLINE_FUZZ_FRAMES=10000 GANGLINE_SAVE_SEQUENCES=500 \
 	  $(PYTEST) -q -n 0 --timeout 0 tests/unit/worker/test_checkpoint_incremental.py \
