@@ -46,7 +46,6 @@ LONGEST = tuple(
         "e2e/test_demo",
         "integration/test_mlflow_teams",
         "e2e/test_own_parts",
-        "integration/test_kafka_tokens",
     )
 )
 """In this order, by the seconds in build/test-report.xml."""

@@ -73,6 +73,7 @@ def test_a_failed_job_leads_to_the_lines_of_its_first_rank(
     expect(lines.filter(has_text="disk is full")).to_have_count(1)
 
 
+@pytest.mark.nightly
 def test_jobs_are_cancelled_together_after_a_page_that_names_them(
     platform: RunningPlatform, console: ConsolePage
 ) -> None:
@@ -113,6 +114,7 @@ def versions(gateway: Gangline, url: str) -> None:
     assert gateway.promote_version(MODEL, 1, alias=ALIAS, team=TEAM).moved
 
 
+@pytest.mark.nightly
 def test_a_model_is_promoted_by_its_gate_and_rolled_back(
     platform: RunningPlatform, console: ConsolePage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +138,7 @@ def test_a_model_is_promoted_by_its_gate_and_rolled_back(
         gateway.remove_gate(MODEL, team=TEAM)
 
 
+@pytest.mark.nightly
 def test_a_pipeline_is_run_and_says_why_its_step_ran_and_what_it_used(
     platform: RunningPlatform, console: ConsolePage
 ) -> None:
@@ -154,6 +157,7 @@ def test_a_pipeline_is_run_and_says_why_its_step_ran_and_what_it_used(
     expect(page.get_by_role("main")).not_to_contain_text("0 GPU-s1 job")
 
 
+@pytest.mark.nightly
 def test_a_study_leads_to_its_trial_and_back(
     platform: RunningPlatform, console: ConsolePage
 ) -> None:

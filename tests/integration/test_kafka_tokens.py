@@ -224,6 +224,7 @@ def test_a_token_that_is_not_good_is_refused_and_named(cluster: Cluster, kind: s
     assert not any(part in said for part in cluster.file("bad").read_text().split("."))
 
 
+@pytest.mark.nightly
 def test_an_expired_token_is_named_and_a_new_one_taken(cluster: Cluster) -> None:
     file = cluster.file("late")
     mount(file, cluster.issuer.token("agent", lifetime_s=-1))
@@ -277,6 +278,7 @@ def ends(bus: KafkaBus) -> dict[TopicPartition, int]:
             time.sleep(0.1)
 
 
+@pytest.mark.nightly
 def test_tokens_rotate_under_open_clients_without_a_lost_record(cluster: Cluster) -> None:
     """Tokens live for a few seconds, and the broker asks for one again as often.
 
@@ -322,6 +324,7 @@ def test_tokens_rotate_under_open_clients_without_a_lost_record(cluster: Cluster
     assert (len(found), set(found.values())) == (sent, {1})
 
 
+@pytest.mark.nightly
 def test_transactions_go_on_while_the_broker_asks_for_tokens_again(cluster: Cluster) -> None:
     """A decider ends when it loses its connection: it must not lose it."""
     file, began, commits = cluster.file("quota"), time.monotonic(), 0
@@ -351,6 +354,7 @@ def test_transactions_go_on_while_the_broker_asks_for_tokens_again(cluster: Clus
     bus.close()
 
 
+@pytest.mark.nightly
 def test_the_live_view_s_client_shows_tokens_too(cluster: Cluster) -> None:
     """It does not show a new token while it is connected, so the broker ends its connections."""
     mount(cluster.file("live-view"), cluster.issuer.token("live-view"))
