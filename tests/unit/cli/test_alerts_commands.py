@@ -9,7 +9,13 @@ from support.fakes.stub_gateway import Stub
 from support.harnesses.cli_run import Runner
 
 JOB = "train-fsdp-6a292f7d96"
-NOW = datetime.now(UTC)
+
+
+def now() -> datetime:
+    """Asked in each test: a whole run may take longer than the half hours below."""
+    return datetime.now(UTC)
+
+
 """Whole hours are shown; half an hour lies between any and the next."""
 AT = "2026-11-21T08:00:00Z"
 ALERT: dict[str, Any] = {
@@ -74,7 +80,7 @@ def alert(number: int, **fields: Any) -> dict[str, Any]:
         "number": number, "rule": "queue-wait", "subject": JOB, "team": "nlp",
         "severity": "warning", "value": 7200.0, "threshold": 3600.0,
         "message": "it waits for 2 h", "cause": None,
-        "raised_at": (NOW - timedelta(hours=1, minutes=30)).isoformat(), "resolved_at": None,
+        "raised_at": (now() - timedelta(hours=1, minutes=30)).isoformat(), "resolved_at": None,
         "silence": None, "targets": ["slack"],
     } | fields  # fmt: skip
 
@@ -82,8 +88,8 @@ def alert(number: int, **fields: Any) -> dict[str, Any]:
 def silence(number: int) -> dict[str, Any]:
     return {
         "number": number, "rule": "queue-wait", "team": "nlp", "subject": None,
-        "until": (NOW + timedelta(hours=4, minutes=30)).isoformat(), "comment": "cluster move",
-        "user": "ada", "begun_at": NOW.isoformat(),
+        "until": (now() + timedelta(hours=4, minutes=30)).isoformat(), "comment": "cluster move",
+        "user": "ada", "begun_at": now().isoformat(),
     }  # fmt: skip
 
 
@@ -120,8 +126,8 @@ def test_notifications_show_their_delivery(gangline: Runner, stub: Stub) -> None
     sent = {
         "notification": "n-1", "target": "slack", "team": "nlp", "about": "queue-wait",
         "alerts": 1, "state": "delivered", "tries": 2, "text": "ok",
-        "due_at": (NOW - timedelta(hours=2, minutes=30)).isoformat(), "next_at": None,
-        "ended_at": NOW.isoformat(),
+        "due_at": (now() - timedelta(hours=2, minutes=30)).isoformat(), "next_at": None,
+        "ended_at": now().isoformat(),
     }  # fmt: skip
     stub.on("GET", "/v1/notifications", {"notifications": [sent]})
     row = gangline("notifications").out.splitlines()[1].split()
