@@ -28,6 +28,7 @@ from harness import Context, Result, in_own_process, scratch
 from scheduler_harness import quantile
 from year_alerts import alert_year
 from year_automation import AUTOMATION
+from year_pipelines import pipeline_year
 from year_services import DECIDERS
 from year_work import (
     MONTH_DAYS,
@@ -47,7 +48,7 @@ from gangline_bus.ports import Record, TopicPartition
 from gangline_bus.snapshot import EVERY, FORMAT, SnapshotHeader, Snapshots, pack
 from gangline_service.deciding import settle_collector
 
-SERVICES = {**DECIDERS, **AUTOMATION, "alerts": alert_year}
+SERVICES = {**DECIDERS, **AUTOMATION, "pipelines": pipeline_year, "alerts": alert_year}
 BUILD_TIMEOUT_S = 3600.0
 FIRST = 1_000_000
 """The seq of the last event before the snapshot."""

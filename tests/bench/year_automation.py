@@ -1,14 +1,11 @@
-"""What studies, pipelines and registry have of the year: all of it goes by their deciders.
+"""What studies and registry have of the year: all of it goes by their deciders.
 
 - Studies: 200 a week, of 50 trials each with ASHA; 20 at once.
-- Pipelines: 500 of three steps, each once a day by its schedule: 1,500 of the cluster's 5,000 jobs.
-  Each team's outputs are swept once a day.
 - Registry: 100 versions a day of 200 models with a gate, a baseline and watched data.
 """
 
 from __future__ import annotations
 
-import hashlib
 import random
 import time
 from collections.abc import Mapping
@@ -31,9 +28,6 @@ from year_work import (
 
 from gangline_bus.codec import Received
 from gangline_bus.decision import EffectDone, Input, Tick
-from gangline_pipelines.core.decide import PipelineDecider
-from gangline_pipelines.core.model import Checked, CheckOutputs, Deleted
-from gangline_pipelines.core.snapshot import codec as pipelines_codec
 from gangline_registry.core.decide import RegistryDecider
 from gangline_registry.core.model import (
     Compare,
@@ -45,7 +39,6 @@ from gangline_registry.core.model import (
     Projected,
 )
 from gangline_registry.core.snapshot import codec as registry_codec
-from gangline_schemas.artifacts import Artifact
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import topic_of
 from gangline_schemas.envelope import Envelope
@@ -58,18 +51,14 @@ from gangline_schemas.events.model_requests import (
     SnapshotProfiled,
     VersionRequested,
 )
-from gangline_schemas.events.pipeline_requests import PipelineConfigureRequested, RunRequested
-from gangline_schemas.events.quota import UsageCharged
 from gangline_schemas.events.studies import TrialJobRequested, TrialJobStopRequested
 from gangline_schemas.events.workers import (
     ExitReason,
-    StepOutputWritten,
     TrialReported,
     WorkerExited,
 )
 from gangline_schemas.gate_file import Gate
 from gangline_schemas.models import Evaluation, Paired, ProfileRef, SuiteComparison
-from gangline_schemas.pipeline_file import PipelineSpec
 from gangline_schemas.study_file import StudySpec
 from gangline_studies.core.asking import Ask, Suggestion
 from gangline_studies.core.decide import StudyDecider
@@ -235,98 +224,6 @@ class StudyYear(Automated):
         return events
 
 
-PIPELINES, RUNS_LIVE = 500, 100
-OUTPUTS = {"prepare": "tokens", "train": "model", "report": "page"}
-
-
-def pipeline(number: int) -> PipelineSpec:
-    """Prepare, train and report, once a day."""
-    job = {"resources": {"gpus": 1}}
-    command = ["python", "step.py", "--day", "${{ params.day }}"]
-    return PipelineSpec.model_validate(
-        {
-            "name": f"p-{number}",
-            "team": TEAMS[number % len(TEAMS)],
-            "params": {"day": 0},
-            "steps": {
-                "prepare": {"job": {**job, "command": command}, "out": ["tokens"]},
-                "train": {
-                    "job": {**job, "command": ["python", "train.py"]},
-                    "in": {"data": "prepare.tokens"},
-                    "out": ["model"],
-                },
-                "report": {
-                    "job": {**job, "command": ["python", "report.py"]},
-                    "in": {"model": "train.model"},
-                    "out": ["page"],
-                },
-            },
-            "triggers": {"often": {"schedule": f"{number % 60} {number % 24} * * *"}},
-            "retention": {"days": 7, "runs": 20},
-        }
-    )
-
-
-class PipelineYear(Automated):
-    """Runs that are remembered begin by their schedules, earlier ones are asked for.
-
-    The invariants of the past are checked once, at its end: 500 runs a day are 15,000 inputs.
-    """
-
-    def begin(self) -> None:
-        self.checks = False
-        for number in range(PIPELINES):
-            self.give("configured", PipelineConfigureRequested(spec=pipeline(number), user="ada"))
-
-    def end_run(self, run: Run) -> None:
-        if not self.whole:
-            self._begin(run.number)
-        elif run.number % (self.runs_a_day // 8) == 0:
-            self.tick()
-        while self.state.jobs:
-            self._finish()
-
-    def begin_work(self) -> None:
-        self.checks = True
-        for number in range(RUNS_LIVE):
-            self._begin(number)
-
-    def round(self) -> None:
-        self.now += self.between_runs
-        self.tick()
-        for _ in range(3):
-            if len(self.state.jobs) >= RUNS_LIVE:
-                self._finish()
-        step = (self.now - START) // timedelta(seconds=1)
-        if len(self.state.jobs) < RUNS_LIVE:
-            self._begin(step)
-
-    def _begin(self, number: int) -> None:
-        team, name = TEAMS[number % PIPELINES % len(TEAMS)], f"p-{number % PIPELINES}"
-        params = {"day": (self.now - START) // timedelta(seconds=1)}
-        asked = RunRequested(team=team, pipeline=name, params=params, user="ada")
-        self.give("asked", asked)
-
-    def _finish(self) -> None:
-        """The job that began first ends."""
-        job, (run_id, step) = next(iter(self.state.jobs.items()))
-        digest = hashlib.md5(job.encode()).hexdigest()
-        artifact = Artifact(digest=digest, size_bytes=10**6, files=1, value=None)
-        written = StepOutputWritten(
-            job_id=job, attempt=1, node_id="n", name=OUTPUTS[step], artifact=artifact
-        )
-        self.give("written", written)
-        charged = UsageCharged(
-            job_id=job, attempt=1, team=self.state.runs[run_id].team, gpus=1,
-            allocated_at=self.now, released_at=self.now, gpu_seconds=1.0,
-        )  # fmt: skip
-        self.give("charged", charged)
-        self.released(job)
-
-    def answer(self, effect: object) -> object:
-        return Checked(()) if isinstance(effect, CheckOutputs) else Deleted()
-
-
 MODELS = 200
 
 
@@ -402,7 +299,6 @@ class RegistryYear(Automated):
 
 AUTOMATION: dict[str, MadeService] = {
     "studies": lambda: StudyYear(StudyDecider(), studies_codec(), runs_a_day=200 // 7),
-    "pipelines": lambda: PipelineYear(PipelineDecider(), pipelines_codec(), runs_a_day=500),
     "registry": lambda: RegistryYear(
         RegistryDecider(), registry_codec(), runs_a_day=100, thinned=1
     ),

@@ -76,6 +76,11 @@ def test_two_patterns_give_both_names_the_rights() -> None:
     }  # fmt: skip
 
 
+def test_a_name_with_an_equals_sign_is_a_pattern_and_a_part_s_own_name_is_not() -> None:
+    named = read_principals(["CN={part},O=lab", "quota=sa-{part}"], ["quota", "scheduler"])
+    assert (named.of("quota"), named.of("scheduler")) == (("sa-quota",), ("CN=scheduler,O=lab",))
+
+
 @pytest.mark.parametrize("option", ["gangline", "nobody=x", "quota="])
 def test_a_principal_of_no_part_is_refused(option: str) -> None:
     with pytest.raises(CliError, match="neither a pattern") as error:

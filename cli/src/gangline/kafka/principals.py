@@ -32,16 +32,19 @@ NAMES = Principals()
 
 
 def read_principals(options: Sequence[str], parts: Collection[str]) -> Principals:
-    """From options: a pattern with `{part}`, or PART=PRINCIPAL. Raises CliError."""
+    """From options: a pattern with `{part}`, or PART=PRINCIPAL, which may have `{part}` too.
+
+    Raises CliError.
+    """
     patterns: list[str] = []
     own: dict[str, tuple[str, ...]] = {}
     for option in options:
         name = option.removeprefix("User:")
-        if _PART in name:
+        part, _, principal = name.partition("=")
+        principal = principal.removeprefix("User:").replace(_PART, part)
+        if part not in parts and _PART in name:
             patterns.append(name)
             continue
-        part, _, principal = name.partition("=")
-        principal = principal.removeprefix("User:")
         if part not in parts or not principal:
             raise CliError(
                 f"--principal {option}: neither a pattern with {_PART} nor PART=PRINCIPAL",

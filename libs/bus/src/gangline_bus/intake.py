@@ -55,7 +55,8 @@ class Intake:
         """The time up to which the records of these topics were taken, as far as is known.
 
         Each call notes the ends that are known now; a partition was read until then once its
-        position has reached that end. So the answer is never too late, whatever dates records have.
+        position has reached that end. So the dates of records do not matter. The first call after
+        `assign` gives `now`: no earlier end is known.
         Cost: one look at each partition, none without topics.
         """
         if not topics:

@@ -84,7 +84,7 @@ class KafkaBus:
 
     @property
     def base(self) -> dict[str, Any]:
-        """The settings of every client. Raises BusUnavailable if there is no good token for one."""
+        """The settings of every client. Raises BusUnavailable without a good token."""
         if self._token is not None:
             self._token.read()
         return self._base

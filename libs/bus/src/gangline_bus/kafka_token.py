@@ -44,7 +44,7 @@ _WAY_OUT = "on Kubernetes mount a projected serviceAccountToken there (docs/guid
 
 
 class TokenUnusable(BusUnavailable):
-    """There is no good token in the file: it names the file, the setting and the way out."""
+    """The file has no good token: the message names the file, the setting and the way out."""
 
 
 @dataclass(frozen=True, slots=True)

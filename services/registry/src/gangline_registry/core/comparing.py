@@ -58,10 +58,11 @@ def effect_key(one: Compare) -> str:
 
 def of_model(state: RegistryState, team: str, model: str) -> Iterator[Compare]:
     """The comparisons that a model's state asks for."""
-    gated = state.models.get(f"{team}/{model}")
+    name = model_key(team, model)
+    gated = state.models.get(name)
     if gated is None:
         return
-    newest = nlargest(CANDIDATES, state.numbered.get(model_key(team, model), ()))
+    newest = nlargest(CANDIDATES, state.numbered.get(name, ()))
     asked = [
         one.version for one in state.promotions.values() if (one.team, one.model) == (team, model)
     ]

@@ -168,7 +168,7 @@ class _Tokens(AbstractTokenProvider):  # type: ignore[misc]
         self._file = file
 
     async def token(self) -> str:
-        """Raises ConnectionError while the file is no good: the connection is tried again."""
+        """Raises ConnectionError without a good token: the connection is tried again."""
         try:
             return self._file.give()[0]
         except TokenUnusable as error:
