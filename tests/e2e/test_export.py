@@ -195,7 +195,7 @@ def _metric(run_id: str) -> tuple[str, ...]:
 
 
 def test_a_running_job_is_followed_to_its_end(gangline: Runner, client: Gangline) -> None:
-    steps = ("--set", "hyperparameters.steps=60")
+    steps = ("--set", "hyperparameters.steps=400")  # it still runs once it is followed
     run = succeeded(gangline("submit", str(JOB), "-y", *steps)).out.strip()
     wait_until("its first points", lambda: _exists(client, run))
     ran = succeeded(gangline("tensorboard", run, "-f", "--no-start"))
@@ -203,7 +203,7 @@ def test_a_running_job_is_followed_to_its_end(gangline: Runner, client: Gangline
     assert client.get(run).ended
     read = EventAccumulator(f"gangline-tensorboard/{run}")
     read.Reload()
-    assert len(read.Scalars("loss")) == 60
+    assert len(read.Scalars("loss")) == 400
 
 
 def _exists(client: Gangline, run: str) -> bool:

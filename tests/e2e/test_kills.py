@@ -52,9 +52,8 @@ def own_platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningPl
     running, _ = start_platform(
         data_dir,
         nodes=NODES,
-        heartbeat_timeout_s=30.0,
         heartbeat_interval_s=0.5,
-        hang_min_s=6.0,
+        hang_min_s=15.0,
         schedulers=2,
     )
     with running:

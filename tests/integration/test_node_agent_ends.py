@@ -358,7 +358,7 @@ def test_a_machine_that_is_to_go_saves_leaves_and_joins_no_more(
 def test_a_node_that_is_cut_off_kills_its_ranks_and_joins_again(tmp_path: Path) -> None:
     with (
         EmbeddedKafka(tmp_path / "kafka") as broker,
-        NodeHarness(tmp_path, broker.bootstrap, GANGLINE_LEASE_S="2") as scene,
+        NodeHarness(tmp_path, broker.bootstrap, GANGLINE_LEASE_S="8") as scene,
     ):
         node = scene.start_agent()
         scene.allocate(node, command=python(GRANDCHILDREN))

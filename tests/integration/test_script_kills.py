@@ -17,6 +17,7 @@ from gangline.sdk import connect
 from gangline.tracking import sync
 from support.fakes.tracking_server import TOKEN, TrackingStub
 from support.fixtures.tracking import kept, server
+from support.harnesses.up_process import wait_until
 
 __all__ = ["kept", "server"]  # fixtures are used by being in this module
 
@@ -97,6 +98,7 @@ def test_ctrl_c_ends_the_wait_for_the_server(server: TrackingStub, kept: Path) -
     script.stdin.write("\n")
     script.stdin.flush()
     assert "nothing answers" in script.stderr.readline()
+    wait_until("it waits", lambda: '"FINISHED"' in text(kept))
     script.send_signal(signal.SIGINT)
     said = script.stderr.read()
     assert script.wait() != 0
@@ -108,6 +110,12 @@ def test_ctrl_c_ends_the_wait_for_the_server(server: TrackingStub, kept: Path) -
         (synced,) = client.sync(kept)
     assert synced.points == 1
     assert server.run.steps("loss") == [(0, 1.0)]
+
+
+def text(kept: Path) -> str:
+    """All that folders of runs have so far."""
+    files = [file for file in kept.rglob("*") if file.is_file()]
+    return "".join(file.read_text(encoding="utf-8", errors="replace") for file in files)
 
 
 LOGGING = """

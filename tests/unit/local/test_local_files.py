@@ -2,13 +2,15 @@
 
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from gangline.local import leftovers
 from gangline.local.log_file import LogFile
-from gangline.local.ports import is_free, pick_ports
+from gangline.local.ports import is_free, keep_port, pick_ports
 from gangline.local.process_model import SupervisorError
 from gangline_worker.agent.rendezvous.ports import FIRST_PORT
 
@@ -59,6 +61,19 @@ def test_picked_ports_are_free_and_not_lent_to_clients() -> None:
     assert all(is_free(port) for port in ports)
     assert not any(low <= port <= high for port in ports)
     assert all(port < FIRST_PORT for port in pick_ports(50)), "node agents may take these"
+
+
+def test_a_picked_port_is_not_picked_again_by_another_process() -> None:
+    (taken,) = pick_ports(1)
+    assert keep_port(taken), "it is this process's"
+    code = f"""
+from gangline.local import ports
+drawn = iter([{taken}, {taken} + 1, {taken} + 2, {taken} + 3])
+ports.secrets.randbelow = lambda _: next(drawn) - 12_000
+print(ports.pick_ports(1)[0])
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(ran.stdout) in range(taken + 1, taken + 4)
 
 
 def test_a_port_with_a_listener_is_not_free() -> None:

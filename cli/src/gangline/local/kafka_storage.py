@@ -11,7 +11,7 @@ from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 
 from gangline.local import java
-from gangline.local.ports import is_free, pick_ports
+from gangline.local.ports import keep_port, pick_ports
 from gangline_service.private_file import write_private
 
 NODE_ID = 1
@@ -113,7 +113,7 @@ def kept_ports(data_dir: Path) -> KafkaPorts:
 def _free_ports(data_dir: Path) -> KafkaPorts:
     try:
         ports = kept_ports(data_dir)
-        if all(is_free(port) for port in astuple(ports)):
+        if all(keep_port(port) for port in astuple(ports)):
             return ports
     except (OSError, ValueError, TypeError):
         pass  # the first start, or a torn file

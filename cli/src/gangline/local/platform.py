@@ -24,7 +24,7 @@ from gangline.local.artifacts import Progress
 from gangline.local.client import Client
 from gangline.local.kafka_access import KAFKA_FILE, KafkaAccess, embedded, own
 from gangline.local.nodes_file import nodes_file, write_nodes_file
-from gangline.local.ports import pick_ports
+from gangline.local.ports import keep_port, pick_ports
 from gangline.local.probe import answers_ok
 from gangline.local.process_model import ProcessSpec
 from gangline.local.processes import Supervisor
@@ -291,14 +291,14 @@ class Platform:
         return {"GANGLINE_STORE_URL": f"file://{folder}", "GANGLINE_LINK_UPLOADS": "true"}
 
     def _ports(self) -> dict[str, int]:
-        """The ports of this data directory: picked once, kept over restarts."""
+        """The ports of this data directory, kept over restarts while nobody else takes them."""
         path = self.data_dir / "ports.json"
-        kept: dict[str, int] = json.loads(path.read_text("utf-8")) if path.exists() else {}
+        known: dict[str, int] = json.loads(path.read_text("utf-8")) if path.exists() else {}
+        kept = {name: port for name, port in known.items() if keep_port(port)}
         wanted = ("gateway", "clickhouse", "mlflow", "console")
         missing = [name for name in wanted if name not in kept]
         if missing:
-            free = [port for port in pick_ports(len(wanted)) if port not in kept.values()]
-            kept |= zip(missing, free, strict=False)
+            kept |= zip(missing, pick_ports(len(missing)), strict=True)
             path.write_text(json.dumps(kept), encoding="utf-8")
         return kept
 

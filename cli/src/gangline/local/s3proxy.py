@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from gangline.local import java
 from gangline.local.artifacts import Artifact, Progress, fetch_all
-from gangline.local.ports import is_free, pick_ports
+from gangline.local.ports import keep_port, pick_ports
 from gangline.local.probe import answers_ok
 from gangline.local.server import LocalServer
 from gangline_service.private_file import write_private
@@ -124,7 +124,7 @@ class S3Proxy(LocalServer):
 
 def _kept_settings(path: Path) -> S3Settings:
     kept = _read_settings(path)
-    if kept is not None and is_free(kept.port):
+    if kept is not None and keep_port(kept.port):
         return kept
     port = pick_ports(1)[0]
     fresh = (

@@ -173,10 +173,10 @@ class Live(Kept):
 
     def close(self, status: str, timeout_s: float, /) -> None:
         """Write the end, and wait for the upload unless it stands still for `timeout_s`."""
-        self._write_end(status)
-        self._closing.set()
-        self._wake.set()
         try:
+            self._write_end(status)
+            self._closing.set()
+            self._wake.set()
             self._wait_for_upload(timeout_s)
         finally:  # Ctrl-C ends the wait
             if not self._over.is_set() or self.refused is not None:
