@@ -62,7 +62,11 @@ class Matrix:
     def cell(self, fault: Fault, strategy: str) -> Outcome:
         """One fault done to one job."""
         data = fault.data(self._platform.data_dir)
-        undisturbed = {} if fault.review else self._curve(strategy, data)
+        try:
+            undisturbed = {} if fault.review else self._curve(strategy, data)
+        except AssertionError as error:
+            problem = f"the undisturbed run: {str(error).splitlines()[0]}"
+            return Outcome(fault.name, strategy, 0, 0, None, 0, problem)
         job = submit(self._watch, "chaos", strategy, data, fault.command)
         attack = Attack(self._platform, self._watch, job)
         try:
@@ -111,6 +115,6 @@ class Matrix:
             job = submit(self._watch, "undisturbed", strategy, data)
             ended = self._watch.wait_state(job, *ENDS, timeout_s=ENDS_S).data
             if ended.state != "succeeded":
-                raise Broken(f"the undisturbed run of {strategy} {ended.state}: {ended.reason}")
+                raise Broken(f"{strategy} {ended.state}: {ended.reason}")
             self._undisturbed[key] = losses(self._watch, job)
         return self._undisturbed[key]

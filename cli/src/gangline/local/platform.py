@@ -291,7 +291,7 @@ class Platform:
         return {"GANGLINE_STORE_URL": f"file://{folder}", "GANGLINE_LINK_UPLOADS": "true"}
 
     def _ports(self) -> dict[str, int]:
-        """The ports of this data directory, kept over restarts while nobody else takes them."""
+        """The ports of this data directory, kept over restarts unless another process has one."""
         path = self.data_dir / "ports.json"
         known: dict[str, int] = json.loads(path.read_text("utf-8")) if path.exists() else {}
         kept = {name: port for name, port in known.items() if keep_port(port)}
