@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gangline_kube.core.pods import JOB
+from gangline_kube.core.job_pod import JOB
 from gangline_kube.core.resource import PODS, Object
 from gangline_kube.service.api import Cluster
 from kube.accounts import installed

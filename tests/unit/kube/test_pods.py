@@ -7,18 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from gangline_kube.core.pods import (
-    GATE,
-    CreatePod,
-    DeletePod,
-    Gang,
-    GiveUp,
-    LiftGate,
-    PodRules,
-    Share,
-    Step,
-    plan_pods,
-)
+from gangline_kube.core.job_pod import GATE, Gang, PodRules, Share
+from gangline_kube.core.pods import CreatePod, DeletePod, GiveUp, LiftGate, Step, plan_pods
 from gangline_kube.core.resource import PODS
 from gangline_kube.service.config import PodSettings
 from gangline_schemas.job import JobSpec

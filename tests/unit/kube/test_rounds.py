@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
+from gangline_kube.core.job_pod import JOB, PodRules
 from gangline_kube.core.nodes import Rules
-from gangline_kube.core.pods import JOB, PodRules
 from gangline_kube.core.resource import GROUP
 from gangline_kube.core.training_job import shown_part
 from gangline_kube.service.api import Cluster
@@ -33,6 +33,7 @@ class Sides:
         self.changes: list[dict[str, Any]] = []
         self.asked: list[str] = []
         self.active: list[JobSummary] = []
+        self.created: list[dict[str, Any]] = []
         self.deleted: list[str] = []
         self.now = 0.0
         self._lock = threading.Lock()
@@ -52,6 +53,9 @@ class Sides:
 
     def active_jobs(self, _user: str = "") -> list[JobSummary]:
         return self.active
+
+    def create(self, _of: object, item: dict[str, Any], *_: object) -> None:
+        self.created.append(item)
 
     def delete(self, _of: object, name: str, *_: object) -> None:
         self.deleted.append(name)
@@ -131,8 +135,9 @@ def test_a_node_whose_drain_is_refused_holds_up_no_other(
     assert sides.asked == others
 
 
-def pod_rounds(sides: Sides) -> PodRounds:
-    rules = PodRules("jobs", "train:1", "agents:1", "/data", range(1000, 2000), keep_s=PODS_KEPT_S)
+def pod_rounds(sides: Sides, **more: Any) -> PodRounds:
+    uids = range(1000, 2000)
+    rules = PodRules("jobs", "train:1", "agents:1", "/data", uids, keep_s=PODS_KEPT_S, **more)
     return PodRounds(cast("Cluster", sides), cast("Gateway", sides), rules, lambda: sides.now)
 
 
@@ -143,7 +148,7 @@ def pod(job_id: str) -> dict[str, Any]:
     return {"metadata": metadata, "spec": {"nodeName": "n"}, "status": {"phase": "Running"}}
 
 
-def gang(job_id: str, state: str = "running", attempt: int = 1) -> Job:
+def gang(job_id: str, state: str = "running", attempt: int = 1, **more: Any) -> Job:
     """The gateway's answer about a job; it has a GPU of the node n unless it is pending."""
     spec = JobSpec.model_validate(
         {"name": "j", "team": "nlp", "run": "true", "resources": {"gpus": 1}}
@@ -151,7 +156,19 @@ def gang(job_id: str, state: str = "running", attempt: int = 1) -> Job:
     placed = Placed.model_construct(node_id="n", gpus=[0], first_rank=0)
     fields = {"job_id": job_id, "state": state, "attempt": attempt, "team": "nlp", "spec": spec}
     nodes = {"nodes": [] if state == "pending" else [placed]}
-    return Job.model_construct(**{**dict.fromkeys(Job.model_fields), **fields, **nodes})
+    return Job.model_construct(**{**dict.fromkeys(Job.model_fields), **fields, **nodes, **more})
+
+
+def test_new_pods_have_the_class_of_the_priority_that_the_job_has_now() -> None:
+    sides = Sides({"j": gang("j", priority=20)})
+    sides.active = [sides.known["j"]]
+    made = pod_rounds(sides, priority_classes={25: "high", 100: "low"})
+    made.round([NODE], [])
+    sides.known["j"] = gang("j", attempt=2, priority=60)
+    sides.active = [sides.known["j"]]
+    made.round([NODE], [])
+    classes = [item["spec"]["priorityClassName"] for item in sides.created]
+    assert classes == ["high", "low"]
 
 
 def test_the_gateway_is_asked_once_about_a_gang_and_never_about_a_job_that_waits() -> None:

@@ -5,12 +5,17 @@ from __future__ import annotations
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, StringConstraints, field_validator
 
+from gangline_kube.core.job_pod import PodRules
 from gangline_kube.core.nodes import Rules
-from gangline_kube.core.pods import PodRules
 from gangline_schemas.job_pods import user_range
 from gangline_service.settings import ServiceSettings
+
+KubeName = Annotated[
+    str, StringConstraints(max_length=253, pattern=r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$")
+]
+"""A name of an object in Kubernetes."""
 
 
 class KubeSettings(ServiceSettings):
@@ -78,6 +83,11 @@ class PodSettings(KubeSettings):
     """Secrets of the namespace for private images, by commas."""
     kube_pods_tolerations: list[dict[str, Any]] = Field(default_factory=list)
     """Tolerations of the pods, as in Kubernetes; JSON in the environment."""
+    kube_pods_priority_classes: dict[Annotated[int, Field(ge=0, le=100)], KubeName] = Field(
+        default_factory=dict
+    )
+    """PriorityClasses by priority: a job has the one of the lowest number that is not below its
+    own priority. Above the highest number, and by default, it is the cluster's default class."""
     kube_pods_round_s: Annotated[float, Field(gt=0, le=60)] = 0.3
     """How often gangs and pods are compared."""
     kube_pods_bind_s: Annotated[float, Field(gt=0, le=600)] = 5.0
@@ -93,6 +103,14 @@ class PodSettings(KubeSettings):
         user_range(value)
         return value
 
+    @field_validator("kube_pods_priority_classes")
+    @classmethod
+    def _classes_are_below_those_of_agents(cls, value: dict[int, str]) -> dict[int, str]:
+        for number, name in value.items():
+            if name.startswith("system-"):
+                raise ValueError(f"{number}: {name} would outrank agents; name another class")
+        return value
+
     def rules(self) -> PodRules:
         """How pods are made."""
         return PodRules(
@@ -104,6 +122,7 @@ class PodSettings(KubeSettings):
             gpu_resource=self.kube_gpu_resource,
             pull_secrets=words(self.kube_pods_pull_secrets),
             tolerations=tuple(self.kube_pods_tolerations),
+            priority_classes=self.kube_pods_priority_classes,
             bind_s=self.kube_pods_bind_s,
             keep_s=self.kube_pods_keep_s,
         )

@@ -9,19 +9,9 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
+from gangline_kube.core.job_pod import JOB, Gang, PodRules, Share
 from gangline_kube.core.nodes import node_id
-from gangline_kube.core.pods import (
-    JOB,
-    CreatePod,
-    DeletePod,
-    Gang,
-    GiveUp,
-    LiftGate,
-    PodRules,
-    Share,
-    Step,
-    plan_pods,
-)
+from gangline_kube.core.pods import CreatePod, DeletePod, GiveUp, LiftGate, Step, plan_pods
 from gangline_kube.core.resource import PODS, Object
 from gangline_kube.service.api import Cluster, Conflict, NotFound
 from gangline_kube.service.gateway import Gateway
@@ -122,4 +112,11 @@ class PodRounds:
 
 def _of(job: Job) -> Gang:
     shares = tuple(Share(node.node_id, len(node.gpus) or 1) for node in job.nodes)
-    return Gang(job.job_id, job.attempt, job.team, job.spec, shares if job.spec else ())
+    return Gang(
+        job.job_id,
+        job.attempt,
+        job.team,
+        job.spec,
+        shares if job.spec else (),
+        priority=job.priority,
+    )

@@ -1,0 +1,39 @@
+"""What the chart's values of `kube.pods` give to the pods of jobs.
+
+Needs Helm 3.14 or later: `helm` on the PATH, or GANGLINE_HELM=FILE. `make test-kube` builds it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from gangline_kube.core.job_pod import PodRules
+from gangline_kube.service.config import PodSettings
+from support.builders.helm_chart import HELM, example, pods
+
+PODS = example("pods")
+pytestmark = pytest.mark.skipif(HELM is None, reason="no helm: `make test-kube` builds it")
+
+
+def values() -> dict[str, Any]:
+    """The values of the example that `kube.pods` has."""
+    found: dict[str, Any] = yaml.safe_load(PODS.read_text(encoding="utf-8"))["kube"]["pods"]
+    return found
+
+
+def rules(monkeypatch: pytest.MonkeyPatch) -> PodRules:
+    """How the process that the example installs makes pods."""
+    (spec,) = [spec for name, spec in pods(PODS) if name == "gangline-kube-pods"]
+    for each in spec["containers"][0]["env"]:
+        if each["name"] != "GANGLINE_CONFIG":
+            monkeypatch.setenv(each["name"], each.get("value", "value-from-elsewhere"))
+    return PodSettings().rules()
+
+
+def test_pods_have_the_priority_classes_of_the_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = rules(monkeypatch)
+    assert made.priority_classes == values()["priorityClasses"]
+    assert made.priority_class(25) == "research-high"
