@@ -12,7 +12,7 @@ import yaml
 
 from gangline_kube.core.job_pod import PodRules
 from gangline_kube.service.config import PodSettings
-from support.builders.helm_chart import HELM, example, pods
+from support.builders.helm_chart import HELM, example, pods, rendered
 
 PODS = example("pods")
 pytestmark = pytest.mark.skipif(HELM is None, reason="no helm: `make test-kube` builds it")
@@ -37,3 +37,19 @@ def test_pods_have_the_priority_classes_of_the_values(monkeypatch: pytest.Monkey
     made = rules(monkeypatch)
     assert made.priority_classes == values()["priorityClasses"]
     assert made.priority_class(25) == "research-high"
+
+
+def test_the_account_of_pods_is_there_without_a_right_or_a_token(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made, items = rules(monkeypatch), rendered(PODS)
+    (account,) = [
+        item
+        for item in items
+        if item["kind"] == "ServiceAccount" and item["metadata"].get("namespace") == made.namespace
+    ]
+    assert account["metadata"]["name"] == made.account
+    assert account["automountServiceAccountToken"] is False
+    subjects = [each["name"] for item in items for each in item.get("subjects", [])]
+    assert made.account not in subjects
+    assert made.team_accounts == values()["teamServiceAccounts"]

@@ -63,3 +63,24 @@ def test_a_wrong_priority_class_is_refused(classes: dict[str, str], reason: str)
     message = refused(kube_pods_priority_classes=classes)
     assert "kube_pods_priority_classes" in message
     assert reason in message
+
+
+def test_pods_run_as_the_account_of_their_team_and_never_get_its_token() -> None:
+    given = {"kube_pods_service_account": "ranks", "kube_pods_team_accounts": {"nlp": "nlp-train"}}
+    for team, account in (("nlp", "nlp-train"), ("vision", "ranks")):
+        spec = pod_spec(team, **given)
+        assert spec["serviceAccountName"] == account
+        assert spec["automountServiceAccountToken"] is False
+    assert "serviceAccountName" not in pod_spec()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("kube_pods_service_account", "Ranks"),
+        ("kube_pods_team_accounts", {"nlp": ""}),
+        ("kube_pods_team_accounts", {"NLP": "ranks"}),
+    ],
+)
+def test_a_wrong_account_is_refused(field: str, value: object) -> None:
+    assert field in refused(**{field: value})

@@ -51,7 +51,8 @@ class PodRules:
     """How pods are made. `agent_image` has the first process; `image` is of jobs without one.
 
     `data`: the data folder of agents; `uids`: of theirs for teams. `priority_classes`: by the
-    lowest priority, which is the highest number, of the jobs that have them.
+    lowest priority, which is the highest number, of the jobs that have them. `team_accounts`: of
+    teams whose pods do not run as `account`, which is the namespace's default where it is "".
     """
 
     namespace: str
@@ -63,6 +64,8 @@ class PodRules:
     pull_secrets: tuple[str, ...] = ()
     tolerations: tuple[Mapping[str, Any], ...] = ()
     priority_classes: Mapping[int, str] = field(default_factory=dict)
+    account: str = ""
+    team_accounts: Mapping[str, str] = field(default_factory=dict)
     bind_s: float = 5.0
     keep_s: float = 30.0
 
@@ -90,7 +93,7 @@ def job_pod(gang: Gang, share: Share, node: str, rules: PodRules) -> Object:
             },
         },
         "spec": _placement(gang, node, rules)
-        | _rights(team_user(gang.team, rules.uids[1:]))
+        | _rights(gang.team, rules)
         | _processes(gang, gang.spec, share, rules),
     }
 
@@ -108,9 +111,12 @@ def _placement(gang: Gang, node: str, rules: PodRules) -> Object:
     }
 
 
-def _rights(user: int) -> Object:
-    """The network of the node, the team's user, and nothing else."""
+def _rights(team: str, rules: PodRules) -> Object:
+    """The network of the node, the team's user and account, and nothing else."""
+    user = team_user(team, rules.uids[1:])
+    account = rules.team_accounts.get(team, rules.account)
     return {
+        **({"serviceAccountName": account} if account else {}),
         "enableServiceLinks": False,
         "automountServiceAccountToken": False,
         "hostNetwork": True,

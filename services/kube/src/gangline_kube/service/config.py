@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, SecretStr, StringConstraints, field_validator
 
 from gangline_kube.core.job_pod import PodRules
 from gangline_kube.core.nodes import Rules
+from gangline_schemas.base import Identifier
 from gangline_schemas.job_pods import user_range
 from gangline_service.settings import ServiceSettings
 
@@ -88,6 +89,10 @@ class PodSettings(KubeSettings):
     )
     """PriorityClasses by priority: a job has the one of the lowest number that is not below its
     own priority. Above the highest number, and by default, it is the cluster's default class."""
+    kube_pods_service_account: KubeName | Literal[""] = ""
+    """The account of the pods, in their namespace; empty: its default one. Pods get no token."""
+    kube_pods_team_accounts: dict[Identifier, KubeName] = Field(default_factory=dict)
+    """Accounts of single teams' pods, by team; JSON in the environment."""
     kube_pods_round_s: Annotated[float, Field(gt=0, le=60)] = 0.3
     """How often gangs and pods are compared."""
     kube_pods_bind_s: Annotated[float, Field(gt=0, le=600)] = 5.0
@@ -123,6 +128,8 @@ class PodSettings(KubeSettings):
             pull_secrets=words(self.kube_pods_pull_secrets),
             tolerations=tuple(self.kube_pods_tolerations),
             priority_classes=self.kube_pods_priority_classes,
+            account=self.kube_pods_service_account,
+            team_accounts=self.kube_pods_team_accounts,
             bind_s=self.kube_pods_bind_s,
             keep_s=self.kube_pods_keep_s,
         )
