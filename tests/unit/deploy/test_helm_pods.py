@@ -53,3 +53,15 @@ def test_the_account_of_pods_is_there_without_a_right_or_a_token(
     subjects = [each["name"] for item in items for each in item.get("subjects", [])]
     assert made.account not in subjects
     assert made.team_accounts == values()["teamServiceAccounts"]
+
+
+def test_pods_of_a_team_have_the_volumes_of_the_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, wanted = rules(monkeypatch), values()["volumes"]
+    assert made.team_claims.keys() == wanted.keys()
+    corpus, scratch = made.team_claims["nlp"]
+    assert (corpus.claim, corpus.mount_path, corpus.read_only) == ("corpus", "/data/corpus", True)
+    assert (scratch.claim, scratch.mount_path, scratch.read_only) == (
+        "nlp-scratch",
+        "/scratch",
+        False,
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from kubernetes import client
 from pydantic import ValidationError
 
 from gangline_kube.core.job_pod import Gang, Share, job_pod
@@ -22,12 +23,17 @@ def settings(**more: Any) -> PodSettings:
     return PodSettings.model_validate({**NEEDED, **more})
 
 
-def pod_spec(team: str = "nlp", priority: int = 50, **more: Any) -> dict[str, Any]:
-    """The spec of a job's pod under these settings."""
+def pod(team: str = "nlp", priority: int = 50, **more: Any) -> dict[str, Any]:
+    """A job's pod under these settings."""
     job = {"name": "j", "team": team, "image": "train:1", "resources": {"gpus": 2}}
     share = Share("n-1", 2)
     gang = Gang("j-1", 1, team, JobSpec.model_validate(job), (share,), priority=priority)
-    found: dict[str, Any] = job_pod(gang, share, "n.1", settings(**more).rules())["spec"]
+    return job_pod(gang, share, "n.1", settings(**more).rules())
+
+
+def pod_spec(team: str = "nlp", priority: int = 50, **more: Any) -> dict[str, Any]:
+    """Its spec."""
+    found: dict[str, Any] = pod(team, priority, **more)["spec"]
     return found
 
 
@@ -84,3 +90,96 @@ def test_pods_run_as_the_account_of_their_team_and_never_get_its_token() -> None
 )
 def test_a_wrong_account_is_refused(field: str, value: object) -> None:
     assert field in refused(**{field: value})
+
+
+CLAIMS = {
+    "nlp": [
+        {"claim": "corpus", "mountPath": "/data/corpus"},
+        {"claim": "scratch", "mountPath": "/scratch", "readOnly": False},
+    ],
+    "vision": [{"claim": "images", "mountPath": "/data/images"}],
+}
+
+
+def mounted(spec: dict[str, Any]) -> dict[str, tuple[str, bool]]:
+    """The claims that the ranks of a pod have, by their paths, and whether only to read."""
+    of = {
+        each["name"]: each["persistentVolumeClaim"]
+        for each in spec["volumes"]
+        if "persistentVolumeClaim" in each
+    }
+    (ranks,) = spec["containers"]
+    return {
+        each["mountPath"]: (of[each["name"]]["claimName"], each["readOnly"])
+        for each in ranks["volumeMounts"]
+        if each["name"] in of
+    }
+
+
+def test_pods_have_the_claims_of_their_team_alone_and_only_read_them_by_default() -> None:
+    nlp = pod_spec("nlp", kube_pods_volumes=CLAIMS)
+    assert mounted(nlp) == {"/data/corpus": ("corpus", True), "/scratch": ("scratch", False)}
+    assert mounted(pod_spec("vision", kube_pods_volumes=CLAIMS)) == {
+        "/data/images": ("images", True)
+    }
+    assert mounted(pod_spec("ads", kube_pods_volumes=CLAIMS)) == {}
+    (install,) = nlp["initContainers"]
+    assert not [each for each in install["volumeMounts"] if each["name"].startswith("claim-")]
+
+
+def test_a_team_that_writes_owns_new_volumes_and_others_change_no_owner() -> None:
+    own = pod_spec("nlp", kube_pods_volumes=CLAIMS)["securityContext"]
+    assert own["fsGroup"] == own["runAsUser"]
+    assert own["fsGroupChangePolicy"] == "OnRootMismatch"
+    assert "fsGroup" not in pod_spec("vision", kube_pods_volumes=CLAIMS)["securityContext"]
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("data", "pattern"),
+        ("/", "pattern"),
+        ("/data/../etc", "pattern"),
+        ("/data/", "pattern"),
+        ("/a:b", "pattern"),
+        ("/dev/shm", "corpus: its path meets /dev"),
+        ("/gangline", "corpus: its path meets /gangline"),
+        ("/var/lib", "corpus: its path meets /var/lib/gangline"),
+        ("/var/lib/gangline/more", "corpus: its path meets /var/lib/gangline"),
+        ("/scratch/deep", "the paths of scratch and corpus meet"),
+    ],
+)
+def test_a_claim_at_a_path_that_pods_need_is_refused(path: str, reason: str) -> None:
+    scratch = {"claim": "scratch", "mountPath": "/scratch"}
+    corpus = {"claim": "corpus", "mountPath": path}
+    message = refused(kube_pods_volumes={"nlp": [scratch, corpus]})
+    assert "kube_pods_volumes" in message
+    assert reason in message
+
+
+def test_wrong_claims_are_refused_by_their_name_and_team() -> None:
+    corpus = {"claim": "corpus", "mountPath": "/one"}
+    again = {"claim": "corpus", "mountPath": "/two"}
+    assert "nlp: corpus is named twice" in refused(kube_pods_volumes={"nlp": [corpus, again]})
+    misspelt = {"claim": "corpus", "mountPath": "/one", "readonly": False}
+    assert "nlp.0.readonly" in refused(kube_pods_volumes={"nlp": [misspelt]})
+    assert "nlp.0.mount_path" in refused(kube_pods_volumes={"nlp": [{"claim": "corpus"}]})
+    assert "nlp.0.claim" in refused(kube_pods_volumes={"nlp": [{**corpus, "claim": "A b"}]})
+
+
+def test_two_teams_may_share_a_claim_at_one_path() -> None:
+    corpus = {"claim": "corpus", "mountPath": "/data"}
+    made = settings(kube_pods_volumes={"nlp": [corpus], "vision": [corpus]})
+    assert made.rules().team_claims["nlp"] == made.rules().team_claims["vision"]
+
+
+def test_a_pod_with_all_of_it_fits_kubernetes_own_model() -> None:
+    made = pod(
+        kube_pods_volumes=CLAIMS,
+        kube_pods_team_accounts={"nlp": "nlp-train"},
+        kube_pods_priority_classes={"100": "research"},
+        kube_pods_pull_secrets="registry",
+        kube_pods_tolerations=[{"key": "nvidia.com/gpu", "operator": "Exists"}],
+    )
+    model = client.V1Pod.from_dict(made)
+    assert client.ApiClient().sanitize_for_serialization(model) == made

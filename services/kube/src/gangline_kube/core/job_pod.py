@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from gangline_kube.core.claims import Claim, claim_volumes
 from gangline_kube.core.nodes import OURS
 from gangline_kube.core.resource import GROUP, Object
 from gangline_schemas.job import JobSpec
@@ -53,6 +54,7 @@ class PodRules:
     `data`: the data folder of agents; `uids`: of theirs for teams. `priority_classes`: by the
     lowest priority, which is the highest number, of the jobs that have them. `team_accounts`: of
     teams whose pods do not run as `account`, which is the namespace's default where it is "".
+    `team_claims`: the volumes that pods of a team have.
     """
 
     namespace: str
@@ -66,6 +68,7 @@ class PodRules:
     priority_classes: Mapping[int, str] = field(default_factory=dict)
     account: str = ""
     team_accounts: Mapping[str, str] = field(default_factory=dict)
+    team_claims: Mapping[str, Sequence[Claim]] = field(default_factory=dict)
     bind_s: float = 5.0
     keep_s: float = 30.0
 
@@ -115,6 +118,8 @@ def _rights(team: str, rules: PodRules) -> Object:
     """The network of the node, the team's user and account, and nothing else."""
     user = team_user(team, rules.uids[1:])
     account = rules.team_accounts.get(team, rules.account)
+    writes = any(not claim.read_only for claim in rules.team_claims.get(team, ()))
+    owned = {"fsGroup": user, "fsGroupChangePolicy": "OnRootMismatch"}
     return {
         **({"serviceAccountName": account} if account else {}),
         "enableServiceLinks": False,
@@ -126,6 +131,7 @@ def _rights(team: str, rules: PodRules) -> Object:
             "runAsUser": user,
             "runAsGroup": user,
             "seccompProfile": {"type": "RuntimeDefault"},
+            **(owned if writes else {}),
         },
     }
 
@@ -145,13 +151,14 @@ def _processes(gang: Gang, spec: JobSpec, share: Share, rules: PodRules) -> Obje
         "volumeMounts": [own, shared[0]],
     }
     requests, limits = _resources(spec, share, rules)
+    claims, claim_mounts = claim_volumes(rules.team_claims.get(gang.team, ()))
     ranks = {
         "name": "ranks",
         "image": spec.image or rules.image,
         "command": ["python3", "-S", _HOST, "run", socket, str(_LEASE_S)],
         "securityContext": _RESTRICTED,
         "resources": {"requests": requests, "limits": limits},
-        "volumeMounts": [{**own, "readOnly": True}, shm, *shared],
+        "volumeMounts": [{**own, "readOnly": True}, shm, *shared, *claim_mounts],
     }
     folders = [
         {"name": name, "hostPath": {"path": path, "type": "DirectoryOrCreate"}}
@@ -165,6 +172,7 @@ def _processes(gang: Gang, spec: JobSpec, share: Share, rules: PodRules) -> Obje
             {"name": "gangline", "emptyDir": {}},
             {"name": "shm", "emptyDir": {"medium": "Memory"}},
             *folders,
+            *claims,
         ],
     }
 

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import StringConstraints
+
+KubeName = Annotated[
+    str, StringConstraints(max_length=253, pattern=r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$")
+]
+"""A name of an object in Kubernetes."""
 Object = dict[str, Any]
 """An object of Kubernetes, as its JSON."""
 GROUP = "gangline.dev"

@@ -5,18 +5,15 @@ from __future__ import annotations
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, SecretStr, StringConstraints, field_validator
+from pydantic import Field, SecretStr, ValidationInfo, field_validator
 
+from gangline_kube.core.claims import Claim, refuse_clashes
 from gangline_kube.core.job_pod import PodRules
 from gangline_kube.core.nodes import Rules
+from gangline_kube.core.resource import KubeName
 from gangline_schemas.base import Identifier
 from gangline_schemas.job_pods import user_range
 from gangline_service.settings import ServiceSettings
-
-KubeName = Annotated[
-    str, StringConstraints(max_length=253, pattern=r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$")
-]
-"""A name of an object in Kubernetes."""
 
 
 class KubeSettings(ServiceSettings):
@@ -93,6 +90,8 @@ class PodSettings(KubeSettings):
     """The account of the pods, in their namespace; empty: its default one. Pods get no token."""
     kube_pods_team_accounts: dict[Identifier, KubeName] = Field(default_factory=dict)
     """Accounts of single teams' pods, by team; JSON in the environment."""
+    kube_pods_volumes: dict[Identifier, tuple[Claim, ...]] = Field(default_factory=dict)
+    """Claims of the namespace that pods of a team mount, by team; JSON in the environment."""
     kube_pods_round_s: Annotated[float, Field(gt=0, le=60)] = 0.3
     """How often gangs and pods are compared."""
     kube_pods_bind_s: Annotated[float, Field(gt=0, le=600)] = 5.0
@@ -116,6 +115,20 @@ class PodSettings(KubeSettings):
                 raise ValueError(f"{number}: {name} would outrank agents; name another class")
         return value
 
+    @field_validator("kube_pods_volumes")
+    @classmethod
+    def _claims_of_a_team_do_not_meet(
+        cls, value: dict[str, tuple[Claim, ...]], info: ValidationInfo
+    ) -> dict[str, tuple[Claim, ...]]:
+        if "kube_pods_data" not in info.data:  # it is refused itself
+            return value
+        for team, claims in value.items():
+            try:
+                refuse_clashes(claims, str(info.data["kube_pods_data"]))
+            except ValueError as error:
+                raise ValueError(f"{team}: {error}") from None
+        return value
+
     def rules(self) -> PodRules:
         """How pods are made."""
         return PodRules(
@@ -130,6 +143,7 @@ class PodSettings(KubeSettings):
             priority_classes=self.kube_pods_priority_classes,
             account=self.kube_pods_service_account,
             team_accounts=self.kube_pods_team_accounts,
+            team_claims=self.kube_pods_volumes,
             bind_s=self.kube_pods_bind_s,
             keep_s=self.kube_pods_keep_s,
         )
