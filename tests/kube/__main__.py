@@ -16,6 +16,7 @@ from kube.program import NoGoError, built, built_helm, pod_monitor
 TESTS = (
     "unit/kube",
     "unit/deploy/test_helm_chart.py",
+    "unit/deploy/test_helm_network.py",
     "unit/deploy/test_helm_pods.py",
     "contract/test_kube_contract.py",
     "integration/test_kube_nodes.py",
