@@ -11,7 +11,7 @@ from gangline_kube.core.job_pod import JOB, PodRules
 from gangline_kube.core.nodes import Rules
 from gangline_kube.core.resource import GROUP
 from gangline_kube.core.training_job import shown_part
-from gangline_kube.service.api import Cluster
+from gangline_kube.service.api import Cluster, Denied
 from gangline_kube.service.gateway import Away, Gateway, GatewayError
 from gangline_kube.service.mirror import LOST_S, SINGLE, Mirror
 from gangline_kube.service.node_rounds import NodeRounds
@@ -34,6 +34,7 @@ class Sides:
         self.asked: list[str] = []
         self.active: list[JobSummary] = []
         self.created: list[dict[str, Any]] = []
+        self.accounts: tuple[str, ...] = ()
         self.deleted: list[str] = []
         self.now = 0.0
         self._lock = threading.Lock()
@@ -55,6 +56,9 @@ class Sides:
         return self.active
 
     def create(self, _of: object, item: dict[str, Any], *_: object) -> None:
+        account = item["spec"].get("serviceAccountName")
+        if account is not None and account not in self.accounts:
+            raise Denied(403, f"pods is forbidden: serviceaccount {account} not found")
         self.created.append(item)
 
     def delete(self, _of: object, name: str, *_: object) -> None:
@@ -206,3 +210,15 @@ def test_pods_wait_for_the_next_attempt_from_the_end_of_the_last_one() -> None:
     sides.now = 90 + PODS_KEPT_S + 1
     made.round([NODE], pods)
     assert sides.deleted == ["j"]
+
+
+def test_a_gang_whose_pods_are_refused_holds_up_no_other_and_the_reason_is_raised() -> None:
+    sides = Sides({"a": gang("a", team="nlp"), "b": gang("b", team="vision")})
+    sides.active, sides.accounts = list(sides.known.values()), ("ranks",)
+    made = pod_rounds(sides, account="ranks", team_accounts={"nlp": "gone"})
+    with pytest.raises(Denied, match="gone not found"):
+        made.round([NODE], [])
+    assert [item["metadata"]["labels"][JOB] for item in sides.created] == ["b"]
+    sides.accounts = ("ranks", "gone")
+    made.round([NODE], [])
+    assert {item["metadata"]["labels"][JOB] for item in sides.created} == {"a", "b"}

@@ -13,7 +13,7 @@ from gangline_kube.core.job_pod import JOB, Gang, PodRules, Share
 from gangline_kube.core.nodes import node_id
 from gangline_kube.core.pods import CreatePod, DeletePod, GiveUp, LiftGate, Step, plan_pods
 from gangline_kube.core.resource import PODS, Object
-from gangline_kube.service.api import Cluster, Conflict, NotFound
+from gangline_kube.service.api import Cluster, Conflict, KubeError, NotFound, Unavailable
 from gangline_kube.service.gateway import Gateway
 from gangline_schemas.api.jobs import Job, JobSummary
 
@@ -37,13 +37,18 @@ class PodRounds:
     _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(_THREADS))
 
     def round(self, nodes: Iterable[Object], pods: Iterable[Object]) -> int:
-        """Compare once; how many steps were done. Raises GatewayError and KubeError."""
+        """Compare once; how many steps were done. Raises GatewayError and KubeError.
+
+        A step that is refused holds up no other; once the server is away, no further ones begin.
+        """
         ours = [pod for pod in pods if JOB in (pod["metadata"].get("labels") or {})]
         names = {node_id(node["metadata"]["name"]): node["metadata"]["name"] for node in nodes}
         gangs = self._gangs({pod["metadata"]["labels"][JOB] for pod in ours})
         given_up = frozenset(self._given_up)
         steps = plan_pods(gangs, ours, names, given_up, self.rules, time.time())
-        list(self._pool.map(self._do, steps))  # raises the first error
+        refusals = [each for each in self._pool.map(self._do, steps) if each is not None]
+        if refusals:
+            raise refusals[0]
         return len(steps)
 
     def _gangs(self, with_pods: set[str]) -> list[Gang]:
@@ -87,7 +92,8 @@ class PodRounds:
         """Seconds since the job was first seen without GPUs, or not known."""
         return now_s - self._since.setdefault(job_id, now_s)
 
-    def _do(self, step: Step) -> None:
+    def _do(self, step: Step) -> KubeError | None:
+        """Why it was refused, if it was. Raises Unavailable."""
         namespace = self.rules.namespace
         try:
             match step:
@@ -107,7 +113,12 @@ class PodRounds:
                     )
                     self._given_up.add((step.job_id, step.attempt))
         except (Conflict, NotFound):
-            return
+            return None
+        except Unavailable:
+            raise
+        except KubeError as refusal:
+            return refusal
+        return None
 
 
 def _of(job: Job) -> Gang:
