@@ -61,7 +61,7 @@ def test_pods_have_the_cluster_s_default_class_unless_some_are_named() -> None:
     [
         ({"101": "high"}, "less than or equal to 100"),
         ({"-1": "high"}, "greater than or equal to 0"),
-        ({"25": "High"}, "pattern"),
+        ({"25": "High"}, "a name in Kubernetes"),
         ({"25": "system-node-critical"}, "25: system-node-critical would outrank agents"),
     ],
 )
@@ -137,11 +137,11 @@ def test_a_team_that_writes_owns_new_volumes_and_others_change_no_owner() -> Non
 @pytest.mark.parametrize(
     ("path", "reason"),
     [
-        ("data", "pattern"),
-        ("/", "pattern"),
-        ("/data/../etc", "pattern"),
-        ("/data/", "pattern"),
-        ("/a:b", "pattern"),
+        ("data", "an absolute path"),
+        ("/", "an absolute path"),
+        ("/data/../etc", "an absolute path"),
+        ("/data/", "an absolute path"),
+        ("/a:b", "an absolute path"),
         ("/dev/shm", "corpus: its path meets /dev"),
         ("/gangline", "corpus: its path meets /gangline"),
         ("/var/lib", "corpus: its path meets /var/lib/gangline"),

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 from typing import Annotated
 
-from pydantic import StringConstraints
+from pydantic import AfterValidator, StringConstraints
 
 from gangline_kube.core.resource import KubeName, Object
 from gangline_schemas.base import Model
 
 _OURS = ("/dev", "/gangline", "/proc", "/sys")
 """Folders of the pod that its first process, or every Linux program, needs."""
-FolderPath = Annotated[
-    str, StringConstraints(max_length=1024, pattern=r"^(/[A-Za-z0-9_][A-Za-z0-9._-]*)+$")
-]
+_PATH = re.compile(r"(/[A-Za-z0-9_][A-Za-z0-9._-]*)+")
+
+
+def _folder_path(value: str) -> str:
+    if not _PATH.fullmatch(value):
+        raise ValueError(
+            "must be an absolute path of letters, digits, '.', '_' and '-', such as /data/corpus"
+        )
+    return value
+
+
+FolderPath = Annotated[str, StringConstraints(max_length=1024), AfterValidator(_folder_path)]
 
 
 class Claim(Model):

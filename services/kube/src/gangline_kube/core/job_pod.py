@@ -53,7 +53,7 @@ class PodRules:
 
     `data`: the data folder of agents; `uids`: of theirs for teams. `priority_classes`: by the
     lowest priority, which is the highest number, of the jobs that have them. `team_accounts`: of
-    teams whose pods do not run as `account`, which is the namespace's default where it is "".
+    teams whose pods do not run as `account`, which is the namespace's default where it is None.
     `team_claims`: the volumes that pods of a team have.
     """
 
@@ -66,7 +66,7 @@ class PodRules:
     pull_secrets: tuple[str, ...] = ()
     tolerations: tuple[Mapping[str, Any], ...] = ()
     priority_classes: Mapping[int, str] = field(default_factory=dict)
-    account: str = ""
+    account: str | None = None
     team_accounts: Mapping[str, str] = field(default_factory=dict)
     team_claims: Mapping[str, Sequence[Claim]] = field(default_factory=dict)
     bind_s: float = 5.0
@@ -121,7 +121,7 @@ def _rights(team: str, rules: PodRules) -> Object:
     writes = any(not claim.read_only for claim in rules.team_claims.get(team, ()))
     owned = {"fsGroup": user, "fsGroupChangePolicy": "OnRootMismatch"}
     return {
-        **({"serviceAccountName": account} if account else {}),
+        **({} if account is None else {"serviceAccountName": account}),
         "enableServiceLinks": False,
         "automountServiceAccountToken": False,
         "hostNetwork": True,

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import StringConstraints
+from pydantic import AfterValidator
 
-KubeName = Annotated[
-    str, StringConstraints(max_length=253, pattern=r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$")
-]
+_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
+
+
+def _kube_name(value: str) -> str:
+    if not _NAME.fullmatch(value):
+        raise ValueError("must be a name in Kubernetes: 1 to 253 of a-z, 0-9, '-' and '.'")
+    return value
+
+
+KubeName = Annotated[str, AfterValidator(_kube_name)]
 """A name of an object in Kubernetes."""
 Object = dict[str, Any]
 """An object of Kubernetes, as its JSON."""

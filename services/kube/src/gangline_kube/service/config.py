@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, SecretStr, ValidationInfo, field_validator
 
@@ -86,8 +86,8 @@ class PodSettings(KubeSettings):
     )
     """PriorityClasses by priority: a job has the one of the lowest number that is not below its
     own priority. Above the highest number, and by default, it is the cluster's default class."""
-    kube_pods_service_account: KubeName | Literal[""] = ""
-    """The account of the pods, in their namespace; empty: its default one. Pods get no token."""
+    kube_pods_service_account: KubeName | None = None
+    """The account of the pods, in their namespace; None: its default one. Pods get no token."""
     kube_pods_team_accounts: dict[Identifier, KubeName] = Field(default_factory=dict)
     """Accounts of single teams' pods, by team; JSON in the environment."""
     kube_pods_volumes: dict[Identifier, tuple[Claim, ...]] = Field(default_factory=dict)
