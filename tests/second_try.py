@@ -21,7 +21,7 @@ ROOT = Path(__file__).parent.parent
 FAILED = ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"
 REAL_PROCESSES = ("tests/contract/", "tests/e2e/", "tests/integration/")
 TESTS_FAILED = 1
-MOST = 4
+MOST = 8
 
 
 def main(code: int) -> int:

@@ -25,7 +25,6 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
         yield platform.start()
 
 
-@pytest.mark.timeout(300)
 def test_every_page_of_an_empty_platform(empty: Client, chromium: Browser) -> None:
     with console_page(chromium, empty.url, empty.token) as console:
         page = console.page

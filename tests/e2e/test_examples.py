@@ -151,7 +151,6 @@ def test_a_drained_script_goes_on_after_the_last_step_that_it_reported(
 
 
 @pytest.mark.nightly  # three imports of transformers take as long as many other tests
-@pytest.mark.timeout(600)
 def test_hugging_faces_trainer_goes_on_bit_for_bit_after_a_kill(
     client: Gangline, platform: RunningPlatform
 ) -> None:

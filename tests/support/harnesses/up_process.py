@@ -78,7 +78,11 @@ class UpProcess:
             self._process = process = subprocess.Popen(
                 self.command, stdin=subprocess.DEVNULL, stdout=output, stderr=output
             )
-        wait_until("gangline up", lambda: process.poll() is not None or "up after" in self.output())
+        wait_until(
+            "gangline up",
+            lambda: process.poll() is not None or "up after" in self.output(),
+            2 * DEADLINE_S,
+        )
         assert process.poll() is None, self.output()
 
     def output(self) -> str:

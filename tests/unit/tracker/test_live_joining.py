@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from gangline_bus.ports import BusUnavailable
-from gangline_tracker.live import joined
+from gangline_tracker.live import joined, run_alone
 
 
 class Stream:
@@ -28,3 +29,27 @@ def test_a_stream_that_does_not_join_its_group_is_given_up() -> None:
         asyncio.run(joined(lost, within_s=0.01))
     found: Any = Stream(joins=True)
     asyncio.run(joined(found))
+
+
+def test_a_task_that_does_not_end_does_not_hold_the_process() -> None:
+    held = [True]
+
+    async def stays() -> None:
+        while held:  # as a task of faust that waits for a group it never joined
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(3600)
+
+    async def life() -> int:
+        tasks.append(asyncio.create_task(stays()))
+        await asyncio.sleep(0)
+        raise BusUnavailable("not joined")
+
+    tasks: list[asyncio.Task[None]] = []
+    with pytest.raises(BusUnavailable):
+        run_alone(life())
+    (task,) = tasks
+    assert not task.done()
+    held.clear()
+    task.cancel()
+    task.get_loop().run_until_complete(task)
+    task.get_loop().close()

@@ -59,11 +59,12 @@ def tensorboard(
             with _board(session, logdir, port, start=not no_start) as board:
                 more = follow and not all(map(_ended, runs))
                 while more:
-                    more = not all(map(_ended, runs))  # the last points come after the end
+                    ended = all(map(_ended, runs))
                     _pause(board)
                     runs = named_runs(session, wanted, team)
                     if new := files.poll(runs):
                         session.out.note(f"{new:,} new points")
+                    more = not ended or new > 0  # the last points come after the end
                 if board is not None:
                     board.wait()
     except BrokenPipeError:

@@ -43,7 +43,7 @@ group.initial.rebalance.delay.ms=0
 group.min.session.timeout.ms=1000
 # After kill -9 the controller waits for the old session, 9 s by default. A broker that got no CPU
 # for longer than this is fenced for a moment, and then its partitions have no leader.
-broker.session.timeout.ms=1500
+broker.session.timeout.ms=3000
 broker.heartbeat.interval.ms=300
 # The bus asks for long transactions and wants those of the dead aborted soon.
 transaction.max.timeout.ms=900000

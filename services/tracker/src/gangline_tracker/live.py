@@ -13,6 +13,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Coroutine
+from typing import Any
 
 from gangline_bus.codec import UndecodableError, decode
 from gangline_bus.kafka import KafkaBus
@@ -50,7 +52,16 @@ def main(context: Context[LiveSettings]) -> int:
         how = security(settings.kafka)
     except SecurityError as error:
         raise SystemExit(str(error)) from None
-    return asyncio.run(_View(context, how).serve())
+    return run_alone(_View(context, how).serve())
+
+
+def run_alone(life: Coroutine[Any, Any, int]) -> int:
+    """Run it to its end, and end no other task: the process is about to end.
+
+    asyncio.run would wait for all tasks, and those of faust do not end where the group of readers
+    was never joined.
+    """
+    return asyncio.new_event_loop().run_until_complete(life)
 
 
 def _now_ms() -> int:
