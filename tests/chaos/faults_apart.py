@@ -12,7 +12,6 @@ from chaos.fault import Fault
 from chaos.faults import cut_stored, delete_stored, flip_stored
 from chaos.world import SAVE_EVERY, STEPS, Attack, Broken
 from gangline_schemas.checkpoint import manifest_name
-from gangline_schemas.events.logs import WorkerLog
 
 SLOWER = 10.0
 STUCK = 400.0
@@ -146,10 +145,6 @@ FAULTS_APART = (
     Fault("ranks do not reach each other", cut_cable, place="joined"),
     Fault("a machine is cut off", cut_machine, place="joined"),
 )
-
-
-def _tells_of_failed_save(log: WorkerLog) -> bool:
-    return any("training continues" in line.text for line in log.lines)
 
 
 def _train_on(attack: Attack) -> None:

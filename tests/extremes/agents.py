@@ -45,7 +45,6 @@ from .story import Scene
 LIMITS = AgentLimits(heartbeat_interval_s=1.0, lease_s=1e6)
 _STATE = TypeAdapter(CoreState)
 _ROUNDS = 20
-_MIB = 1024 * 1024
 
 
 class Agent:

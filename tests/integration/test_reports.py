@@ -47,7 +47,6 @@ from support.harnesses.tracker_process import TrackerProcess, running_tracker, w
 
 MONDAY = datetime(2026, 11, 16, tzinfo=UTC)
 LATER = MONDAY + timedelta(days=30)
-DAYS_7 = 168.0
 
 
 def at(hours: float) -> datetime:

@@ -10,7 +10,6 @@ from gangline.main import commands
 from gangline.sdk import Gangline
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
-CLI = (REFERENCE / "cli.md").read_text()
 
 
 def test_every_command_has_a_section_with_an_example() -> None:

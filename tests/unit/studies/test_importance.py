@@ -37,7 +37,6 @@ DISTRIBUTIONS = {
     "optimizer": CategoricalDistribution(["sgd", "adam", "true", "1"]),
     "beta": FloatDistribution(0.8, 1.0),
 }
-TEXTS = {"sgd": "sgd", "adam": "adam", True: "true"}
 
 
 def drawn(chance: random.Random) -> dict[str, Any]:

@@ -71,11 +71,6 @@ def test_a_block_is_verified_before_its_first_use_and_only_then(tmp_path: Path) 
         tokens_of(folder_reader(out, max_damaged=0), 0, 10)
 
 
-def window_of(block: int, seq_len: int) -> int:
-    """A window that lies in that block of shard 0 alone."""
-    return -(-block * BLOCK_TOKENS // seq_len)
-
-
 def test_a_damaged_block_is_left_out_and_told(tmp_path: Path) -> None:
     out, _, text = small_snapshot(tmp_path)
     flip(out / "shard-000001.tok", BLOCK_BYTES + 3)

@@ -36,7 +36,6 @@ OFFSET_TYPE = np.dtype("<u8")  # of one document's offset in an index
 
 Xxh3 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 CORPUS_PATTERN = r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$"
-Corpus = Annotated[str, StringConstraints(pattern=CORPUS_PATTERN)]
 Dtype = Literal["uint16", "uint32"]
 TokenType = np.dtype[np.uint16] | np.dtype[np.uint32]
 

@@ -8,15 +8,13 @@ Cost: O(jobs with a gang + nodes + teams), besides `consistent`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from itertools import pairwise
 
 from gangline_scheduler.core.free_node import empty_of, left_on
 from gangline_scheduler.core.policy.cpu_room import Room, taken, unused
-from gangline_scheduler.core.policy.reservation import Reservation
 from gangline_scheduler.core.state import State
 from gangline_scheduler.core.usage import line_of
-from gangline_schemas.base import Event
 from gangline_schemas.events.scheduling import GangAllocated
 from gangline_schemas.gpus import covered_by
 from gangline_schemas.job import JobState
@@ -252,17 +250,6 @@ def _free_unreserved(state: State, nodes: Collection[str]) -> Counter[tuple[str,
             for model in of_models if node_id in nodes else ():
                 free[node_id, model] -= max(0, gpus - has.get(node_id, 0))
     return free
-
-
-def reserved_for_waiting(made: Reservation, decided: Sequence[Event]) -> list[str]:
-    """7. Jobs that may run past its start leave a reservation its GPUs: of the next pass."""
-    return [
-        f"{event.job_id} was placed on GPUs reserved for {made.job_id}"
-        for event in decided
-        if isinstance(event, GangAllocated)
-        and event.job_id != made.job_id
-        and made.nodes & {part.node_id for part in event.nodes}
-    ]
 
 
 def consistent(state: State) -> list[str]:
