@@ -38,7 +38,6 @@ LONGEST = tuple(
         "e2e/test_bad_days",
         "extremes/test_extremes",
         "integration/test_mlflow_artifacts",
-        "integration/test_mlflow_ui",
         "integration/test_isolation_two_machines",
         "simulation/test_coverage",
         "integration/test_tracker_crashes",

@@ -68,17 +68,6 @@ def test_a_job_is_followed_to_its_end(gangline: Gangline) -> None:
     assert {"job.submitted", "job.admitted", "gang.allocated", "gang.released"} <= types
 
 
-def test_the_same_key_is_the_same_job(gangline: Gangline, tmp_path: Path) -> None:
-    file = written(tmp_path, "name: once\nteam: default\nrun: 'true'\nresources: {gpus: 1}\n")
-    first = gangline("submit", file, "-y", "--idempotency-key", "k-e2e", "--wait")
-    again = gangline("submit", file, "-y", "--idempotency-key", "k-e2e")
-    assert first.code == again.code == 0
-    assert first.out == again.out
-    other = gangline("submit", file, "-y", "--idempotency-key", "k-e2e", "--set", "seed=1")
-    assert other.code == 1
-    assert "Idempotency-Key" in other.err
-
-
 def test_a_failed_job_names_the_first_rank(gangline: Gangline, tmp_path: Path) -> None:
     shown = gangline("submit", written(tmp_path, FAILING), "-y", "--wait", "--json")
     assert shown.code == 100
@@ -122,27 +111,3 @@ def test_a_job_that_waits_says_why(gangline: Gangline, tmp_path: Path) -> None:
     finally:
         gangline("cancel", job_id)
     assert gangline("watch", job_id).code == 103
-
-
-def test_a_job_that_can_never_run_is_refused(gangline: Gangline, tmp_path: Path) -> None:
-    file = written(tmp_path, LONG)
-    for setting in (("--set", "resources.gpus=65"), ("--team", "nobody")):
-        shown = gangline("submit", file, "-y", *setting)
-        assert shown.code == 2, shown.err
-        assert shown.out == ""
-
-
-def test_teams_and_nodes(gangline: Gangline) -> None:
-    assert gangline("teams", "set", "fresh", "--limit", "3", "--guarantee", "1").code == 0
-    found = {team["team"]: team for team in gangline("teams", "--json").json}
-    assert (found["fresh"]["gpu_limit"], found["fresh"]["gpu_guarantee"]) == (3, 1)
-    assert gangline("drain", "node-1").code == 0
-    states = {node["node_id"]: node["status"] for node in gangline("nodes", "--json").json}
-    assert states == {"node-0": "ready", "node-1": "draining"}
-    assert gangline("drain", "node-1", "--undo").code == 0
-    assert gangline("drain", "node-9").code == 102
-
-
-def test_an_unknown_job_is_not_found(gangline: Gangline) -> None:
-    for command in ("show", "explain", "watch", "checkpoints", "cancel"):
-        assert gangline(command, "no-such-job").code == 102, command

@@ -87,14 +87,3 @@ def test_routes_without_teams_are_refused(platform: RunningPlatform, http: httpx
     assert http.get(f"{files}/%2e%2e/workspaces/vision/x").status_code == 400
     version = {"name": "sft", "source": "s3://bucket/workspaces/vision"}
     assert http.post("/api/2.0/mlflow/model-versions/create", json=version).status_code == 400
-
-
-def test_a_large_artifact_passes_whole(platform: RunningPlatform, http: httpx.Client) -> None:
-    http.headers["Authorization"] = f"Bearer {platform.client.token}"
-    content = bytes(range(256)) * (12 << 12)  # 12 MiB
-    path = "/api/2.0/mlflow-artifacts/artifacts/large/model.bin"
-    assert http.put(path, content=content).status_code == 200
-    pieces = (content[at : at + 100_000] for at in range(0, len(content), 100_000))
-    assert http.put(f"{path}.chunked", content=pieces).status_code == 200
-    for name in (path, f"{path}.chunked"):
-        assert http.get(name).content == content

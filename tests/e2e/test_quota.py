@@ -42,31 +42,11 @@ def wait_reason(watch: LogWatch, job_id: str, code: str) -> Seen:
     )
 
 
-def rejection(watch: LogWatch, job_id: str) -> str:
-    seen = watch.wait_for(lambda s: s.type == "job.rejected" and s.data.job_id == job_id)
-    assert not watch.of("gang.allocated", job_id)
-    return str(seen.data.reason)
-
-
 def position(watch: LogWatch, event_type: str, job_id: str) -> int:
     """Where the decision stands in its log."""
     (seen,) = watch.of(event_type, job_id)
     assert seen.envelope.position is not None
     return seen.envelope.position.seq
-
-
-def test_more_than_a_team_may_ever_hold_is_rejected_with_numbers(watch: LogWatch) -> None:
-    job = submit(watch, "too-big", "research", 5, run="true")
-    assert rejection(watch, job) == "would exceed quota: 5/4 GPUs of team research"
-
-
-def test_an_unknown_team_is_rejected_with_the_known_ones(watch: LogWatch) -> None:
-    job = submit(watch, "whose", "ghosts", 1, run="true")
-    start = "team 'ghosts' is not known; known: "
-    reason = rejection(watch, job)
-    assert reason.startswith(start)
-    # Other tests may add teams to the platform that they share.
-    assert {"default", "research", "small"} <= set(reason.removeprefix(start).split(", "))
 
 
 def test_a_team_at_its_limit_waits_for_itself_while_others_run(watch: LogWatch, gate: Path) -> None:

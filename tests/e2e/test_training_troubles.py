@@ -23,12 +23,12 @@ import os, sys, time
 import torch
 from gangline_worker import flush, report, restore, save, should_skip
 
-gate, bad_attempts = sys.argv[1], [int(number) for number in sys.argv[2:]]
+gate = sys.argv[1]
 weights = torch.zeros(4)
 restored = restore()
 if restored:
     weights.copy_(restored.state["weights"])
-bad = int(os.environ["GANGLINE_ATTEMPT"]) in bad_attempts
+bad = os.environ["GANGLINE_ATTEMPT"] == "1"
 for step in range(restored.step + 1 if restored else 1, 31):
     gradient = float("nan") if bad and step > 20 else 1.0
     if not should_skip(step, gradient):
@@ -133,7 +133,7 @@ def test_a_loss_that_is_not_finite_goes_back_to_the_last_finite_checkpoint(
 ) -> None:
     gate = tmp_path / "gate"
     with platform.watching() as watch:
-        job = submit(watch, "passing", _NOT_FINITE, gate, "1")
+        job = submit(watch, "passing", _NOT_FINITE, gate)
         saved(watch, job)
         gate.touch()
         assert watch.wait_state(job, "succeeded", "failed").data.state == "succeeded"
@@ -147,24 +147,6 @@ def test_a_loss_that_is_not_finite_goes_back_to_the_last_finite_checkpoint(
         for one in sorted(reports, key=lambda one: one.attempt):
             sums |= zip(one.step, one.metrics["sum"], strict=True)
         assert sums == {step: 4.0 * step for step in range(1, 31)}
-        watch.assert_sound()
-
-
-def test_one_that_comes_again_from_the_same_checkpoint_ends_the_job(
-    platform: RunningPlatform, tmp_path: Path
-) -> None:
-    gate = tmp_path / "gate"
-    with platform.watching() as watch:
-        attempts = [str(number) for number in range(1, 9)]
-        job = submit(watch, "lasting", _NOT_FINITE, gate, *attempts, restart={"max": 100})
-        saved(watch, job)
-        gate.touch()
-        assert watch.wait_state(job, "succeeded", "failed").data.state == "failed"
-        failed = [s.data for s in watch.of("gang.failed", job)]
-        assert [one.action for one in failed] == ["restart", "restart", "fail"]
-        assert "the same again after 2 restarts from step 20" in failed[-1].message
-        committed = [s.data.checkpoint.step for s in watch.of("checkpoint.committed", job)]
-        assert max(committed) == 20
         watch.assert_sound()
 
 
@@ -263,26 +245,3 @@ def test_a_rank_that_is_slow_is_named_and_none_of_an_even_gang(
         gate.touch()
         for job in (even, uneven):
             assert watch.wait_state(job, "succeeded", "failed").data.state == "succeeded"
-
-
-def test_an_elastic_job_whose_batch_does_not_divide_fails_at_its_first_start(
-    platform: RunningPlatform,
-) -> None:
-    """Two GPUs fit and three, which it may have later, do not. It says which sizes to give."""
-    with platform.watching() as watch:
-        job = watch.submit(
-            "unshared",
-            command=["python", "-m", "gangline_worker.training"],
-            hyperparameters={"batch_size": 8, "steps": 1_000_000},
-            resources={"gpus": 4, "min_gpus": 1, "memory_per_gpu_gb": 0.25},
-            max_runtime_hours=LONGEST_HOURS,
-        )
-        assert watch.wait_state(job, "succeeded", "failed").data.state == "failed"
-        (failed,) = [s.data for s in watch.of("gang.failed", job)]
-        assert (failed.failure_class, failed.action) == ("user_error", "fail")
-        assert "batch_size (8) does not divide by 3 GPUs, which the gang may have" in failed.message
-        assert "min_gpus: 1 and gpu_counts: [1, 2, 4] under resources" in failed.message
-        watch.settle()
-        assert len(watch.of("gang.allocated", job)) == 1
-        assert not [s for s in watch.of("worker.step") if s.data.run_id == job]
-        watch.assert_sound()

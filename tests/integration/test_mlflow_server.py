@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import math
 import os
-import signal
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +17,7 @@ import pytest
 
 from gangline.local.kafka import EmbeddedKafka
 from gangline_mlflow.front import server_info
-from support.harnesses.mlflow_process import MlflowProcess, mlflow_server, peak_bytes
+from support.harnesses.mlflow_process import MlflowProcess, mlflow_server
 from support.harnesses.postgres import EmbeddedPostgres
 
 mlflow = pytest.importorskip("mlflow")
@@ -197,27 +194,6 @@ def test_another_team_sees_nothing_of_it(server: MlflowProcess) -> None:
         assert vision.get_experiment_by_name("secret") is None
 
 
-def test_a_large_artifact_takes_no_memory(server: MlflowProcess) -> None:
-    size, piece = 300 << 20, bytes(1 << 20)
-    with client_of(server, "nlp") as client:
-        run = client.create_run(client.create_experiment("large"))
-    stored = f"{run.info.artifact_uri.removeprefix('mlflow-artifacts:/')}/large.bin"
-    path = (
-        f"{server.url}/api/2.0/mlflow-artifacts/artifacts/{stored.removeprefix('workspaces/nlp/')}"
-    )
-    page = f"{server.url}/get-artifact?path=large.bin&run_uuid={run.info.run_id}"
-    headers = {"Authorization": f"Bearer {server.token}", "X-MLFLOW-WORKSPACE": "nlp"}
-    with httpx.Client(headers=headers, timeout=60) as http:
-        assert http.put(f"{path}.small", content=piece).status_code == 200
-        before = peak_bytes(server.pid)
-        assert http.put(path, content=(piece for _ in range(size >> 20))).status_code == 200
-        for source in (path, page):
-            with http.stream("GET", source) as answer:
-                time.sleep(1)  # the server must not read ahead
-                assert sum(map(len, answer.iter_raw())) == size
-    assert peak_bytes(server.pid) - before < size / 10
-
-
 def test_a_client_s_first_question_is_answered_before_mlflow_is_loaded(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
@@ -229,30 +205,3 @@ def test_a_client_s_first_question_is_answered_before_mlflow_is_loaded(
         assert answer.json() == server_info(presigned=False)
         with pytest.raises(httpx.ReadTimeout):  # it waits for the bus
             httpx.get(f"{server.url}/version", headers=headers, timeout=1)
-
-
-def test_a_killed_server_loses_no_point_that_it_acknowledged(server: MlflowProcess) -> None:
-    with client_of(server, "nlp") as client:
-        run_id = client.create_run(client.create_experiment("killed")).info.run_id
-        acknowledged: list[int] = []
-        stopping = threading.Event()
-
-        def write() -> None:
-            step = 0
-            while not stopping.is_set():
-                step += 1
-                client.log_metric(run_id, "loss", float(step), step=step)
-                acknowledged.append(step)
-
-        writer = threading.Thread(target=write)
-        writer.start()
-        while len(acknowledged) < 100 and writer.is_alive():
-            stopping.wait(0.01)
-        server.end(signal.SIGKILL)
-        server.start()
-        stopping.set()
-        writer.join(60)
-        assert not writer.is_alive()
-        steps = [point.step for point in client.get_metric_history(run_id, "loss")]
-        assert set(acknowledged) <= set(steps)
-        assert client.get_run(run_id).data.metrics["loss"] == float(max(steps))

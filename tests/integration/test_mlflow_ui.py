@@ -39,11 +39,6 @@ def shows(page: Page, text: str) -> None:
     expect(page.locator("body")).to_contain_text(text, use_inner_text=True)
 
 
-def opens_the_team(page: Page) -> None:
-    """Wait until the browser is led to MLflow's pages of the team."""
-    page.wait_for_function("location.pathname === '/mlflow/teams/nlp/'")
-
-
 @pytest.mark.nightly
 def test_runs_charts_and_artifacts(
     served: MlflowGateway, page: Page, monkeypatch: pytest.MonkeyPatch
@@ -69,7 +64,7 @@ def test_runs_charts_and_artifacts(
         client.set_terminated(run.info.run_id)
     with connect(served.url, served.tokens["nlp"]) as user:
         page.goto(user.sign_in_url("/mlflow/teams/nlp/"), wait_until="commit")
-    opens_the_team(page)
+    page.wait_for_function("location.pathname === '/mlflow/teams/nlp/'")
     assert "#" not in page.evaluate("document.referrer")
     runs = f"{served.tracking_uri('nlp')}/#/experiments/{experiment}/runs"
     page.goto(runs)
@@ -85,22 +80,3 @@ def test_runs_charts_and_artifacts(
     page.goto(f"{run_page}/artifacts/texts/notes.txt")
     shows(page, "trained on two nodes")
     assert errors == []
-
-
-def test_the_form_signs_in_and_a_used_code_does_not(served: MlflowGateway, page: Page) -> None:
-    page.goto(f"{served.tracking_uri('nlp')}/")
-    shows(page, "Sign in to Gangline")
-    page.get_by_label("Token").fill(served.tokens["nlp"])
-    page.get_by_label("Token").press("Enter")
-    opens_the_team(page)
-    assert page.evaluate("document.cookie") == ""
-    asked = "fetch('ajax-api/2.0/mlflow/experiments/search?max_results=1').then(a => a.status)"
-    assert page.evaluate(asked) == 200
-    with connect(served.url, served.tokens["nlp"]) as user:
-        url = user.sign_in_url("/mlflow/teams/nlp/")
-    page.goto("about:blank")
-    page.goto(url, wait_until="commit")
-    opens_the_team(page)
-    page.goto("about:blank")
-    page.goto(url, wait_until="commit")
-    shows(page, "was used")

@@ -6,29 +6,25 @@ import json
 import os
 import signal
 import tarfile
-from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
-from gangline_schemas.checkpoint import CommitRecord, code_key, commit_key, job_prefix
+from gangline_schemas.checkpoint import code_key
 from gangline_schemas.events.logs import WorkerLog
 from gangline_schemas.events.scheduling import (
-    CheckpointRef,
     ReleaseReason,
 )
 from gangline_schemas.events.steps import WorkerStep
 from gangline_schemas.events.workers import (
     CheckpointShardLost,
-    CheckpointShardWritten,
     ExitReason,
     NodeSaved,
     WorkerExited,
     WorkerStarted,
 )
-from gangline_storage.local import LocalStore
 from support.fixtures.node import agent_of_this_module, shared
 from support.harnesses.node import TEAM, NodeHarness, python, until
 
@@ -319,45 +315,3 @@ def test_a_code_bundle_is_the_working_directory(scene: NodeHarness) -> None:
 
     assert scene.exits(2)[1, 0].reason is ExitReason.FINISHED
     scene.wait(lambda: scene.lines(0) == ["from the bundle"])
-
-
-def test_a_checkpoint_reaches_the_store_and_the_next_attempt_starts_from_it(
-    scene: NodeHarness,
-) -> None:
-    script = python("""
-        import torch
-        from gangline_worker import restore, save
-        found = restore()
-        start = torch.zeros(4) if found is None else found.state["weights"]
-        print("starts from", start.tolist(), flush=True)
-        save({"weights": start + 1.5}, step=7 if found is None else found.step + 7)
-    """)
-    node = scene.start_agent()
-    first = scene.allocate(node, attempt=1, gpus=[0], command=script)
-    exits = scene.exits(1)
-    assert exits[1, 0].reason is ExitReason.FINISHED, exits[1, 0].message
-    # An orderly exit is reported after the shards that it left.
-    [part] = scene.of(CheckpointShardWritten)
-    assert (part.rank, part.step, part.attempt) == (0, 7, 1)
-    scene.release(first, ReleaseReason.RESTARTING)
-    prefix = job_prefix(TEAM, first.job_id, first.spec)
-    record = CommitRecord(
-        job_id=first.job_id,
-        attempt=1,
-        step=7,
-        world_size=1,
-        manifests=(part.manifest,),
-        shards=(part.shards[0],),
-        committed_at=datetime.now(UTC),
-    )
-    key = commit_key(prefix, 1, 7)
-    LocalStore(scene.store).put(key, record.encode(), if_absent=True)
-    ref = CheckpointRef(job_id=first.job_id, attempt=1, step=7, world_size=1, commit_key=key)
-
-    scene.allocate(node, attempt=2, gpus=[0], resume=ref, command=script)
-
-    exits = scene.exits(2)
-    assert exits[2, 0].reason is ExitReason.FINISHED, exits[2, 0].message
-    begins = "starts from [1.5, 1.5, 1.5, 1.5]"
-    scene.wait(lambda: any(begins in line for line in scene.lines(0, 2)), "it starts elsewhere")
-    assert {part.step for part in scene.of(CheckpointShardWritten)} == {7, 14}

@@ -14,14 +14,11 @@ import pytest
 from gangline.local.kafka import EmbeddedKafka
 from gangline_schemas.events.heartbeats import WorkerHeartbeat
 from gangline_schemas.events.scheduling import (
-    CheckpointRef,
     GangStopping,
     ReleaseReason,
-    ResumePointChanged,
     StopReason,
 )
 from gangline_schemas.events.workers import (
-    CheckpointShardWritten,
     ExitReason,
     NodeJoined,
     NodeLeaving,
@@ -299,7 +296,7 @@ def test_an_agent_that_is_told_to_stop_lets_its_ranks_end(scene: NodeHarness) ->
     scene.wait(lambda: len(scene.of(NodeLeaving)) == 1)
 
 
-def test_a_machine_that_is_to_go_saves_leaves_and_joins_no_more(
+def test_a_machine_that_is_to_go_leaves_and_joins_no_more(
     tmp_path: Path, kafka_bootstrap: str
 ) -> None:
     with (
@@ -317,16 +314,12 @@ def test_a_machine_that_is_to_go_saves_leaves_and_joins_no_more(
             node,
             stop_grace_seconds=60,
             command=python("""
-                import signal, time, torch
-                import torch.distributed as dist
-                from gangline_worker import save, should_stop
+                import signal, time
+                from gangline_worker import should_stop
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-                dist.init_process_group("gloo")
                 print("trains", flush=True)
-                while not (reason := should_stop()):
+                while not should_stop():
                     time.sleep(0.01)
-                save({"weights": torch.zeros(4)}, step=7)
-                dist.destroy_process_group()
             """),
         )
         scene.wait(lambda: all(scene.lines(rank) == ["trains"] for rank in (0, 1)))
@@ -334,10 +327,7 @@ def test_a_machine_that_is_to_go_saves_leaves_and_joins_no_more(
         goes_at = datetime.now(UTC) + timedelta(seconds=120)
         cloud.spot_action = {"action": "terminate", "time": f"{goes_at:%Y-%m-%dT%H:%M:%SZ}"}
 
-        scene.wait(lambda: len(scene.of(CheckpointShardWritten)) == 2)
-        saved = CheckpointRef(job_id="job-1", attempt=1, step=7, world_size=2, commit_key="k")
-        scene.publish("job-1", ResumePointChanged(job_id="job-1", checkpoint=saved))
-        exits = scene.exits(2)  # they are reported once the save is known to count
+        exits = scene.exits(2)  # tests/integration/test_stopped_examples.py saves before it
         assert scene.agent is not None
         assert scene.agent.wait(60) == 0
         assert {(item.reason, item.exit_code) for item in exits.values()} == {
