@@ -75,6 +75,8 @@ def test_a_gang_that_waits_for_its_data_saves_and_moves_when_its_node_is_drained
             ).data
         finally:
             client.drain(node.node_id, drain=False)
+        (asked,) = (s.data for s in watch.of("checkpoint.requested", job))
+        assert asked.reason == f"node {node.node_id} is being drained"
         watch.settle()
         steps = [s.data for s in watch.of("worker.step") if s.data.run_id == job]
         trained = max(step for report in steps if report.attempt == 1 for step in report.step)
