@@ -253,13 +253,13 @@ def states(
     return panel
 
 
-def lines_of_text(title: str, query: str, description: str, *, height: int = 10) -> Panel:
+def lines_of_text(title: str, query: str, description: str) -> Panel:
     """A log: columns `timestamp`, `body` and `level`."""
     panel = (
         logs.Panel()
         .title(title)
         .description(description)
-        .height(height)
+        .height(10)
         .span(24)
         .show_time(True)
         .wrap_log_message(True)

@@ -57,10 +57,10 @@ class Sql(variants.Dataquery, builder.Builder[variants.Dataquery]):
         }
 
 
-def prom(expression: str, legend: str = "", *, instant: bool = False) -> PrometheusQuery:
+def prom(expression: str, legend: str = "") -> PrometheusQuery:
     """A query of Prometheus; `legend` names its series."""
-    query = PrometheusQuery().expr(" ".join(expression.split())).legend_format(legend or "__auto")
-    return query.instant() if instant else query.range()
+    query = PrometheusQuery().expr(" ".join(expression.split()))
+    return query.legend_format(legend or "__auto").range()
 
 
 Query = str | PrometheusQuery | Sequence[PrometheusQuery]

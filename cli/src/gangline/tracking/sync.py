@@ -45,7 +45,6 @@ def sync_folders(
     team: str | None = None,
     remove: bool = False,
     notice: Callable[[str], None] = lambda _: None,
-    sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Synced]:
     """Upload runs' folders, or all that lie in `folders`; again is safe, and sends nothing twice.
 
@@ -65,7 +64,7 @@ def sync_folders(
             try:
                 server = TrackingServer(transport, team=spool.header.team or team)
                 uploader = Uploader(spool, server, notice, keep=True, tries=TRIES)
-                synced = _sync(uploader, spool, notice, sleep)
+                synced = _sync(uploader, spool, notice)
             finally:
                 spool.close()
         except (Damaged, Refused) as error:
@@ -92,7 +91,6 @@ def _sync(
     uploader: Uploader,
     spool: Spool,
     notice: Callable[[str], None],
-    sleep: Callable[[float], None],
 ) -> Synced:
     before = uploader.done
     progress = _Progress(spool, notice)
@@ -115,7 +113,7 @@ def _sync(
                 ) from None
             wait_s = max(away.wait_s, min(LONGEST_RETRY_S, FIRST_RETRY_S * 2 ** (tries - 1)))
             notice(f"{away}; trying again in {wait_s:g} s")
-            sleep(wait_s)
+            time.sleep(wait_s)
         else:
             break
     state = THERE if before and not uploader.points else UPLOADED

@@ -37,12 +37,8 @@ class SteadyClock:
         self,
         wall: Callable[[], datetime] = _now,
         elapsed_s: Callable[[], float] = time.monotonic,
-        *,
-        jump: timedelta = JUMP,
-        lasting: timedelta = LASTING,
     ) -> None:
         self._wall, self._elapsed_s = wall, elapsed_s
-        self._jump, self._lasting = jump, lasting
         self._time, self._at_s = wall(), elapsed_s()
         self._off = timedelta(0)
         self._off_since_s: float | None = None
@@ -53,7 +49,7 @@ class SteadyClock:
         expected = self._time + timedelta(seconds=at_s - self._at_s)
         wall = self._wall()
         off = wall - expected
-        if abs(off) <= self._jump:
+        if abs(off) <= JUMP:
             self._off_since_s = None
             self._time = max(self._time, wall)
         elif self._has_lasted(off, at_s):
@@ -67,11 +63,11 @@ class SteadyClock:
 
     def _has_lasted(self, off: timedelta, at_s: float) -> bool:
         """Whether the clock has been off by about as much for long enough."""
-        if self._off_since_s is None or abs(off - self._off) > self._jump:
+        if self._off_since_s is None or abs(off - self._off) > JUMP:
             self._off, self._off_since_s = off, at_s
             log.warning(
                 "the clock jumped; it is not believed unless that lasts",
                 by_s=off.total_seconds(),
-                lasting_s=self._lasting.total_seconds(),
+                lasting_s=LASTING.total_seconds(),
             )
-        return at_s - self._off_since_s >= self._lasting.total_seconds()
+        return at_s - self._off_since_s >= LASTING.total_seconds()

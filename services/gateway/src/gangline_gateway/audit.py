@@ -12,7 +12,6 @@ to MLflow are recorded only when they are refused.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -76,15 +75,9 @@ def note() -> Note:
 class AuditLog:
     """Publishes records. It never delays or fails a request: a lost record is logged."""
 
-    def __init__(
-        self,
-        writer: Writer,
-        names: TopicNames,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
+    def __init__(self, writer: Writer, names: TopicNames) -> None:
         self._writer = writer
         self._topic = names.name(Topic.AUDIT)
-        self._clock = clock
         self._refusals = RequestRates(REFUSALS)
 
     def record(self, scope: Scope, known: Note, status: int, location: str, trace: str) -> None:
@@ -99,7 +92,7 @@ class AuditLog:
         if (event.outcome == "refused" or unknown) and not self._counted(event.user):
             return
         envelope = Envelope(
-            id=str(uuid.uuid4()), source=SOURCE, time=self._clock(), subject=AUDIT_SUBJECT,
+            id=str(uuid.uuid4()), source=SOURCE, time=datetime.now(UTC), subject=AUDIT_SUBJECT,
             data=event,
         )  # fmt: skip
         try:

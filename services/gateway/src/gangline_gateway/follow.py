@@ -46,11 +46,9 @@ class TooSlow(Exception):
 class Followers:
     """Makes followers and limits how many read old records from the bus at once."""
 
-    def __init__(
-        self, tail: Tail, heartbeat_s: float = HEARTBEAT_S, take_s: float = TAKE_S
-    ) -> None:
+    def __init__(self, tail: Tail, take_s: float = TAKE_S) -> None:
         self.tail = tail
-        self.heartbeat_s = heartbeat_s
+        self.heartbeat_s = HEARTBEAT_S
         self._take_s = take_s
         self._catching_up = 0
         self._users = UserSlots(CATCH_UPS_PER_USER, "streams from old events")

@@ -117,11 +117,9 @@ class ViewSnapshots:
         store: SnapshotStore,
         *,
         every: int,
-        every_s: float = EVERY_S,
         run: Callable[[Callable[[], None]], object] = _in_thread,
     ) -> None:
         self._every = every
-        self._every_s = every_s
         self._written_s = time.monotonic()
         self._store = store
         self._run = run
@@ -152,7 +150,7 @@ class ViewSnapshots:
     def due(self, came: int) -> bool:
         """Whether to write a snapshot, `came` records after the last one."""
         age_s = time.monotonic() - self._written_s
-        return came >= self._every or (came > 0 and age_s > self._every_s)
+        return came >= self._every or (came > 0 and age_s > EVERY_S)
 
     def write(self, facts: LiveFacts, marks: Mapping[str, Mark]) -> None:
         """Stores facts that no longer change, unless a snapshot is still being written."""

@@ -107,7 +107,7 @@ def _begin_late(plan: PipelinePlan) -> None:
             advance(plan, name)
 
 
-def fire(plan: PipelinePlan, held: Pipeline, cause: RunCause, user: str = "") -> None:
+def fire(plan: PipelinePlan, held: Pipeline, cause: RunCause) -> None:
     """Start, queue or skip the run of a trigger; nothing if its cause came before."""
     name = run_id(held.team, held.name, cause.trigger, cause.subject)
     if name in plan.state.causes:
@@ -116,11 +116,11 @@ def fire(plan: PipelinePlan, held: Pipeline, cause: RunCause, user: str = "") ->
     reason = _refused(plan, held, spec)
     if reason is not None:
         given = {"run_id": name, "team": held.team, "pipeline": held.name, "cause": cause}
-        plan.add(name, RunSkipped(**given, user=user, reason=reason))
+        plan.add(name, RunSkipped(**given, user="", reason=reason))
     elif held.active:
-        enqueue(plan, held, name, cause, user)
+        enqueue(plan, held, name, cause, user="")
     else:
-        start(plan, held, name, cause, user)
+        start(plan, held, name, cause, user="")
 
 
 def enqueue(
