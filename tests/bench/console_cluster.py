@@ -34,12 +34,7 @@ from gangline_schemas.catalog import Topic, topic_of
 from gangline_schemas.envelope import Envelope, LogPosition
 from gangline_schemas.events.progress import RunProgress, progress_key
 from gangline_schemas.events.quota import TeamConfigured
-from gangline_schemas.events.scheduling import (
-    JobQueued,
-    JobStateChanged,
-    JobWaiting,
-    NodeAdmitted,
-)
+from gangline_schemas.events.scheduling import JobQueued, JobStateChanged, JobWaiting, NodeAdmitted
 from gangline_schemas.job import JobSpec, JobState
 from gangline_schemas.team_limits import TeamConfig
 from gangline_tracker.engine import Engine

@@ -13,18 +13,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from year_work import (
-    START,
-    TEAMS,
-    Run,
-    Service,
-    allocated,
-    ended,
-    node_name,
-)
-from year_work import (
-    Made as MadeService,
-)
+from year_work import START, TEAMS, Run, Service, allocated, ended, node_name
+from year_work import Made as MadeService
 
 from gangline_bus.codec import Received
 from gangline_bus.decision import EffectDone, Input, Tick
@@ -52,11 +42,7 @@ from gangline_schemas.events.model_requests import (
     VersionRequested,
 )
 from gangline_schemas.events.studies import TrialJobRequested, TrialJobStopRequested
-from gangline_schemas.events.workers import (
-    ExitReason,
-    TrialReported,
-    WorkerExited,
-)
+from gangline_schemas.events.workers import ExitReason, TrialReported, WorkerExited
 from gangline_schemas.gate_file import Gate
 from gangline_schemas.models import Evaluation, Paired, ProfileRef, SuiteComparison
 from gangline_schemas.study_file import StudySpec

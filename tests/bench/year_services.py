@@ -42,19 +42,10 @@ from gangline_scheduler.core.decide import Scheduler
 from gangline_scheduler.core.snapshot import codec as scheduler_codec
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic
-from gangline_schemas.checkpoint import (
-    checkpoint_prefix,
-    job_prefix,
-    manifest_name,
-    shard_name,
-)
+from gangline_schemas.checkpoint import checkpoint_prefix, job_prefix, manifest_name, shard_name
 from gangline_schemas.checkpoint_policy import Retention
 from gangline_schemas.envelope import Envelope
-from gangline_schemas.events.checkpoints import (
-    AttemptEnded,
-    AttemptNoted,
-    ResumeNoted,
-)
+from gangline_schemas.events.checkpoints import AttemptEnded, AttemptNoted, ResumeNoted
 from gangline_schemas.events.faults import GangUnwatched, GangWatched, NodeFailed, NodeWatched
 from gangline_schemas.events.heartbeats import GangStatus, RankActivity, RankStatus, WorkerHeartbeat
 from gangline_schemas.events.quota import (

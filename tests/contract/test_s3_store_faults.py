@@ -9,13 +9,7 @@ import pytest
 import structlog
 
 from gangline.local.s3proxy import BUCKET, S3Proxy
-from gangline_storage import (
-    AlreadyExists,
-    NotFound,
-    StoreError,
-    StoreUnavailable,
-    digest_bytes,
-)
+from gangline_storage import AlreadyExists, NotFound, StoreError, StoreUnavailable, digest_bytes
 from gangline_storage.retry import Retry
 from gangline_storage.s3 import S3Store
 from gangline_storage.s3_options import S3Credentials, S3Options

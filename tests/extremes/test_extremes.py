@@ -23,14 +23,7 @@ from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic, event_types, topic_of
 
 from .agents import Agent
-from .readers import (
-    LATER_S,
-    Services,
-    bounded,
-    check_gateway,
-    check_replay,
-    check_tracker,
-)
+from .readers import LATER_S, Services, bounded, check_gateway, check_replay, check_tracker
 from .story import Scene, forms, need_not_be_reached, scenes
 from .values import Field, copy_value, fields, present_value, raw_values, with_value
 

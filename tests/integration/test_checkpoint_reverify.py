@@ -7,15 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gangline_checkpoints.core.model import (
-    Scrub,
-    Scrubbed,
-    StepId,
-)
+from gangline_checkpoints.core.model import Scrub, Scrubbed, StepId
 from gangline_checkpoints.service.executor import StoreExecutor
-from gangline_schemas.checkpoint import (
-    CommitRecord,
-)
+from gangline_schemas.checkpoint import CommitRecord
 from gangline_schemas.events.checkpoints import (
     CheckpointCommitted,
     CheckpointCorrupted,
@@ -24,11 +18,7 @@ from gangline_schemas.events.checkpoints import (
 )
 from gangline_storage import LocalStore
 from gangline_storage.pace import Pace
-from support.builders.checkpoints import (
-    JOB,
-    PREFIX,
-    write_part,
-)
+from support.builders.checkpoints import JOB, PREFIX, write_part
 from support.harnesses.stored_step import (
     COMMIT,
     STEP,

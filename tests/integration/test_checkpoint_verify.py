@@ -21,11 +21,7 @@ from gangline_checkpoints.core.model import (
     Verify,
 )
 from gangline_checkpoints.service.executor import StoreExecutor
-from gangline_schemas.checkpoint import (
-    MAX_MANIFEST_BYTES,
-    MAX_MANIFESTS_BYTES,
-    CommitRecord,
-)
+from gangline_schemas.checkpoint import MAX_MANIFEST_BYTES, MAX_MANIFESTS_BYTES, CommitRecord
 from gangline_schemas.events.checkpoints import (
     CheckpointAbandoned,
     CheckpointCommitted,
@@ -33,15 +29,7 @@ from gangline_schemas.events.checkpoints import (
     ObjectsDeleted,
 )
 from gangline_storage import LocalStore, StoreError, StoreUnavailable, digest_bytes
-from support.builders.checkpoints import (
-    JOB,
-    PREFIX,
-    allocated,
-    part,
-    resumes,
-    rows_of,
-    write_part,
-)
+from support.builders.checkpoints import JOB, PREFIX, allocated, part, resumes, rows_of, write_part
 from support.harnesses.decider_run import START
 from support.harnesses.stored_step import (
     COMMIT,

@@ -12,15 +12,7 @@ import pytest
 
 from gangline_gateway import changes
 from support.builders.gateway import GatewayHarness, served
-from support.fixtures.gateway_http import (
-    ADMIN,
-    NLP,
-    VISION,
-    events,
-    problem,
-    step,
-    submit,
-)
+from support.fixtures.gateway_http import ADMIN, NLP, VISION, events, problem, step, submit
 
 Event = tuple[str, str, Any]
 

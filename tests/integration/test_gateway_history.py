@@ -12,15 +12,7 @@ from gangline_gateway.past import Past
 from gangline_gateway.problems import ProblemError
 from gangline_schemas.catalog import Topic
 from support.builders.gateway import GatewayHarness
-from support.fixtures.gateway_http import (
-    ADMIN,
-    NLP,
-    VISION,
-    http_client,
-    problem,
-    scene,
-    submit,
-)
+from support.fixtures.gateway_http import ADMIN, NLP, VISION, http_client, problem, scene, submit
 
 __all__ = ["http_client", "scene"]  # fixtures are used by being in this module
 

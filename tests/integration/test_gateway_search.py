@@ -11,15 +11,7 @@ from gangline_bus.ports import OutRecord
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.parts import PartVitals, VitalCheck
 from support.builders.gateway import GatewayHarness
-from support.fixtures.gateway_http import (
-    ADMIN,
-    NLP,
-    VISION,
-    http_client,
-    problem,
-    scene,
-    submit,
-)
+from support.fixtures.gateway_http import ADMIN, NLP, VISION, http_client, problem, scene, submit
 
 __all__ = ["http_client", "scene"]  # fixtures are used by being in this module
 

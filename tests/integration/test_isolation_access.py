@@ -17,19 +17,9 @@ import pytest
 
 from gangline_schemas.events.scheduling import ReleaseReason
 from gangline_schemas.events.steps import WorkerStep
-from gangline_schemas.events.workers import (
-    WorkerExited,
-)
+from gangline_schemas.events.workers import WorkerExited
 from gangline_schemas.isolation import Isolation
-from support.fixtures.isolation import (
-    HOSTILE,
-    METADATA,
-    OURS,
-    SECRET,
-    THEIRS,
-    Stand,
-    Victim,
-)
+from support.fixtures.isolation import HOSTILE, METADATA, OURS, SECRET, THEIRS, Stand, Victim
 
 
 def test_1_no_file_of_another_team_or_of_the_agent_is_read(stand: Stand, victim: Victim) -> None:

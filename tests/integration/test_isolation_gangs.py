@@ -21,11 +21,7 @@ from gangline_schemas.events.workers import (
 )
 from gangline_schemas.isolation import Isolation
 from gangline_storage.local import LocalStore
-from support.fixtures.isolation import (
-    OURS,
-    SECRET,
-    Stand,
-)
+from support.fixtures.isolation import OURS, SECRET, Stand
 
 TRAINS = """
 import os, sys, tempfile

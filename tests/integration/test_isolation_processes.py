@@ -15,17 +15,9 @@ from pathlib import Path
 import psutil
 
 from gangline_schemas.events.scheduling import GangAllocated, ReleaseReason
-from gangline_schemas.events.workers import (
-    ExitReason,
-)
+from gangline_schemas.events.workers import ExitReason
 from gangline_schemas.isolation import Isolation
-from support.fixtures.isolation import (
-    PROCESSES,
-    SLOTS,
-    THEIRS,
-    Stand,
-    Victim,
-)
+from support.fixtures.isolation import PROCESSES, SLOTS, THEIRS, Stand, Victim
 from support.harnesses.node import NodeHarness, alive, until
 
 

@@ -14,9 +14,7 @@ import pytest
 
 from gangline_schemas.checkpoint import code_key
 from gangline_schemas.events.logs import WorkerLog
-from gangline_schemas.events.scheduling import (
-    ReleaseReason,
-)
+from gangline_schemas.events.scheduling import ReleaseReason
 from gangline_schemas.events.steps import WorkerStep
 from gangline_schemas.events.workers import (
     CheckpointShardLost,

@@ -13,11 +13,7 @@ import pytest
 
 from gangline.local.kafka import EmbeddedKafka
 from gangline_schemas.events.heartbeats import WorkerHeartbeat
-from gangline_schemas.events.scheduling import (
-    GangStopping,
-    ReleaseReason,
-    StopReason,
-)
+from gangline_schemas.events.scheduling import GangStopping, ReleaseReason, StopReason
 from gangline_schemas.events.workers import (
     ExitReason,
     NodeJoined,

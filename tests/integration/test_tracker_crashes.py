@@ -20,12 +20,7 @@ from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.checkpoints import CheckpointCommitted
 from gangline_schemas.events.metrics import MetricLogged, MetricsRemoved
 from gangline_schemas.events.quota import UsageCharged
-from gangline_schemas.events.scheduling import (
-    CheckpointRef,
-    GangReleased,
-    JobQueued,
-    ReleaseReason,
-)
+from gangline_schemas.events.scheduling import CheckpointRef, GangReleased, JobQueued, ReleaseReason
 from gangline_schemas.events.steps import WorkerStep
 from gangline_schemas.job import JobSpec
 from gangline_schemas.resources import Resources

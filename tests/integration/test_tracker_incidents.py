@@ -9,14 +9,8 @@ import pytest
 from gangline_gateway.incidents import IncidentFilter, Incidents
 from gangline_gateway.sql_parts import CursorError
 from gangline_schemas.api.incidents import Share
-from gangline_schemas.events.faults import (
-    GangTroubled,
-    JobFlagged,
-    WorkerStraggling,
-)
-from gangline_schemas.events.heartbeats import (
-    TroubleKind,
-)
+from gangline_schemas.events.faults import GangTroubled, JobFlagged, WorkerStraggling
+from gangline_schemas.events.heartbeats import TroubleKind
 from gangline_schemas.events.workers import WorkerStacks
 from support.fixtures.tracker import BASE
 from support.harnesses.tracker_process import TrackerProcess, wait_until

@@ -13,10 +13,7 @@ from gangline_simulator.compare import figures, figures_table, pool_result
 from gangline_simulator.history import History, Logged, read_history
 from gangline_simulator.live_policies import live_policy
 from gangline_simulator.picture import curves
-from gangline_simulator.recorded import (
-    Recording,
-    read_recording,
-)
+from gangline_simulator.recorded import Recording, read_recording
 from gangline_simulator.rerun import Rerun, tick_every_s
 from gangline_simulator.versus import NoJobsError, versus
 from golden.scenario import Scenario

@@ -33,15 +33,7 @@ from gangline_schemas.events.workers import (
     WorkerStarted,
 )
 from simulation import test_rolling_upgrade
-from simulation.test_rolling_upgrade import (
-    MAKE,
-    NEXT,
-    ORDERS,
-    PAUSE,
-    THIS,
-    NextScheduler,
-    World,
-)
+from simulation.test_rolling_upgrade import MAKE, NEXT, ORDERS, PAUSE, THIS, NextScheduler, World
 
 OLDER = "0.0.2"
 NEWER_FIELDS = {

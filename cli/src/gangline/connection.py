@@ -6,13 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from gangline.local.client import (
-    Reached,
-    default_data_dir,
-    no_client,
-    read_client,
-    read_login,
-)
+from gangline.local.client import Reached, default_data_dir, no_client, read_client, read_login
 from gangline.transport import Transport
 
 URL_VARIABLE = "GANGLINE_URL"

@@ -8,15 +8,9 @@ from gangline_gateway import present
 from gangline_gateway.live_model import JobDetails, LiveNode
 from gangline_schemas.api.cluster import Node
 from gangline_schemas.events.checkpoints import CheckpointCommitted
-from gangline_schemas.events.heartbeats import (
-    GangStatus,
-    RankStatus,
-    WorkerHeartbeat,
-)
+from gangline_schemas.events.heartbeats import GangStatus, RankStatus, WorkerHeartbeat
 from gangline_schemas.events.progress import RunProgress
-from gangline_schemas.events.quota import (
-    JobAdmitted,
-)
+from gangline_schemas.events.quota import JobAdmitted
 from gangline_schemas.events.scheduling import (
     CheckpointRef,
     GangAllocated,

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gangline_schemas.base import Event
-from gangline_schemas.events.scheduling import (
-    GpusReserved,
-    StopReason,
-)
+from gangline_schemas.events.scheduling import GpusReserved, StopReason
 from support.builders.deciding import only
 from support.builders.scheduler import Cluster, node, stopped_for
 

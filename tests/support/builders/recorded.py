@@ -25,14 +25,7 @@ from gangline_simulator.driver import Replay
 from gangline_simulator.history import History, Logged, read_history
 from gangline_simulator.live_policies import live_policy
 from gangline_simulator.pace import Pace
-from gangline_simulator.recorded import (
-    ACCEPTED,
-    Failure,
-    Fate,
-    Need,
-    Recording,
-    read_recording,
-)
+from gangline_simulator.recorded import ACCEPTED, Failure, Fate, Need, Recording, read_recording
 from gangline_simulator.rerun import Rerun
 from gangline_simulator.trace import TraceJob
 from support.builders.deciding import spec, team

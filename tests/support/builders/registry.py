@@ -32,13 +32,7 @@ from gangline_schemas.events.model_requests import (
     VersionRequested,
 )
 from gangline_schemas.gate_file import Gate
-from gangline_schemas.models import (
-    Evaluation,
-    Override,
-    Paired,
-    ProfileRef,
-    SuiteComparison,
-)
+from gangline_schemas.models import Evaluation, Override, Paired, ProfileRef, SuiteComparison
 from support.harnesses.decider_run import START, DeciderRun
 
 TEAM, MODEL, ALIAS = "nlp", "summarizer", "champion"

@@ -9,14 +9,7 @@ import uuid
 from collections import deque
 from datetime import UTC, datetime
 
-from support.fakes.kube_objects import (
-    BUILT_IN,
-    Json,
-    Kind,
-    Refused,
-    check_patterns,
-    validated,
-)
+from support.fakes.kube_objects import BUILT_IN, Json, Kind, Refused, check_patterns, validated
 
 HISTORY = 100_000
 _SERVER_FIELDS = ("uid", "creationTimestamp", "deletionTimestamp", "generation")

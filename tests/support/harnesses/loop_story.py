@@ -34,12 +34,7 @@ from gangline_schemas.events.pipelines import (
     StepJobRequested,
 )
 from gangline_schemas.events.quota import JobAdmitted, TeamConfigured
-from gangline_schemas.events.registry import (
-    AliasMoved,
-    GateSet,
-    PromotionJudged,
-    VersionRegistered,
-)
+from gangline_schemas.events.registry import AliasMoved, GateSet, PromotionJudged, VersionRegistered
 from gangline_schemas.events.workers import StepOutputWritten
 from gangline_schemas.gate_file import Gate
 from gangline_schemas.job import JobState

@@ -9,16 +9,9 @@ import pytest
 from gangline_checkpoints.core.reports import Reports
 from gangline_checkpoints.core.state import CheckpointState
 from gangline_checkpoints.service.executor import StoreExecutor
-from gangline_schemas.checkpoint import (
-    commit_key,
-)
+from gangline_schemas.checkpoint import commit_key
 from gangline_storage import LocalStore, StoreError, StoreUnavailable
-from support.builders.checkpoints import (
-    PREFIX,
-    allocated,
-    checkpoint_run,
-    write_part,
-)
+from support.builders.checkpoints import PREFIX, allocated, checkpoint_run, write_part
 from support.harnesses.decider_run import START, DeciderRun
 
 STEP = f"{PREFIX}/attempt-0001/step-0000000020"

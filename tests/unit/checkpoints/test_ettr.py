@@ -18,12 +18,7 @@ from gangline_checkpoints.core.policy.ettr import (
     longest_down_s,
     replay,
 )
-from gangline_checkpoints.core.policy.interval import (
-    PRIOR,
-    Save,
-    advise,
-    optimum_s,
-)
+from gangline_checkpoints.core.policy.interval import PRIOR, Save, advise, optimum_s
 
 FREE = Costs(mttf_s=1000.0, save_s=0.0, commit_s=0.0, detect_s=0.0, restart_s=0.0)
 

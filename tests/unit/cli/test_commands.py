@@ -8,14 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from support.fakes.stub_gateway import (
-    NO_INCIDENTS,
-    NOW,
-    TOKEN,
-    Stub,
-    job,
-    problem,
-)
+from support.fakes.stub_gateway import NO_INCIDENTS, NOW, TOKEN, Stub, job, problem
 from support.fixtures.commands import EVENT, JOB, JOBS, ONE, all_routes
 from support.harnesses.cli_run import Runner
 

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.fakes.stub_gateway import (
-    FAILURE,
-    Reply,
-    Stub,
-    event,
-    job,
-)
+from support.fakes.stub_gateway import FAILURE, Reply, Stub, event, job
 from support.fixtures.commands import CURVES, JOB, LINES, ONE, all_routes
 from support.harnesses.cli_run import Runner
 

@@ -6,12 +6,7 @@ from pathlib import Path
 
 from gangline.plot import svg_of
 from gangline_schemas.api.runs import Comparison
-from support.fakes.stub_gateway import (
-    NOW,
-    Reply,
-    Stub,
-    job,
-)
+from support.fakes.stub_gateway import NOW, Reply, Stub, job
 from support.fixtures.commands import (
     COMPARISON,
     CURVES,

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from support.fakes.stub_gateway import (
-    NODE,
-    NOW,
-    TEAM,
-    Stub,
-)
+from support.fakes.stub_gateway import NODE, NOW, TEAM, Stub
 from support.fixtures.commands import all_routes
 from support.harnesses.cli_run import Runner
 

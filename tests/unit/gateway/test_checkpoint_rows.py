@@ -5,13 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from gangline_gateway.checkpoint_rows import (
-    ENDED_ROWS_KEPT,
-    Rows,
-    after,
-    of_ended,
-    of_gang,
-)
+from gangline_gateway.checkpoint_rows import ENDED_ROWS_KEPT, Rows, after, of_ended, of_gang
 from gangline_schemas.events.checkpoints import (
     CheckpointAbandoned,
     CheckpointCommitted,

@@ -13,15 +13,9 @@ from gangline_gateway.gang_price import price_of_gang
 from gangline_gateway.live import METRICS_OF_A_RUN
 from gangline_schemas.base import Event
 from gangline_schemas.events.checkpoints import CheckpointDeleted
-from gangline_schemas.events.faults import (
-    FailureCause,
-    GangFailed,
-    JobFlagged,
-)
+from gangline_schemas.events.faults import FailureCause, GangFailed, JobFlagged
 from gangline_schemas.events.requests import JobSubmitted
-from gangline_schemas.events.scheduling import (
-    JobWaiting,
-)
+from gangline_schemas.events.scheduling import JobWaiting
 from gangline_schemas.gpu_prices import GpuPrices
 from support.builders.live_job import (
     ADMITTED,

@@ -6,11 +6,7 @@ import pytest
 
 from gangline_gateway.publish import SOURCE
 from gangline_schemas.base import FieldError
-from gangline_schemas.events.quota import (
-    CancelAdmitted,
-    JobRejected,
-    RequestRefused,
-)
+from gangline_schemas.events.quota import CancelAdmitted, JobRejected, RequestRefused
 from gangline_schemas.events.requests import JobSubmitted
 from support.builders.live_job import (
     ADMITTED,

@@ -15,17 +15,8 @@ from gangline_schemas.events.faults import (
     NodeRecovered,
     WorkerStraggling,
 )
-from gangline_schemas.events.heartbeats import (
-    GpuStatus,
-    RankActivity,
-    RankStatus,
-    WorkerHeartbeat,
-)
-from gangline_schemas.events.scheduling import (
-    NodeAdmitted,
-    NodeCordoned,
-    NodeUncordoned,
-)
+from gangline_schemas.events.heartbeats import GpuStatus, RankActivity, RankStatus, WorkerHeartbeat
+from gangline_schemas.events.scheduling import NodeAdmitted, NodeCordoned, NodeUncordoned
 from support.builders.live_job import (
     JOINED,
     PENDING,

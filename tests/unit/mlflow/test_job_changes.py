@@ -6,13 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gangline_mlflow.job_changes import (
-    INCIDENTS,
-    RESTARTS,
-    Change,
-    EndedAttempt,
-    take,
-)
+from gangline_mlflow.job_changes import INCIDENTS, RESTARTS, Change, EndedAttempt, take
 from gangline_mlflow.job_usage import Allocated, NewPoint, Released
 from gangline_schemas.base import Event
 from gangline_schemas.events.faults import FailureCause, FailureClass, GangFailed

@@ -7,11 +7,7 @@ from collections.abc import Sequence
 from gangline_scheduler.core.decide import Scheduler
 from gangline_scheduler.service.config import SchedulerSettings
 from gangline_schemas.base import Event
-from gangline_schemas.events.scheduling import (
-    GangAllocated,
-    GpusReserved,
-    StopReason,
-)
+from gangline_schemas.events.scheduling import GangAllocated, GpusReserved, StopReason
 from gangline_schemas.events.workers import ExitReason, NodeJoined
 from support.builders.deciding import every
 from support.builders.scheduler import Cluster, node, started_jobs, stopped_for

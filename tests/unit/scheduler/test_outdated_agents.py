@@ -13,12 +13,7 @@ from gangline_scheduler.core.snapshot import fingerprint
 from gangline_schemas.base import Event
 from gangline_schemas.events.faults import NodeFailed, NodeRecovered
 from gangline_schemas.events.quota import DrainAdmitted
-from gangline_schemas.events.scheduling import (
-    GangStopping,
-    NodeAdmitted,
-    NodeCordoned,
-    StopReason,
-)
+from gangline_schemas.events.scheduling import GangStopping, NodeAdmitted, NodeCordoned, StopReason
 from gangline_schemas.events.workers import ExitReason, NodeJoined
 from gangline_schemas.memory import REMEMBERED
 from support.builders.deciding import every, only

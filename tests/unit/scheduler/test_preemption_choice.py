@@ -13,9 +13,7 @@ from gangline_scheduler.core.policy.config import Preemption
 from gangline_scheduler.core.policy.victims import cost_gpu_s
 from gangline_scheduler.service.config import SchedulerSettings
 from gangline_schemas.events.quota import TeamConfigured
-from gangline_schemas.events.scheduling import (
-    NodeAssignment,
-)
+from gangline_schemas.events.scheduling import NodeAssignment
 from gangline_schemas.events.workers import ExitReason
 from gangline_schemas.job import JobState
 from support.builders.deciding import START, spec, team

@@ -8,13 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gangline_schemas.mlflow_workspace import (
-    LONGEST,
-    PREFIX,
-    mlflow_run_id,
-    team_of,
-    workspace_of,
-)
+from gangline_schemas.mlflow_workspace import LONGEST, PREFIX, mlflow_run_id, team_of, workspace_of
 
 MLFLOW = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 MLFLOWS_OWN = {"default", "workspaces", "api", "ajax-api", "static-files"}

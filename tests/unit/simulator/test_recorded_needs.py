@@ -11,17 +11,11 @@ from gangline_scheduler.core.decide import Scheduler
 from gangline_scheduler.core.policy.config import Policy
 from gangline_scheduler.core.policy.configured import Limits
 from gangline_schemas.events.faults import FailureCause, NodeFailed, NodeRecovered
-from gangline_schemas.events.quota import (
-    CancelAdmitted,
-    DrainAdmitted,
-)
+from gangline_schemas.events.quota import CancelAdmitted, DrainAdmitted
 from gangline_schemas.events.workers import ExitReason, NodeJoined
 from gangline_simulator.compare import figures
 from gangline_simulator.history import read_history
-from gangline_simulator.recorded import (
-    Failure,
-    read_recording,
-)
+from gangline_simulator.recorded import Failure, read_recording
 from gangline_simulator.versus import versus
 from support.builders.recorded import again, starts, written
 from support.builders.scheduler import Cluster, node

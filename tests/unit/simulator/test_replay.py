@@ -18,13 +18,7 @@ from gangline_simulator.ledger import Outcome, PoolResult
 from gangline_simulator.measure import jain, measure, percentile
 from gangline_simulator.pace import Pace
 from gangline_simulator.papers.orders import ShortestRemaining, Tiresias
-from gangline_simulator.papers.placement import (
-    EqualNodes,
-    Fit,
-    best_fit,
-    first_fit,
-    in_workers,
-)
+from gangline_simulator.papers.placement import EqualNodes, Fit, best_fit, first_fit, in_workers
 from gangline_simulator.papers.scheduler import PreemptiveScheduler
 from gangline_simulator.picture import curves, draw
 from gangline_simulator.references import NAMED

@@ -9,14 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gangline_storage import (
-    AlreadyExists,
-    InvalidKey,
-    LocalStore,
-    NotFound,
-    StoreError,
-    StoreFull,
-)
+from gangline_storage import AlreadyExists, InvalidKey, LocalStore, NotFound, StoreError, StoreFull
 
 
 @pytest.fixture

@@ -11,14 +11,7 @@ import pytest
 import torch
 
 from gangline.tracking.device import OnDevice
-from gangline.tracking.values import (
-    PARAM_CHARS,
-    check_name,
-    params_of,
-    points_of,
-    step_of,
-    tags_of,
-)
+from gangline.tracking.values import PARAM_CHARS, check_name, params_of, points_of, step_of, tags_of
 from support.builders import unicode_names
 
 

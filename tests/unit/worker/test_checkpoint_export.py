@@ -18,13 +18,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from gangline_schemas.events.workers import ObjectDigest
 from gangline_storage import LocalStore, digest_bytes
 from gangline_worker.checkpoint.commit import commit_local
-from gangline_worker.checkpoint.export import (
-    INDEX_FILE,
-    bring,
-    export_weights,
-    load_weights,
-    main,
-)
+from gangline_worker.checkpoint.export import INDEX_FILE, bring, export_weights, load_weights, main
 from gangline_worker.checkpoint.files import CorruptCheckpoint
 from gangline_worker.checkpoint.loader import Checkpoint, WrongCheckpoint
 from gangline_worker.checkpoint.local import holdings

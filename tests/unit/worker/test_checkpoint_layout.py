@@ -11,14 +11,7 @@ from hypothesis import strategies as st
 
 from gangline_schemas.checkpoint import EACH_COPY_BYTES
 from gangline_worker.checkpoint import layout
-from gangline_worker.checkpoint.layout import (
-    ALIGNMENT_BYTES,
-    Block,
-    chunk,
-    lay_out,
-    overlap,
-    owned,
-)
+from gangline_worker.checkpoint.layout import ALIGNMENT_BYTES, Block, chunk, lay_out, overlap, owned
 
 SHAPES = st.lists(st.integers(1, 7), min_size=0, max_size=3).map(tuple)
 

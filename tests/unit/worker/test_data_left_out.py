@@ -10,13 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gangline_schemas.events.workers import LEFT_OUT_RANGES, SampleRange
-from gangline_worker.data.left_out import (
-    LEFT_OUT_ENV,
-    LeftOut,
-    left_out_of_job,
-    used_in,
-    widened,
-)
+from gangline_worker.data.left_out import LEFT_OUT_ENV, LeftOut, left_out_of_job, used_in, widened
 from gangline_worker.data.text import TextData
 
 RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)), max_size=6)

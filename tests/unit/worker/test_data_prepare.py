@@ -21,13 +21,7 @@ from gangline_worker.data.manifest import Manifest, TokenizerInfo
 from gangline_worker.data.prepare import Progress, prepare
 from gangline_worker.data.tokenizer import ByteTokenizer, Tokens
 from gangline_worker.data.verify import verify
-from support.builders.data import (
-    SHARD_TOKENS,
-    quiet,
-    small_snapshot,
-    small_sources,
-    text_bytes,
-)
+from support.builders.data import SHARD_TOKENS, quiet, small_snapshot, small_sources, text_bytes
 
 
 def all_tokens(out: Path, manifest: Manifest) -> list[int]:

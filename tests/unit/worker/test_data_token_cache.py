@@ -16,10 +16,7 @@ from gangline_worker.data.opening import ReadSettings
 from gangline_worker.data.prepare import prepare
 from gangline_worker.data.source import store_snapshot
 from gangline_worker.data.tokenizer import ByteTokenizer
-from gangline_worker.data.tokens import (
-    TokenData,
-    TokenReader,
-)
+from gangline_worker.data.tokens import TokenData, TokenReader
 from support.builders.data import (
     BLOCK_BYTES,
     SHARD_TOKENS,

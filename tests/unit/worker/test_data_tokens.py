@@ -15,16 +15,8 @@ from gangline_worker.data.manifest import Manifest
 from gangline_worker.data.opening import ReadSettings, open_samples
 from gangline_worker.data.source import StoreSource, folder_snapshot
 from gangline_worker.data.text import TextData
-from gangline_worker.data.tokens import (
-    TokenData,
-    TokenReader,
-)
-from support.builders.data import (
-    BLOCK_BYTES,
-    SHARD_TOKENS,
-    flip,
-    small_snapshot,
-)
+from gangline_worker.data.tokens import TokenData, TokenReader
+from support.builders.data import BLOCK_BYTES, SHARD_TOKENS, flip, small_snapshot
 from support.fixtures.token_snapshot import BLOCK_TOKENS, snapshot, tokens_of
 
 __all__ = ["snapshot"]

@@ -17,12 +17,7 @@ from typing import Any, Final
 from gangline.errors import CliError, ExitCode
 from gangline_schemas.api.studies import StudyCurves, StudyDetail, Trial
 from gangline_schemas.study_file import StudySpec
-from gangline_schemas.study_space import (
-    ChoiceParameter,
-    FloatParameter,
-    IntParameter,
-    Value,
-)
+from gangline_schemas.study_space import ChoiceParameter, FloatParameter, IntParameter, Value
 
 _CREATE_STUDY, _SET_STUDY_ATTR, _CREATE_TRIAL = 0, 2, 4
 _RUNNING, _COMPLETE, _PRUNED, _FAIL = 0, 1, 2, 3

@@ -12,12 +12,7 @@ import ssl
 import time
 from pathlib import Path
 
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ResourceType,
-)
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType  # type: ignore[attr-defined]
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 

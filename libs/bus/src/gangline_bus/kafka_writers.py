@@ -10,12 +10,7 @@ from typing import Any, Protocol
 from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPlace
 
-from gangline_bus.kafka_client import (
-    API_TIMEOUT_S,
-    PRODUCER,
-    TAKEOVER_TIMEOUT_S,
-    translate,
-)
+from gangline_bus.kafka_client import API_TIMEOUT_S, PRODUCER, TAKEOVER_TIMEOUT_S, translate
 from gangline_bus.kafka_denials import Denials, WeakProducer
 from gangline_bus.ports import BusError, BusUnavailable, Note, OutRecord, TopicPartition
 

@@ -17,13 +17,7 @@ from gangline_pipelines.core.model import Pipeline as PipelineFacts
 from gangline_pipelines.core.model import Queued, Run, StepRun
 from gangline_pipelines.core.naming import run_id, study_id
 from gangline_pipelines.core.snapshot import codec
-from gangline_pipelines.core.state import (
-    PipelineState,
-    graph_of_run,
-    spec_key,
-    step_key,
-    steps_of,
-)
+from gangline_pipelines.core.state import PipelineState, graph_of_run, spec_key, step_key, steps_of
 from gangline_pipelines.core.triggers import next_time
 from gangline_schemas.api.pipelines import (
     Pipeline,

@@ -14,14 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from gangline_gateway import curve_sql
-from gangline_gateway.filter_words import (
-    Comparison,
-    FilterError,
-    Key,
-    Value,
-    order_of,
-    read_filter,
-)
+from gangline_gateway.filter_words import Comparison, FilterError, Key, Value, order_of, read_filter
 from gangline_gateway.prices import COST
 from gangline_gateway.sql_parts import CursorError, read_json_cursor
 from gangline_schemas.run_search import RunKey, RunOrder, RunTest

@@ -20,11 +20,7 @@ from typing import Any, TypeVar
 
 import structlog
 from mlflow.exceptions import MlflowException
-from mlflow.protos.databricks_pb2 import (
-    RESOURCE_ALREADY_EXISTS,
-    TEMPORARILY_UNAVAILABLE,
-    ErrorCode,
-)
+from mlflow.protos.databricks_pb2 import RESOURCE_ALREADY_EXISTS, TEMPORARILY_UNAVAILABLE, ErrorCode
 from mlflow.utils.workspace_context import ServerWorkspaceContext
 
 from gangline_bus.codec import UndecodableError, event_type, receive

@@ -17,12 +17,7 @@ from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
 from mlflow.store.model_registry.sqlalchemy_workspace_store import WorkspaceAwareSqlAlchemyStore
 
 from gangline_mlflow.latest import transaction
-from gangline_schemas.mlflow_registry import (
-    REGISTRATION_TAG,
-    AliasesAnswer,
-    AliasRow,
-    VersionAsked,
-)
+from gangline_schemas.mlflow_registry import REGISTRATION_TAG, AliasesAnswer, AliasRow, VersionAsked
 
 _CREATE = """
 CREATE TABLE IF NOT EXISTS gangline_protected_aliases

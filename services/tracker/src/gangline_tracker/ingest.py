@@ -31,14 +31,7 @@ from gangline_bus.poison import trace_of
 from gangline_bus.ports import Bus, Reader, Record, TopicPartition, Writer
 from gangline_bus.topics import TopicNames
 from gangline_schemas.catalog import Topic
-from gangline_tracker.batches import (
-    Batch,
-    HeartbeatBatch,
-    LogBatch,
-    NewBatch,
-    Removal,
-    StepBatch,
-)
+from gangline_tracker.batches import Batch, HeartbeatBatch, LogBatch, NewBatch, Removal, StepBatch
 from gangline_tracker.metric_batch import MetricBatch
 
 log = structlog.get_logger(__name__)

@@ -6,10 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gangline_schemas.checkpoint import (
-    RankManifest,
-    TensorSlice,
-)
+from gangline_schemas.checkpoint import RankManifest, TensorSlice
 from gangline_schemas.events.workers import CheckpointShardWritten, ObjectDigest
 from gangline_storage.digest import digest_bytes
 from gangline_storage.local import LocalStore

@@ -12,12 +12,7 @@ import pytest
 import urllib3
 
 from gangline_worker.agent.images import connections
-from gangline_worker.agent.images.connections import (
-    Bounds,
-    ForbiddenAddress,
-    open_pools,
-    proxy_of,
-)
+from gangline_worker.agent.images.connections import Bounds, ForbiddenAddress, open_pools, proxy_of
 from support.fakes.oci_registry import OciRegistry
 
 

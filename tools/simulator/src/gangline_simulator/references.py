@@ -15,11 +15,7 @@ from gangline_simulator.cluster import Pool
 from gangline_simulator.driver import Replay
 from gangline_simulator.pace import Pace
 from gangline_simulator.papers.muri import ITERATION_FACTOR, MuriScheduler, overhead_s
-from gangline_simulator.papers.orders import (
-    ShortestRemaining,
-    Tiresias,
-    philly_restart_s,
-)
+from gangline_simulator.papers.orders import ShortestRemaining, Tiresias, philly_restart_s
 from gangline_simulator.papers.placement import EqualNodes
 from gangline_simulator.papers.scheduler import PreemptiveScheduler, ReferenceScheduler
 from gangline_simulator.running import Costs

@@ -9,13 +9,7 @@ from typing import Any
 
 from gangline_scheduler.core.decide import Scheduler
 from gangline_scheduler.core.policy.configured import Limits
-from gangline_simulator.compare import (
-    SHOWN,
-    Difference,
-    Figures,
-    differences,
-    figures,
-)
+from gangline_simulator.compare import SHOWN, Difference, Figures, differences, figures
 from gangline_simulator.history import History, Logged, read_history
 from gangline_simulator.live_policies import RECORDED, live_policy
 from gangline_simulator.recorded import ACCEPTED, read_recording

@@ -16,15 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from gangline_alerts.core import (
-    facts,
-    invariants,
-    judging,
-    measured,
-    models,
-    notifying,
-    silencing,
-)
+from gangline_alerts.core import facts, invariants, judging, measured, models, notifying, silencing
 from gangline_alerts.core.model import Watch
 from gangline_alerts.core.policy.routes import Receivers
 from gangline_alerts.core.policy.rules import Rules

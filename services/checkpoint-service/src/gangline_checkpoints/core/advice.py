@@ -17,10 +17,7 @@ from gangline_checkpoints.core.policy.interval import (
     failure_rate,
 )
 from gangline_checkpoints.core.state import CheckpointPlan, CheckpointState
-from gangline_schemas.events.checkpoints import (
-    AttemptNoted,
-    IntervalAdvised,
-)
+from gangline_schemas.events.checkpoints import AttemptNoted, IntervalAdvised
 from gangline_schemas.events.faults import CheckpointRequested
 
 LEAST_S = 0.001

@@ -9,15 +9,8 @@ from gangline_checkpoints.core.model import Job, StepId
 from gangline_checkpoints.core.policy.acceptance import refusal
 from gangline_checkpoints.core.reports import Reports
 from gangline_checkpoints.core.state import GRACE_S, CheckpointPlan
-from gangline_schemas.events.checkpoints import (
-    CheckpointBegun,
-    CheckpointSaved,
-)
-from gangline_schemas.events.workers import (
-    CheckpointShardLost,
-    CheckpointShardWritten,
-    NodeSaved,
-)
+from gangline_schemas.events.checkpoints import CheckpointBegun, CheckpointSaved
+from gangline_schemas.events.workers import CheckpointShardLost, CheckpointShardWritten, NodeSaved
 
 Report = NodeSaved | CheckpointShardWritten | CheckpointShardLost
 MAX_OPEN = 16

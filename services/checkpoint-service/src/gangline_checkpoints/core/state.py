@@ -7,11 +7,7 @@ from datetime import datetime
 
 from gangline_bus.plan import Plan
 from gangline_checkpoints.core import archive
-from gangline_checkpoints.core.model import (
-    Job,
-    Scrub,
-    StepId,
-)
+from gangline_checkpoints.core.model import Job, Scrub, StepId
 from gangline_checkpoints.core.policy.interval import Failures
 from gangline_checkpoints.core.reports import Reports
 

@@ -52,14 +52,7 @@ from gangline_schemas.checkpoint import (
     team_of,
 )
 from gangline_schemas.events.workers import CheckpointShardWritten, ObjectDigest
-from gangline_storage import (
-    AlreadyExists,
-    Digest,
-    InvalidKey,
-    NotFound,
-    ObjectStore,
-    StoreError,
-)
+from gangline_storage import AlreadyExists, Digest, InvalidKey, NotFound, ObjectStore, StoreError
 from gangline_storage.pace import Pace
 
 log = structlog.get_logger(__name__)

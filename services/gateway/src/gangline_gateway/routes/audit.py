@@ -7,14 +7,7 @@ from typing import Annotated, Literal
 
 from fastapi import Query
 
-from gangline_gateway.app_context import (
-    ID_PATTERN,
-    App,
-    Caller,
-    answers,
-    router,
-    visible_teams,
-)
+from gangline_gateway.app_context import ID_PATTERN, App, Caller, answers, router, visible_teams
 from gangline_gateway.audit_trail import MAX_PAGE, AuditFilter
 from gangline_gateway.routes.runs import moment
 from gangline_schemas.access import ActionName

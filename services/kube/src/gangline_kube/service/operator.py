@@ -27,14 +27,7 @@ from gangline_kube.core.training_job import (
     status_of,
     wanted,
 )
-from gangline_kube.service.api import (
-    ANSWER_S,
-    CONNECT_S,
-    SILENCE_S,
-    WATCH_S,
-    Cluster,
-    KubeError,
-)
+from gangline_kube.service.api import ANSWER_S, CONNECT_S, SILENCE_S, WATCH_S, Cluster, KubeError
 from gangline_kube.service.gateway import Away, Gateway, GatewayError
 
 RETRY_S = 3.0

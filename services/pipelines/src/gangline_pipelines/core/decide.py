@@ -20,14 +20,7 @@ from gangline_bus.codec import Received
 from gangline_bus.decision import BaseDecider, Decision, EffectDone, Input, Observed, Tick
 from gangline_bus.plan import Plan
 from gangline_pipelines.core import asked, facts, invariants, retaining, triggers
-from gangline_pipelines.core.model import (
-    Checked,
-    CheckOutputs,
-    Run,
-    RunState,
-    StepState,
-    StoreAway,
-)
+from gangline_pipelines.core.model import Checked, CheckOutputs, Run, RunState, StepState, StoreAway
 from gangline_pipelines.core.state import Clock, PipelinePlan, PipelineState, spec_of, steps_of
 from gangline_pipelines.core.stepping import advance, stop
 from gangline_schemas.catalog import Topic

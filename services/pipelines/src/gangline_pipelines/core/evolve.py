@@ -10,22 +10,9 @@ from typing import Any, TypeVar
 
 from gangline_bus.decision import Fold
 from gangline_pipelines.core.graph import graph_of
-from gangline_pipelines.core.model import (
-    Pipeline,
-    Queued,
-    Run,
-    RunState,
-    StepRun,
-    StepState,
-)
+from gangline_pipelines.core.model import Pipeline, Queued, Run, RunState, StepRun, StepState
 from gangline_pipelines.core.naming import pipeline_key
-from gangline_pipelines.core.state import (
-    PipelineState,
-    spec_key,
-    spec_of,
-    step_key,
-    steps_of,
-)
+from gangline_pipelines.core.state import PipelineState, spec_key, spec_of, step_key, steps_of
 from gangline_schemas.catalog import Topic
 from gangline_schemas.envelope import request_key
 from gangline_schemas.events.pipelines import (

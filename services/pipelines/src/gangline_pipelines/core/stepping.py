@@ -24,13 +24,7 @@ from gangline_pipelines.core.naming import (
     pipeline_key,
     study_id,
 )
-from gangline_pipelines.core.state import (
-    PipelinePlan,
-    graph_of_run,
-    spec_of,
-    step_key,
-    steps_of,
-)
+from gangline_pipelines.core.state import PipelinePlan, graph_of_run, spec_of, step_key, steps_of
 from gangline_schemas.artifacts import JobArtifacts
 from gangline_schemas.base import field_errors
 from gangline_schemas.events.pipelines import (

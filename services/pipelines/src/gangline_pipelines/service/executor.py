@@ -8,13 +8,7 @@ from functools import partial
 import structlog
 from pydantic import ValidationError
 
-from gangline_pipelines.core.model import (
-    Checked,
-    CheckOutputs,
-    Deleted,
-    DeleteOutputs,
-    StoreAway,
-)
+from gangline_pipelines.core.model import Checked, CheckOutputs, Deleted, DeleteOutputs, StoreAway
 from gangline_pipelines.service.sweeper import delete_outputs
 from gangline_schemas.artifacts import (
     MAX_MANIFEST_BYTES,

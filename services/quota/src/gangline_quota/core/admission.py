@@ -17,14 +17,7 @@ from gangline_schemas.data_use import ApprovalRule, cannot_use
 from gangline_schemas.gpus import covered_by
 from gangline_schemas.job import JobSpec
 from gangline_schemas.resources import Resources
-from gangline_schemas.teams import (
-    line,
-    lowest,
-    rolled_up,
-    tightest,
-    type_limits,
-    type_names,
-)
+from gangline_schemas.teams import line, lowest, rolled_up, tightest, type_limits, type_names
 from gangline_schemas.unsupported import cannot_do
 
 

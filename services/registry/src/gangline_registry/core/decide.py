@@ -14,15 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from gangline_bus.codec import Received
-from gangline_bus.decision import (
-    BaseDecider,
-    Decision,
-    EffectDone,
-    Fold,
-    Input,
-    Observed,
-    Tick,
-)
+from gangline_bus.decision import BaseDecider, Decision, EffectDone, Fold, Input, Observed, Tick
 from gangline_bus.plan import Plan
 from gangline_registry.core import effects, invariants, promoting, requests, watching
 from gangline_registry.core.evolve import fold

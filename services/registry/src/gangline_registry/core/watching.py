@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 
-from gangline_registry.core.model import (
-    CompareProfiles,
-    Registered,
-    Watch,
-    alias_key,
-    model_key,
-)
+from gangline_registry.core.model import CompareProfiles, Registered, Watch, alias_key, model_key
 from gangline_registry.core.state import RegistryPlan, RegistryState, data_key
 from gangline_schemas.data_use import dataset_of
 from gangline_schemas.events.registry import DataAged, ProfileNoted

@@ -8,12 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
 
-from gangline_schemas.events.scheduling import (
-    CheckpointRef,
-    NodeAssignment,
-    StopReason,
-    Verdict,
-)
+from gangline_schemas.events.scheduling import CheckpointRef, NodeAssignment, StopReason, Verdict
 from gangline_schemas.events.workers import NodeInfo, SampleRange
 from gangline_schemas.gpus import covered_by, exact_name
 from gangline_schemas.job import JobSpec, JobState

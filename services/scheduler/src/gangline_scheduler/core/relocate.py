@@ -22,12 +22,7 @@ from gangline_scheduler.core.allocate import next_demand
 from gangline_scheduler.core.model import Job, Node
 from gangline_scheduler.core.plan import Plan
 from gangline_scheduler.core.policy.config import Policy
-from gangline_scheduler.core.policy.elastic import (
-    Shrinking,
-    growth,
-    may_give,
-    shrinking,
-)
+from gangline_scheduler.core.policy.elastic import Shrinking, growth, may_give, shrinking
 from gangline_scheduler.core.policy.eligible import fits_empty_cluster
 from gangline_scheduler.core.policy.order import in_order
 from gangline_scheduler.core.policy.parts import parts

@@ -25,15 +25,7 @@ from gangline_worker.agent.decide.keys import GangKey
 from gangline_worker.agent.host.named_secrets import IMAGE_LOGINS, SecretMissing, read_secret
 
 from .credentials import BadCredentials, Login, login_for, read_file
-from .manifests import (
-    Blob,
-    ImageSettings,
-    Manifest,
-    choose,
-    is_list,
-    read_manifest,
-    read_settings,
-)
+from .manifests import Blob, ImageSettings, Manifest, choose, is_list, read_manifest, read_settings
 from .problems import ImageDamaged, ImageDenied, ImageProblem, ImageRefused, NoImagesHere
 from .registry import Registry, RegistryOptions, host_asked
 from .store import FILES, LayerStore, layer_name

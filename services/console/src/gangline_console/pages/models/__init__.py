@@ -11,14 +11,7 @@ from starlette.responses import Response
 
 from gangline_console.forms import FormError
 from gangline_console.page import Page, View
-from gangline_schemas.api.models import (
-    Check,
-    Drift,
-    ModelDetail,
-    ModelList,
-    Move,
-    Promotion,
-)
+from gangline_schemas.api.models import Check, Drift, ModelDetail, ModelList, Move, Promotion
 
 VERDICTS: dict[str, tuple[str, str]] = {
     "pass": ("good", "✓"),
