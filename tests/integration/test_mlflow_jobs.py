@@ -13,7 +13,6 @@ from typing import Any
 import httpx
 import pytest
 
-from gangline.local.kafka import EmbeddedKafka
 from gangline_schemas.base import Event
 from gangline_schemas.events.faults import FailureCause, GangFailed
 from gangline_schemas.events.progress import RunProgress
@@ -29,8 +28,8 @@ from gangline_schemas.events.scheduling import (
 from gangline_schemas.events.steps import WorkerStep
 from gangline_schemas.job import JobSpec, JobState
 from gangline_schemas.mlflow_workspace import family_of, mlflow_run_id
-from support.harnesses.mlflow_process import MlflowProcess, mlflow_server
-from support.harnesses.postgres import EmbeddedPostgres
+from support.fixtures.mlflow import server
+from support.harnesses.mlflow_process import MlflowProcess
 from support.harnesses.tracker_process import wait_until
 
 mlflow = pytest.importorskip("mlflow")
@@ -45,23 +44,7 @@ KILLS = int(os.environ.get("GANGLINE_MLFLOW_KILLS", "2"))
 JOBS = 20 * KILLS
 
 
-SQLITE = pytest.param("sqlite", marks=pytest.mark.nightly)
-"""The database of the platform on which e2e/test_mlflow_jobs.py runs jobs."""
-
-
-@pytest.fixture(scope="module", params=[SQLITE, "postgresql"])
-def server(
-    request: pytest.FixtureRequest, kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[MlflowProcess]:
-    folder = tmp_path_factory.mktemp(f"jobs-{request.param}")
-    if request.param == "sqlite":
-        with mlflow_server(kafka.bootstrap, folder / "server") as running:
-            yield running
-        return
-    with EmbeddedPostgres(folder / "postgres") as postgres:
-        database = postgres.database("mlflow")
-        with mlflow_server(kafka.bootstrap, folder / "server", database) as running:
-            yield running
+__all__ = ["server"]  # a fixture is used by being in this module
 
 
 @pytest.fixture

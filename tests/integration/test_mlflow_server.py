@@ -17,27 +17,12 @@ import pytest
 
 from gangline.local.kafka import EmbeddedKafka
 from gangline_mlflow.front import server_info
+from support.fixtures.mlflow import server
 from support.harnesses.mlflow_process import MlflowProcess, mlflow_server
-from support.harnesses.postgres import EmbeddedPostgres
 
 mlflow = pytest.importorskip("mlflow")
 
-DATABASES = (pytest.param("sqlite", marks=pytest.mark.nightly), "postgresql")
-
-
-@pytest.fixture(scope="module", params=DATABASES)
-def server(
-    request: pytest.FixtureRequest, kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[MlflowProcess]:
-    folder = tmp_path_factory.mktemp(f"mlflow-{request.param}")
-    if request.param == "sqlite":
-        with mlflow_server(kafka.bootstrap, folder / "server") as running:
-            yield running
-        return
-    with EmbeddedPostgres(folder / "postgres") as postgres:
-        database = postgres.database("mlflow")
-        with mlflow_server(kafka.bootstrap, folder / "server", database) as running:
-            yield running
+__all__ = ["server"]  # a fixture is used by being in this module
 
 
 @contextmanager
