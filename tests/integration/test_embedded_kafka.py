@@ -18,7 +18,6 @@ from gangline.local import aot_cache
 from gangline.local.artifacts import default_cache, fetch_all, kafka_artifacts
 from gangline.local.kafka import EmbeddedKafka
 from gangline.local.process_model import SupervisorError
-from gangline.local.processes import Supervisor
 from support.harnesses.node import alive
 
 DEADLINE_S = 120.0
@@ -88,23 +87,6 @@ def test_data_and_ports_outlive_kill_9(tmp_path: Path) -> None:
     with EmbeddedKafka(tmp_path) as again:
         assert again.bootstrap == before
         assert consume(again, topic, 3) == [b"one", b"two", b"three"]
-
-
-def test_the_supervisor_brings_a_killed_broker_back(tmp_path: Path) -> None:
-    kafka = EmbeddedKafka(tmp_path / "kafka")
-    with Supervisor(tmp_path) as supervisor:
-        kafka.prepare()
-        supervisor.start([kafka.spec()])
-        supervisor.wait_ready(DEADLINE_S)
-        topic = create_topic(kafka)
-        produce(kafka, topic, [b"one"])
-        pid = supervisor.status()[0].pid
-        assert pid is not None
-        os.kill(pid, signal.SIGKILL)
-        eventually(lambda: supervisor.status()[0].restarts == 1, "a restart")
-        supervisor.wait_ready(DEADLINE_S)
-        assert consume(kafka, topic, 1) == [b"one"]
-    assert not alive(pid)
 
 
 def test_kill_9_of_the_owner_ends_the_broker_and_the_next_recovers(tmp_path: Path) -> None:
