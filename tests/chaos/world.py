@@ -143,6 +143,7 @@ def submit(
     return watch.submit(
         name,
         command=list(command),
+        env={"PAUSE_S": "0.03"},
         hyperparameters={**HYPERPARAMETERS, **more, "strategy": strategy},
         checkpoint=CHECKPOINT,
         restart={"max": RESTARTS},

@@ -21,7 +21,7 @@ from clickhouse_connect.driver.exceptions import OperationalError
 
 from gangline_schemas.events.requests import JobCancelRequested
 from gangline_schemas.events.scheduling import CheckpointRef
-from support.builders.held_job import reporting
+from support.builders.held_job import reporting, training
 from support.harnesses.log_watch import PACED, LogWatch, Seen
 from support.harnesses.up_process import DEADLINE_S, UpProcess, runs, wait_until
 
@@ -317,8 +317,10 @@ def test_a_full_disk_under_the_spool_costs_metrics_and_not_the_job(
     assert_one_gang(watch, job)
 
 
-def test_a_killed_platform_comes_back_with_its_jobs(up: UpProcess, watch: LogWatch) -> None:
-    job = submit_training(watch, "survivor", 400)
+def test_a_killed_platform_comes_back_with_its_jobs(
+    up: UpProcess, watch: LogWatch, gate: Path
+) -> None:
+    job = watch.submit("survivor", checkpoint=SAVES_OFTEN, **training(gate))
     committed = wait_commit(watch, job).data.checkpoint
     pids = up.pids()
     ranks = [s.data.pid for s in watch.of("worker.started", job)]
@@ -332,6 +334,7 @@ def test_a_killed_platform_comes_back_with_its_jobs(up: UpProcess, watch: LogWat
     assert again.resume.step >= committed.step
     first = watch.wait_step(job, 0, attempt=2)
     assert min(first.data.step) == again.resume.step + 1
+    gate.touch()
     changed = watch.wait_state(job, "succeeded", "failed").data
     assert changed.state == "succeeded", changed
     watch.assert_sound()

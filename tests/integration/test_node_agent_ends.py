@@ -258,6 +258,7 @@ def test_what_hanging_ranks_did_is_known_before_they_are_killed(
     command = ["python", str(script)] if warmly else python(HANGING)
     gang = scene.allocate(node, secrets=["PASSWORD"], command=command)
     scene.wait(lambda: all(scene.lines(rank) == [f"hangs {warmly}"] for rank in (0, 1)))
+    scene.wait(lambda: len(scene.of(WorkerStarted)) == 2)
     processes = {item.rank: item.pid for item in scene.of(WorkerStarted)}
     until(lambda: psutil.Process(processes[1]).status() == psutil.STATUS_STOPPED)
 

@@ -36,7 +36,7 @@ def reporting(gate: Path) -> dict[str, Any]:
     return {"command": ["python", "-c", _REPORTER, str(gate)], **_bounded()}
 
 
-def training(gate: Path, pause_s: float = 0.03) -> dict[str, Any]:
+def training(gate: Path, pause_s: float = 0.15) -> dict[str, Any]:
     """Fields of a job that trains, a step after each pause, until `gate` appears."""
     return {
         "command": PACED,

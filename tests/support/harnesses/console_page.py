@@ -16,7 +16,7 @@ CHROMIUM = os.environ.get("GANGLINE_CHROMIUM") or next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
 NO_CHROMIUM = "no Chromium: install Debian's `chromium`, or name one in GANGLINE_CHROMIUM"
-WAIT_MS = 60_000
+WAIT_MS = 180_000
 _ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
 
 

@@ -21,7 +21,7 @@ from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.requests import JobSubmitted
 from gangline_schemas.job import JobSpec
 
-DEADLINE_S = 120.0
+DEADLINE_S = 300.0
 TRAINER = ["python", "-m", "gangline_worker.training"]
 PACED = ["python", str(Path(__file__).with_name("paced.py"))]
 SMALL_MODEL = {

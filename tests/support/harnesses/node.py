@@ -36,7 +36,7 @@ from gangline_schemas.events.scheduling import (
 from gangline_schemas.events.workers import NodeInfo, NodeJoined, WorkerExited
 from gangline_schemas.job import JobSpec
 
-DEADLINE_S = 150.0
+DEADLINE_S = 300.0
 TEAM = "nlp"
 _READY = {"off": ("", 0), "fork": ("zygote.ready", 1), "standby": ("standby.ready", 2)}
 EventT = TypeVar("EventT", bound=Event)

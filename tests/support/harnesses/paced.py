@@ -16,7 +16,7 @@ from gangline_worker.training import __main__ as program
 from gangline_worker.training.agreement import all_agree
 from gangline_worker.training.trainer import StepResult, Trainer
 
-PAUSE_S = float(os.environ.get("PAUSE_S", "0.03"))
+PAUSE_S = float(os.environ.get("PAUSE_S", "0.15"))
 UNTIL = os.environ.get("UNTIL")
 
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 import gangline_worker
 from gangline_worker import reporting
 
-PAUSE_S = float(os.environ.get("PAUSE_S", "0.03"))
+PAUSE_S = float(os.environ.get("PAUSE_S", "0.15"))
 
 
 def paced_report(metrics: Mapping[str, float], step: int) -> None:

@@ -28,7 +28,7 @@ from gangline_schemas.catalog import topic_of
 from gangline_schemas.envelope import Envelope
 from gangline_service.tokens import Role, TokenEntry, new_token, write_tokens
 
-DEADLINE_S = 150.0
+DEADLINE_S = 300.0
 
 
 def wait_until(what: str, condition: Callable[[], Any]) -> Any:

@@ -18,7 +18,7 @@ import psutil
 from gangline.local.client import Client, read_client
 from support.fixtures.platform import TEAMS
 
-DEADLINE_S = 150.0
+DEADLINE_S = 300.0
 
 
 def wait_until(what: str, condition: Callable[[], Any], timeout_s: float = DEADLINE_S) -> Any:
@@ -78,11 +78,7 @@ class UpProcess:
             self._process = process = subprocess.Popen(
                 self.command, stdin=subprocess.DEVNULL, stdout=output, stderr=output
             )
-        wait_until(
-            "gangline up",
-            lambda: process.poll() is not None or "up after" in self.output(),
-            2 * DEADLINE_S,
-        )
+        wait_until("gangline up", lambda: process.poll() is not None or "up after" in self.output())
         assert process.poll() is None, self.output()
 
     def output(self) -> str:
