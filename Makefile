@@ -66,7 +66,7 @@ lint-log: $(STAMP)
 	@$(MAKE) --no-print-directory lint > build/lint.log 2>&1
 
 # Files come in the order of tests/order.py: some compute while others wait for real processes.
-WORKERS ?= 3
+WORKERS ?= 2
 all-tests: $(STAMP)
 	@rm -rf .pytest_cache
 	@$(PYTEST) -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
