@@ -13,11 +13,13 @@ import pytest
 from gangline.sdk import Gangline, connect
 from gangline_schemas.api.jobs import Job
 from support.fixtures.platform import RunningPlatform
+from support.harnesses import paced_script
 from support.harnesses.log_watch import LogWatch
 from support.harnesses.up_process import wait_until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-END_S = 280.0
+END_S = 600.0
+PACED_SCRIPT = ["python", str(Path(paced_script.__file__)), "train.py"]
 
 
 @pytest.fixture
@@ -105,7 +107,7 @@ def test_metrics_script_and_going_on_from_it(client: Gangline) -> None:
 
 def test_fsdp_script_goes_on_at_another_number_of_gpus(client: Gangline) -> None:
     first = run(client, "fsdp-script/job.yaml", **{"hyperparameters.steps": 20})
-    assert client.checkpoints(first.job_id)[0].step == 20
+    assert wait_until("its save", lambda: client.checkpoints(first.job_id))[0].step == 20
     others = {"resume_from": first.job_id, "resources.gpus": 1, "hyperparameters.steps": 30}
     second = run(client, "fsdp-script/job.yaml", **others)
     assert (0, "resumed after step 20") in said(client, second)
@@ -129,7 +131,7 @@ def test_a_drained_script_goes_on_after_the_last_step_that_it_reported(
     with platform.watching() as watch:
         job = client.submit(
             EXAMPLES / "fsdp-script/job.yaml",
-            overrides={**forever, "checkpoint.interval_minutes": 600},
+            overrides={**forever, "checkpoint.interval_minutes": 600, "command": PACED_SCRIPT},
         ).job_id
         watch.wait_step(job, 20)
         node = watch.of("gang.allocated", job)[0].data.nodes[0].node_id

@@ -41,10 +41,6 @@ share.coordinator.state.topic.num.partitions=1
 group.initial.rebalance.delay.ms=0
 # A standby takes over when the leader's session is over: sessions may be shorter than 6 s.
 group.min.session.timeout.ms=1000
-# After kill -9 the controller waits for the old session, 9 s by default. A broker that got no CPU
-# for longer than this is fenced for a moment, and then its partitions have no leader.
-broker.session.timeout.ms=3000
-broker.heartbeat.interval.ms=300
 # The bus asks for long transactions and wants those of the dead aborted soon.
 transaction.max.timeout.ms=900000
 transaction.abort.timed.out.transaction.cleanup.interval.ms=1000
