@@ -87,6 +87,7 @@ def test_a_job_that_failed_shows_its_log_curves_and_reason(
             page.get_by_role("link", name="Download").click()
         assert "RuntimeError" in download.value.path().read_text()
 
+        wait_until("its curves", lambda: b"".join(gateway.points([job_id], names=["loss"])))
         page.get_by_role("link", name="Metrics").click()
         expect(page.locator("#plots canvas")).to_have_count(2)
         expect(page.locator("#plots figcaption").first).to_have_text("loss")
