@@ -129,6 +129,17 @@ def test_new_points_follow_and_none_comes_twice(tmp_path: Path) -> None:
     assert [item.step for item in read.Scalars("eval")] == [5]
 
 
+def test_steps_of_system_metrics_which_are_times_hide_no_later_step(tmp_path: Path) -> None:
+    cpu = Point("system/node-1/cpu_utilization_percentage", 1_795_000_000, 1_000, 40.0)
+    points = FakePoints()
+    with RunFiles(client(points), tmp_path, [exported("a")]) as files:
+        counts = []
+        for steps in (5, 7, 9, 11):
+            points.pages = ([*losses(0, steps), cpu],)
+            counts.append(files.poll([exported("a")]))
+    assert counts == [6, 2, 2, 2]
+
+
 class FakeMlflow:
     """What a team's MLflow holds; `fail_after` batches of points the platform is away."""
 

@@ -15,6 +15,7 @@ from gangline.exchange.event_writer import OWN_FILES, EventWriter
 from gangline.exchange.export import ExportedRun
 from gangline.exchange.records import Point
 from gangline.sdk import Gangline
+from gangline_schemas.system_metrics import PREFIX
 
 _UNSAFE = re.compile(r"[^\w.=-]+")
 
@@ -82,7 +83,8 @@ class RunFiles:
             for line in page.splitlines():
                 point = _point(line)
                 at = (point.time_ms, point.step)
-                most = point.step if most is None else max(most, point.step)
+                if not point.name.startswith(PREFIX):  # the steps of those are times
+                    most = point.step if most is None else max(most, point.step)
                 if at > written.newest.get(point.name, (-math.inf, 0)):
                     newest[point.name] = max(at, newest.get(point.name, at))
                     yield point
