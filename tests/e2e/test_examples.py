@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -107,7 +108,8 @@ def test_metrics_script_and_going_on_from_it(client: Gangline) -> None:
 
 def test_fsdp_script_goes_on_at_another_number_of_gpus(client: Gangline) -> None:
     first = run(client, "fsdp-script/job.yaml", **{"hyperparameters.steps": 20})
-    assert wait_until("its save", lambda: client.checkpoints(first.job_id))[0].step == 20
+    saved = partial(client.checkpoints, first.job_id)
+    wait_until("its last save", lambda: (20, "committed") in {(c.step, c.status) for c in saved()})
     others = {"resume_from": first.job_id, "resources.gpus": 1, "hyperparameters.steps": 30}
     second = run(client, "fsdp-script/job.yaml", **others)
     assert (0, "resumed after step 20") in said(client, second)
