@@ -19,7 +19,8 @@ _RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _LOWEST, _RENDEZVOUS = 12_000, 20_000
 _TRIES = 500
 
-_held: dict[int, socket.socket] = {}
+_held: dict[int, int] = {}
+"""The descriptor of each port's socket."""
 
 
 def pick_ports(count: int) -> list[int]:
@@ -67,7 +68,7 @@ def _hold(port: int) -> bool:
     except OSError:
         name.close()
         return False
-    _held[port] = name
+    _held[port] = name.detach()
     return True
 
 
