@@ -36,11 +36,15 @@ def reporting(gate: Path) -> dict[str, Any]:
     return {"command": ["python", "-c", _REPORTER, str(gate)], **_bounded()}
 
 
-def training(gate: Path, pause_s: float = 0.15) -> dict[str, Any]:
-    """Fields of a job that trains, a step after each pause, until `gate` appears."""
+def training(gate: Path, pause_s: float | None = None) -> dict[str, Any]:
+    """Fields of a job that trains, a step after each pause, until `gate` appears.
+
+    `pause_s`: None is that of paced.py.
+    """
+    pause = {} if pause_s is None else {"PAUSE_S": str(pause_s)}
     return {
         "command": PACED,
-        "env": {"PAUSE_S": str(pause_s), "UNTIL": str(gate)},
+        "env": {**pause, "UNTIL": str(gate)},
         "hyperparameters": {"steps": 1_000_000},
         **_bounded(),
     }

@@ -41,6 +41,8 @@ share.coordinator.state.topic.num.partitions=1
 group.initial.rebalance.delay.ms=0
 # A standby takes over when the leader's session is over: sessions may be shorter than 6 s.
 group.min.session.timeout.ms=1000
+# broker.session.timeout.ms is Kafka's 9 s, though a broker waits that long for its own old session
+# after kill -9. With 1.5 or 3 s a busy machine had it fenced, and all services ended at once.
 # The bus asks for long transactions and wants those of the dead aborted soon.
 transaction.max.timeout.ms=900000
 transaction.abort.timed.out.transaction.cleanup.interval.ms=1000
