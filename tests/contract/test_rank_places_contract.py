@@ -15,7 +15,7 @@ import pytest
 
 from gangline_worker.agent.decide.keys import GangKey, RankKey
 from gangline_worker.agent.isolation.files import Owner
-from gangline_worker.agent.runtime import pod_link
+from gangline_worker.agent.runtime import launcher, pod_link
 from gangline_worker.agent.runtime.pod_link import PodMissing
 from gangline_worker.pod_host import STALE_EXIT
 from support.harnesses.node import alive, python, until
@@ -56,6 +56,17 @@ def test_long_output_arrives_to_its_last_byte(place: RankPlace) -> None:
     assert place.end(0).code == 0
     assert len(place.lines[0]) == 20_001
     assert place.lines[0][-1] == "last"
+
+
+def test_last_words_arrive_though_the_agent_gets_its_turn_late(
+    place: RankPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher, "_DRAIN_S", 0.0)
+    for rank in range(8):
+        place.start(rank, ["/bin/sh", "-c", "echo last"])
+
+    assert [place.end(rank).code for rank in range(8)] == [0] * 8
+    assert [place.lines[rank] for rank in range(8)] == [["last"]] * 8
 
 
 def test_a_rank_can_handle_sigterm_and_is_ended_by_a_kill(place: RankPlace) -> None:

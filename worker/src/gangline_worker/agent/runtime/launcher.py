@@ -193,13 +193,17 @@ class RankProcess:
         return bool(data)
 
     def _drain(self) -> None:
-        """Read both pipes to their end; give up on one that something still holds."""
-        deadline = time.monotonic() + _DRAIN_S
+        """Read both pipes to their end; give up on one that something still holds.
+
+        However late this thread gets its turn, it reads what a pipe holds then.
+        """
+        deadline, is_late = time.monotonic() + _DRAIN_S, False
         with selectors.DefaultSelector() as selector:
             for stream, pipe in self._streams().items():
                 selector.register(pipe, selectors.EVENT_READ, stream)
-            while selector.get_map() and time.monotonic() < deadline:
-                for key, _ in selector.select(0.1):
+            while selector.get_map() and not is_late:
+                is_late = time.monotonic() >= deadline
+                for key, _ in selector.select(0.0 if is_late else 0.1):
                     if not self._read(key.data, key.fd):
                         selector.unregister(key.fileobj)
         for pipe in self._streams().values():
