@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Generic, TypeVar
 
 from gangline_bus.codec import Received
 from gangline_bus.decision import Decider, Decision, EffectDone, Input, Observed, Recalling, Tick
+from gangline_bus.ports import TopicPartition
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import topic_of
 from gangline_schemas.envelope import Envelope
@@ -51,10 +53,16 @@ class DeciderRun(Generic[StateT, SoftT]):
     def tick(self, after_s: float = 0.0, unread_s: float = 0.0) -> list[Event]:
         """Let time pass, then a Tick; the own events that followed.
 
-        `unread_s`: for so long a partition of signals was not read up to its end.
+        `unread_s`: for so long partition 1 of the signals was not read up to its end.
         """
         self.now += timedelta(seconds=after_s)
-        tick = Tick(self.now - timedelta(seconds=unread_s))
+        tick = Tick(
+            {
+                TopicPartition(topic.value, number): self.now - timedelta(seconds=unread)
+                for topic in self.decider.signals
+                for number, unread in enumerate((0.0, unread_s))
+            }
+        )
         self._observe(tick)
         return self._decide(tick)
 
@@ -62,9 +70,9 @@ class DeciderRun(Generic[StateT, SoftT]):
         """An effect was performed; the own events that followed."""
         return self._decide(EffectDone(key, result))
 
-    def signal(self, event: Event) -> None:
+    def signal(self, event: Event, partition: int = 0) -> None:
         """A heartbeat is seen."""
-        self._observe(self.received(event))
+        self._observe(replace(self.received(event), partition=partition))
 
     def effects(self) -> dict[str, object]:
         """What the state asks for now."""

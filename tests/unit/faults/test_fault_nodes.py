@@ -131,6 +131,21 @@ def test_a_node_whose_heartbeats_are_not_read_yet_is_not_silent() -> None:
     assert live_through(run, 25, "n2", "n3") != [], "it is silent once they are read"
 
 
+def test_a_partition_that_stays_behind_holds_up_no_verdict_about_nodes_of_others() -> None:
+    run = cluster("n1", "n2", "n3")
+    for node_id, partition in (("n1", 1), ("n2", 0), ("n3", 0)):
+        run.signal(beat(node_id), partition)
+    found = []
+    for unread_s in range(5, 200, 5):
+        run.signal(beat("n2"))
+        found += run.tick(5, unread_s)
+    assert [(type(event), event.node_id) for event in found] == [
+        (NodeSuspected, "n3"),
+        (NodeFailed, "n3"),
+    ]
+    assert live_through(run, 60, "n2") != [], "n1 is silent once its partition is read"
+
+
 def test_a_single_silent_node_fails() -> None:
     run = cluster("n1")
     found = live_through(run, 70)

@@ -18,7 +18,7 @@ from typing import TypeGuard
 from pydantic import ValidationError
 
 from gangline_bus.input_places import HEADER as INPUTS
-from gangline_bus.ports import Headers, OutRecord, Record
+from gangline_bus.ports import Headers, OutRecord, Record, TopicPartition
 from gangline_bus.unknown import count_unknown
 from gangline_schemas.base import YEARS, Event, FieldError, field_errors, to_utc
 from gangline_schemas.catalog import catalog, event_types, topic_of
@@ -68,6 +68,11 @@ class Received:
     topic: str
     partition: int
     offset: int
+
+    @property
+    def place(self) -> TopicPartition:
+        """The partition that holds it."""
+        return TopicPartition(self.topic, self.partition)
 
 
 def encode(

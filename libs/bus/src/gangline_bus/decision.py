@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from gangline_bus.codec import Received, UndecodableError
+from gangline_bus.ports import TopicPartition
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic, catalog
 
@@ -30,10 +31,10 @@ class InvariantViolated(Exception):
 class Tick:
     """The time has advanced. Comes at least every tick interval, and once after a takeover.
 
-    Signals up to `read_until` were observed, on each of their partitions; None: all.
+    `read_until`: until when the signals of each partition were observed; of others all were.
     """
 
-    read_until: datetime | None = None
+    read_until: Mapping[TopicPartition, datetime] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,8 +51,8 @@ class Intake:
             behind[record.place] = behind.get(record.place, 0) + 1
         return behind
 
-    def read_until(self, now: datetime, topics: Collection[str]) -> datetime:
-        """The time up to which the records of these topics were taken, as far as is known.
+    def read_until(self, now: datetime, topics: Collection[str]) -> dict[TopicPartition, datetime]:
+        """For each partition of these topics, until when its records were taken, as far as known.
 
         Each call notes the ends that are known now; a partition was read until then once its
         position has reached that end. So the dates of records do not matter. The first call after
@@ -60,7 +60,7 @@ class Intake:
         Cost: one look at each partition, none without topics.
         """
         if not topics:
-            return now
+            return {}
         behind = self.behind()
         for place, at in self.positions().items():
             if place.topic not in topics:
@@ -69,7 +69,7 @@ class Intake:
             if at >= end:
                 self._until[place] = now if not behind[place] else noted
                 self._marks[place] = (at + behind[place], now)
-        return min(self._until.values(), default=now)
+        return dict(self._until)
 
     def close(self) -> None:
         """Close the reader."""

@@ -22,6 +22,7 @@ from datetime import datetime
 from gangline_bus.codec import Received
 from gangline_bus.decision import BaseDecider, Decision, Fold, Input, Observed, Tick
 from gangline_bus.plan import Plan
+from gangline_bus.ports import TopicPartition
 from gangline_faults.core import flags, gangs, health, incidents, invariants, notices
 from gangline_faults.core.model import Health, Liveness
 from gangline_faults.core.policy.limits import FaultLimits
@@ -106,7 +107,7 @@ class FaultDecider(BaseDecider[FaultState, Liveness]):
         match observed:
             case Received():
                 if isinstance(observed.envelope.data, WorkerHeartbeat):
-                    self._note_beat(state, soft, observed.envelope.data, now)
+                    self._note_beat(state, soft, observed.envelope.data, observed.place, now)
             case Tick(read_until=read_until):
                 note_tick(soft, now, self.timing, read_until)
                 forget(soft, state.nodes)
@@ -116,14 +117,19 @@ class FaultDecider(BaseDecider[FaultState, Liveness]):
         return soft
 
     def _note_beat(
-        self, state: FaultState, soft: Liveness, beat: WorkerHeartbeat, now: datetime
+        self,
+        state: FaultState,
+        soft: Liveness,
+        beat: WorkerHeartbeat,
+        place: TopicPartition,
+        now: datetime,
     ) -> None:
         node = state.nodes.get(beat.node_id)
         if node is None and beat.joined:
             note_stranger(soft, beat.node_id, beat.incarnation, now)
         if node is None or node.incarnation != beat.incarnation or node.health is Health.LEFT:
             return
-        note_heartbeat(soft, beat.node_id, now, self.timing)
+        note_heartbeat(soft, beat.node_id, place, now, self.timing)
         note_gangs(soft.gangs, state.gangs, beat.node_id, beat.gangs, now)
         health.note_heartbeat(soft, beat, now, self.trends)
 

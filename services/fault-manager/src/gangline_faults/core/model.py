@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal
 
+from gangline_bus.ports import TopicPartition
 from gangline_faults.core.policy.trends import HealthReadings
 from gangline_schemas.events.faults import FailureCause, FailureClass, GangFailed
 from gangline_schemas.events.heartbeats import RankStatus
@@ -204,14 +206,15 @@ class Liveness:
     `since` is when the present stretch of uninterrupted heartbeats began; None before the first
     Tick after a takeover. `gaps` are the latest times in it without any heartbeat: their ends, and
     for how many seconds the clocks stood still (policy/silence.py). `strangers`: unknown nodes with
-    heartbeats, each with its incarnation and since when. Heartbeats up to `read_until` were read;
-    None: all.
+    heartbeats, each with its incarnation and since when. `read_until`: until when each partition
+    of heartbeats was read, and `places`: the one in which a node's latest heartbeat was.
     """
 
     since: datetime | None = None
     last_tick: datetime | None = None
     last_signal: datetime | None = None
-    read_until: datetime | None = None
+    read_until: Mapping[TopicPartition, datetime] = field(default_factory=dict)
+    places: dict[str, TopicPartition] = field(default_factory=dict)
     seen: dict[str, datetime] = field(default_factory=dict)
     strangers: dict[str, tuple[str, datetime]] = field(default_factory=dict)
     watched: dict[str, datetime] = field(default_factory=dict)
@@ -222,4 +225,4 @@ class Liveness:
     @property
     def of_nodes(self) -> tuple[dict[str, Any], ...]:
         """Everything that is known by node, except strangers."""
-        return self.seen, self.watched, self.health
+        return self.seen, self.watched, self.places, self.health

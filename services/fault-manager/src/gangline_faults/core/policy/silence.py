@@ -8,8 +8,8 @@
 3. Mass silence: with two or more live nodes, clocks stand still from `mass_silence_s` after the
    last heartbeat of any node until the next one. So no node is suspected or failed for it, not even
    one that was silent before: its heartbeats since then could not arrive.
-4. This process may be behind on some partitions of heartbeats and not on others. So clocks count
-   only up to the time until which all partitions were read.
+4. This process may be behind on some partitions of heartbeats and not on others. So a node's clock
+   counts only up to the time until which its partition was read, or all were if it is not known.
 
 Why rule 3 is safe: heartbeats that the bus acknowledged are read once any node is received again.
 So a node that fails by this rule was not acknowledged for the timeout less `mass_silence_s`. Its
@@ -22,7 +22,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
+from types import MappingProxyType
 
+from gangline_bus.ports import TopicPartition
 from gangline_faults.core.model import Health, Liveness, Node
 from gangline_faults.core.policy.timing import Timing
 from gangline_schemas.base import Event
@@ -57,7 +59,7 @@ def silent_s(liveness: Liveness, node_id: str, now: datetime) -> float:
     )
     latest = max((moment for moment in known if moment is not None), default=now)
     stood_s = sum(gap_s for end, gap_s in liveness.gaps if end > latest)
-    until = now if liveness.read_until is None else min(now, liveness.read_until)
+    until = min(now, _read_until(liveness, node_id, now))
     return max(0.0, (until - latest).total_seconds() - stood_s)
 
 
@@ -103,13 +105,25 @@ def _after(beat_at: datetime | None, moment: datetime) -> bool:
     return beat_at is not None and beat_at > moment
 
 
+def _read_until(liveness: Liveness, node_id: str, now: datetime) -> datetime:
+    """All heartbeats of a node have its id as key, so they are in one partition."""
+    known = liveness.read_until
+    place = liveness.places.get(node_id)
+    if place is not None and place in known:
+        return known[place]
+    return min(known.values(), default=now)
+
+
 def _fewer_live(nodes: Mapping[str, Node], count: int) -> bool:
     live = (node for node in nodes.values() if node.health.live)
     return len(list(islice(live, count))) < count
 
 
 def note_tick(
-    liveness: Liveness, now: datetime, timing: Timing, read_until: datetime | None = None
+    liveness: Liveness,
+    now: datetime,
+    timing: Timing,
+    read_until: Mapping[TopicPartition, datetime] = MappingProxyType({}),
 ) -> None:
     """Begin liveness at the first Tick, and again when this process or its clock jumped."""
     last = liveness.last_tick
@@ -149,7 +163,9 @@ def forget(liveness: Liveness, nodes: Mapping[str, Node]) -> None:
                 del known[node_id]
 
 
-def note_heartbeat(liveness: Liveness, node_id: str, now: datetime, timing: Timing) -> None:
+def note_heartbeat(
+    liveness: Liveness, node_id: str, place: TopicPartition, now: datetime, timing: Timing
+) -> None:
     """Note a node's heartbeat; clocks do not count a time without any heartbeat."""
     last = liveness.last_signal or liveness.since
     gap_s = 0.0 if last is None else (now - last).total_seconds()
@@ -161,6 +177,7 @@ def note_heartbeat(liveness: Liveness, node_id: str, now: datetime, timing: Timi
         liveness.gaps = gaps[-GAPS:]
     liveness.last_signal = now
     liveness.seen[node_id] = now
+    liveness.places[node_id] = place
 
 
 def note_stranger(liveness: Liveness, node_id: str, incarnation: str, now: datetime) -> None:
