@@ -121,6 +121,28 @@ def test_a_checkpoint_becomes_weights_that_are_measured_evaluated_and_compared(
     assert "prints: " in capsys.readouterr().out
 
 
+def test_items_are_paired_by_their_tokens_and_never_by_their_place(
+    step: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GANGLINE_RESUME_FROM", str(saved(step / "model", 1)))
+    outputs(step, "model", "serving", "scores")
+    assert export.main([]) == 0
+    (step / "out" / "model").rename(step / "in" / "model")
+    for name, line in (("prints", "print('hello')\n"), ("reads", "input('hello?')\n")):
+        (step / name).mkdir()
+        (step / name / "a.py").write_text(line * 400)
+
+    def items(suite: str, *more: str) -> dict[str, float]:
+        assert evaluate.main(["--suite", f"one={step / suite}", "--items", "40", *more]) == 0
+        found = json.loads((step / "out" / "scores" / "candidate" / "one.json").read_text())
+        return dict(found["items"])
+
+    first = items("prints")
+    assert len(first) == 40, "a text that repeats itself has equal windows"
+    assert items("prints", "--batch-size", "7").keys() == first.keys()
+    assert not items("reads").keys() & first.keys()
+
+
 def test_torch_export_gives_a_graph_that_agrees(
     step: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

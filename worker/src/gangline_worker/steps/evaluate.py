@@ -4,25 +4,28 @@
 - out: `scores` (folder): `candidate/SUITE.json` and `baseline/SUITE.json` with the score of each
   item; `accuracy` and `loss` (scores): the candidate's means over all items.
 
-Each item is a window of the suite's data. Its score is the share of bytes that the model predicts
-right. Both models see the same batches in the same dtype.
+Each item is a window of the suite's data, named by a digest of its tokens: other data, another
+`seq_len` or seed give other names, so a gate never pairs unlike items. Its score is the share of
+bytes that the model predicts right. Both models see the same batches in the same dtype.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 -- torch's own custom
+import xxhash
 
 from gangline_worker.data.errors import DataError
 from gangline_worker.data.flag import flag
 from gangline_worker.data.opening import open_samples
-from gangline_worker.data.samples import Samples
+from gangline_worker.data.samples import Batch, Samples
 from gangline_worker.data.step_inputs import find
 from gangline_worker.reporting import flush, report
 from gangline_worker.steps.folders import StepError, given, leave_score, output, write_json
@@ -36,21 +39,22 @@ _SEED = 17
 
 @dataclass(frozen=True)
 class Measured:
-    """A model in one suite: the score of each item, and the mean loss in nats a byte."""
+    """A model in one suite: the score of each item by name, and the mean loss in nats a byte."""
 
-    scores: tuple[float, ...]
+    scores: dict[str, float]
     loss: float
 
     @property
     def accuracy(self) -> float:
         """The mean score."""
-        return sum(self.scores) / len(self.scores)
+        return sum(self.scores.values()) / len(self.scores)
 
 
 @torch.inference_mode()
 def measure(model: Transformer, samples: Samples, items: int, batch_size: int) -> Measured:
     """The model on the first held-out items."""
-    scores: list[float] = []
+    scores: dict[str, float] = {}
+    seen = Counter[str]()
     lost = 0.0
     device = next(model.parameters()).device
     for start in range(0, items, batch_size):
@@ -60,9 +64,19 @@ def measure(model: Transformer, samples: Samples, items: int, batch_size: int) -
         targets = torch.from_numpy(batch.targets).to(device)
         logits = model(inputs).float()
         right = (logits.argmax(-1) == targets).float().mean(-1)
-        scores += right.double().cpu().tolist()
+        scores |= zip(_names(batch, seen), right.double().cpu().tolist(), strict=True)
         lost += float(F.cross_entropy(logits.flatten(0, 1), targets.flatten())) * size
-    return Measured(tuple(scores), lost / items)
+    return Measured(scores, lost / items)
+
+
+def _names(batch: Batch, seen: Counter[str]) -> list[str]:
+    """The name of each item; the second one with the same tokens ends in -2."""
+    found: list[str] = []
+    for inputs, targets in zip(batch.inputs, batch.targets, strict=True):
+        name = xxhash.xxh3_64_hexdigest(inputs.tobytes() + targets.tobytes())
+        seen[name] += 1
+        found.append(name if seen[name] == 1 else f"{name}-{seen[name]}")
+    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -107,8 +121,7 @@ def _leave(found: dict[str, dict[str, Measured]], options: argparse.Namespace, d
     if folder is not None:
         for who, suites in found.items():
             for name, one in suites.items():
-                items = {str(number): score for number, score in enumerate(one.scores)}
-                value = {"suite": name, "items": items, "loss": one.loss, "details": details}
+                value = {"suite": name, "items": one.scores, "loss": one.loss, "details": details}
                 write_json(folder / who / f"{name}.json", {**value, "device": device})
     mine = found["candidate"].values()
     accuracy = sum(one.accuracy for one in mine) / len(mine)
