@@ -7,6 +7,7 @@ import select
 import threading
 import time
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 from typing import Self
 
@@ -41,8 +42,11 @@ class Deaths:
             os.close(descriptor)
 
     def must_precede(self, pids: Sequence[int]) -> float:
-        """The seconds from the last death to the first start of these. Raises Broken if < 0."""
-        began_s = min(_began_s(pid) for pid in pids)
+        """The seconds from the last death to the first start of these. Raises Broken if < 0.
+
+        Of these some may have ended; infinity if all have, for then nothing says when they began.
+        """
+        began_s = min((began for pid in pids if (began := _began_s(pid)) is not None), default=inf)
         alive = sorted(set(self._watched.values()) - set(self._at_s))
         if alive:
             raise Broken(f"{alive} still run, and the job runs elsewhere")
@@ -61,7 +65,10 @@ class Deaths:
                 poller.unregister(descriptor)
 
 
-def _began_s(pid: int) -> float:
-    """When a process was made, to a tick."""
-    after_name = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2]
+def _began_s(pid: int) -> float | None:
+    """When a process was made, to a tick; None if it has ended."""
+    try:
+        after_name = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2]
+    except (FileNotFoundError, ProcessLookupError):
+        return None
     return int(after_name.split()[19]) / TICKS_PER_S
