@@ -6,31 +6,9 @@ out late.
 
 from __future__ import annotations
 
-import re
-import shlex
-from collections.abc import Sequence
-from itertools import takewhile
-
 from gangline_schemas.image_reference import ImageReference
 from gangline_schemas.job import JobSpec
-
-LAUNCHERS = frozenset(
-    {"torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "horovodrun", "srun"}
-)
-"""Programs that start the ranks of a job themselves."""
-
-LAUNCHER_MODULES = frozenset(
-    {
-        "torch.distributed.run",
-        "torch.distributed.launch",
-        "accelerate.commands.launch",
-        "deepspeed.launcher.runner",
-    }
-)
-_ASSIGNMENT = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*=")
-_PREFIXES = frozenset({"exec", "env", "nohup", "time", "command"})
-_SEPARATORS = frozenset({"&&", "||", ";", "|", "&", "(", "{", "then", "do", "else"})
-_PYTHON = re.compile(r"^python[0-9.]*$")
+from gangline_schemas.launchers import launcher_in, launcher_in_text
 
 
 def cannot_do(spec: JobSpec) -> str | None:
@@ -57,41 +35,4 @@ def cannot_do(spec: JobSpec) -> str | None:
 
 def launcher_of(spec: JobSpec) -> str | None:
     """The launcher of ranks that the job's command starts; None when it starts none."""
-    if spec.command:
-        return _launcher(spec.command)
-    lexer = shlex.shlex(spec.run or "", posix=True, punctuation_chars="();|&{}\n")
-    lexer.whitespace_split, lexer.whitespace = True, " \t\r"
-    try:
-        words = list(lexer)
-    except ValueError:
-        return None
-    while words:
-        part = list(takewhile(lambda word: not _separates(word), words))
-        found = _launcher(part)
-        if found is not None:
-            return found
-        words = words[len(part) + 1 :]
-    return None
-
-
-def _separates(word: str) -> bool:
-    return word in _SEPARATORS or not word.strip("\n;&|(){}")
-
-
-def _launcher(words: Sequence[str]) -> str | None:
-    """The launcher that one simple command starts."""
-    start = 0
-    while start < len(words) and (words[start] in _PREFIXES or _ASSIGNMENT.match(words[start])):
-        start += 1
-    if start == len(words):
-        return None
-    name = words[start].rpartition("/")[2]
-    if name in LAUNCHERS:
-        return name
-    if not _PYTHON.match(name):
-        return None
-    options = takewhile(lambda word: word.startswith("-"), words[start + 1 :])
-    for at, option in enumerate(options, start + 1):
-        if option == "-m" and at + 1 < len(words) and words[at + 1] in LAUNCHER_MODULES:
-            return f"python -m {words[at + 1]}"
-    return None
+    return launcher_in(spec.command) if spec.command else launcher_in_text(spec.run or "")
