@@ -110,7 +110,7 @@ def test_a_click_on_a_head_orders_nodes_and_those_without_a_value_come_last() ->
 def test_an_installation_without_nodes_says_how_to_get_one() -> None:
     client, _ = console({"GET /v1/nodes": NodeList(nodes=[])})
 
-    assert "python -m gangline_worker.agent" in client.get("/console/nodes").text
+    assert "gangline node join" in client.get("/console/nodes").text
 
 
 def test_only_an_admin_sees_the_buttons_that_change_a_node() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -108,3 +109,11 @@ def test_the_weekly_report_compares_with_the_week_before() -> None:
     names = {name: (this, before) for name, _, this, before, _ in figures(week(140), week(90))}
     assert names["Jobs submitted"] == (140, 90)
     assert names["Mean time to running again"] == (None, None)
+
+
+def test_one_job_of_a_week_is_a_job() -> None:
+    found = WeeklyReport(week="2026-W47", this=week(1), before=week(0))
+    client, _ = console({"GET /v1/reports/weekly": found})
+    text = re.sub(r"<[^>]+>", "", client.get("/console/teams/weekly").text)
+    assert "Jobs submitted1 job0 jobs" in text
+    assert "Gangs that failed0 gangs0 gangs" in text

@@ -33,7 +33,7 @@ async function read() {
   try {
     const found = await get("/v1/gpus");
     if (found.nodes.length) map.show(found.nodes);
-    else note("No nodes yet. A node joins when its agent starts: python -m gangline_worker.agent");
+    else fill(document.getElementById("no-nodes").content.cloneNode(true));
     figures(found);
     table();
   } catch (error) {
@@ -45,7 +45,11 @@ function note(text) {
   const line = document.createElement("p");
   line.className = "dim";
   line.textContent = text;
-  place.replaceChildren(line);
+  fill(line);
+}
+
+function fill(content) {
+  place.replaceChildren(content);
   place.removeAttribute("aria-busy");
 }
 

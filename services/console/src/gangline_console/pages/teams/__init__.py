@@ -97,7 +97,7 @@ class Row:
 
 
 def figures(this: Week, before: Week) -> list[tuple[str, str, float | None, float | None, str]]:
-    """Name, format, value, value of the week before, and unit of each figure of a week."""
+    """Name, format, value, value of the week before, and unit of one of each figure of a week."""
     pairs = [
         ("GPU-hours of the cluster", "number", "gpu_hours_total", "GPU-h"),
         ("GPU-hours allocated", "number", "gpu_hours_allocated", "GPU-h"),
@@ -111,12 +111,12 @@ def figures(this: Week, before: Week) -> list[tuple[str, str, float | None, floa
     more = [
         ("MFU", "percent", "mfu", ""),
         ("GPU-hours waited for", "number", "gpu_hours_pending", "GPU-h"),
-        ("Jobs submitted", "number", "jobs_submitted", "jobs"),
-        ("Jobs succeeded", "number", "jobs_succeeded", "jobs"),
-        ("Jobs failed", "number", "jobs_failed", "jobs"),
-        ("Jobs cancelled", "number", "jobs_cancelled", "jobs"),
+        ("Jobs submitted", "number", "jobs_submitted", "job"),
+        ("Jobs succeeded", "number", "jobs_succeeded", "job"),
+        ("Jobs failed", "number", "jobs_failed", "job"),
+        ("Jobs cancelled", "number", "jobs_cancelled", "job"),
         ("Completion rate", "percent", "completion_rate", ""),
-        ("Gangs that failed", "number", "failures", "gangs"),
+        ("Gangs that failed", "number", "failures", "gang"),
         ("Mean time to running again", "duration", "mttr_s", ""),
         ("Preemptions", "number", "preemptions", ""),
         ("GPU-hours that they cost", "number", "preemption_gpu_hours", "GPU-h"),
