@@ -163,6 +163,50 @@ def test_a_wrong_gate_names_its_field(
     assert answer.json()["errors"][0]["field"] == field
 
 
+PROFILED = {
+    "snapshot": OLD,
+    "made_at": "2026-01-01T00:00:00Z",
+    "profile": {
+        "rows": 1,
+        "columns": [{"kind": "category", "name": "c", "counts": {"de": 1}, "distinct": 1}],
+    },
+}
+LONG = {"kind": "category", "name": "c", "counts": {"d" * 257: 1}, "distinct": 1}
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"made_at": "2026-01-01T00:00:00"}, "made_at"),
+        ({"made_at": "1969-12-31T23:59:59Z"}, "made_at"),
+        ({"made_at": "2200-01-01T00:00:00Z"}, "made_at"),
+        ({"profile": {"rows": -1, "columns": []}}, "profile.rows"),
+        ({"profile": {"rows": 1, "columns": [LONG]}}, "profile.columns.0.category.counts"),
+    ],
+)
+def test_a_wrong_profile_names_its_field(
+    http_client: httpx.Client, scene: GatewayHarness, fields: dict[str, Any], field: str
+) -> None:
+    del scene
+    answer = http_client.post("/v1/profiles?team=nlp", headers=NLP, json={**PROFILED, **fields})
+    problem(answer, 422, "invalid")
+    assert answer.json()["errors"][0]["field"].startswith(field)
+
+
+@pytest.mark.parametrize("scores", ["{}", '{"q":NaN}', '{"q":1.1e23}', f'{{"{"q" * 201}":1}}'])
+def test_scores_that_are_no_numbers_are_refused(
+    http_client: httpx.Client, scene: GatewayHarness, scores: str
+) -> None:
+    del scene
+    model = Model(http_client, "unscored")
+    sent = http_client.post(
+        f"{model.path}/versions/1/evaluations",
+        headers={**NLP, "Content-Type": "application/json"},
+        content=f'{{"suite":"qa","scores":{scores}}}',
+    )
+    assert problem(sent, 422, "invalid")["errors"][0]["field"].startswith("scores")
+
+
 def test_drift_of_a_later_snapshot_is_found_once(
     http_client: httpx.Client, scene: GatewayHarness
 ) -> None:  # fmt: skip

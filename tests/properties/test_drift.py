@@ -7,11 +7,11 @@ import os
 import numpy as np
 import pytest
 
-from gangline_registry.core.profile import Profile
 from gangline_registry.core.profile_difference import differences
 from gangline_registry.core.profiling import profile_of
 from gangline_schemas.gate_file import DriftLimits
 from gangline_schemas.models import ColumnDrift
+from gangline_schemas.profile import Profile
 
 ROWS = 100_000
 PAIRS = int(os.environ.get("GANGLINE_DRIFT_PAIRS", "6"))

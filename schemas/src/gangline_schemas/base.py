@@ -81,12 +81,26 @@ def _fail_fast(schema: Any) -> None:
                 _fail_fast(part)
 
 
-class Model(BaseModel):
+class FailsFast(BaseModel):
+    """Of a collection the first wrong part is named.
+
+    A record with a million of them must not cost more than one with a right one.
+    """
+
+    @classmethod
+    def __get_pydantic_core_schema__(
+        cls, source: type[BaseModel], handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        schema = handler(source)
+        _fail_fast(schema)
+        return schema
+
+
+class Model(FailsFast):
     """A frozen value. Unknown fields are refused, except when read with `decode`.
 
     Names are snake_case; the camelCase form of each is accepted too (interfaces.md). An error
-    never repeats the value it is about: a value may be a secret. Of a collection the first wrong
-    part is named: a record with a million of them must not cost more than one with a right one.
+    never repeats the value it is about: a value may be a secret.
     """
 
     model_config = ConfigDict(
@@ -100,14 +114,6 @@ class Model(BaseModel):
         loc_by_alias=False,
         allow_inf_nan=False,
     )
-
-    @classmethod
-    def __get_pydantic_core_schema__(
-        cls, source: type[BaseModel], handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
-        schema = handler(source)
-        _fail_fast(schema)
-        return schema
 
     @classmethod
     def decode(cls, raw: bytes | str) -> Self:

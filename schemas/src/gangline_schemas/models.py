@@ -26,6 +26,10 @@ from gangline_schemas.limits import (
 
 MAX_ITEMS = 200_000
 """Items of one evaluation of a suite."""
+ItemId = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+ITEM_SCORE_MAX = 1e23
+"""Bounds of differences of means are then within `SCORE_MAX`."""
+ItemScore = Annotated[float, Field(ge=-ITEM_SCORE_MAX, le=ITEM_SCORE_MAX)]
 MAX_SUITES = 64
 VALIDATED_ITSELF = "validated itself"
 """In the refusal to register a checkpoint that has not: the step `register` waits for it."""

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from gangline_registry.core.profile import Profile, read_profile, write_profile
+from gangline_registry.core.profile import read_profile, write_profile
 from gangline_registry.core.profile_difference import differences
 from gangline_registry.core.profiling import profile_of
 from gangline_registry.core.scores import BadScores
 from gangline_schemas.gate_file import DriftLimits
+from gangline_schemas.profile import Profile
 
 LONGER = ["x" * (number % 90 + 9) + str(number) for number in range(1000)]
 

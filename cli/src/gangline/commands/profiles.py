@@ -16,7 +16,7 @@ from gangline.errors import CliError, ExitCode
 from gangline.session import Session
 
 if TYPE_CHECKING:
-    from gangline_registry.core.profile import Profile
+    from gangline_schemas.profile import Profile
 
 _MANIFEST = "manifest.json"
 _MOST_TOKENS = 100_000_000
@@ -61,8 +61,8 @@ def _tokens(folder: Path) -> tuple[str, Profile]:
     """The name and profile of a token snapshot: lengths of documents, shares of tokens."""
     import numpy as np
 
-    from gangline_registry.core.profile import NumberColumn, Profile
     from gangline_registry.core.profiling import category_of, sketch_of
+    from gangline_schemas.profile import NumberColumn, Profile
 
     manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
     if "tokenizer" not in manifest:

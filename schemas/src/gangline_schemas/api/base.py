@@ -19,6 +19,8 @@ from pydantic import (
     WrapValidator,
 )
 
+from gangline_schemas.base import FailsFast
+
 AnswerT = TypeVar("AnswerT")
 _READING = {"reading": True}
 
@@ -30,11 +32,11 @@ class Answer(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
-class Body(BaseModel):
-    """The body of a request; unknown fields are refused."""
+class Body(FailsFast):
+    """The body of a request; unknown fields are refused, and so are NaN and infinity."""
 
     # FastAPI takes models that are built: of others pydantic warns.
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
 def read(kind: type[AnswerT], content: Any) -> AnswerT:

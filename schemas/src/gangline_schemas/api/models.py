@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 from pydantic import ConfigDict, Field, JsonValue, model_validator
 
 from gangline_schemas.api.base import OPEN_WORD, OR_NONE, Answer, Body
 from gangline_schemas.api.incidents import Incident
 from gangline_schemas.api.runs import Run
-from gangline_schemas.base import Identifier
+from gangline_schemas.base import Identifier, Timestamp
 from gangline_schemas.data_use import SnapshotName
 from gangline_schemas.gate_file import Gate
 from gangline_schemas.limits import Label, Message, Name, Step
@@ -20,6 +20,8 @@ from gangline_schemas.models import (
     ColumnDrift,
     Evaluation,
     Finding,
+    ItemId,
+    ItemScore,
     MaybeVersion,
     MoveKind,
     Override,
@@ -28,6 +30,7 @@ from gangline_schemas.models import (
     Verdict,
     Version,
 )
+from gangline_schemas.profile import Profile
 
 _PROMOTION: dict[str, JsonValue] = {"version": 4, "expected": 3}
 
@@ -232,7 +235,7 @@ class EvaluationBody(Body):
     """Scores of a version in a suite, by item. Higher is better."""
 
     suite: SuiteName
-    scores: dict[str, float] = Field(min_length=1, max_length=MAX_ITEMS)
+    scores: dict[ItemId, ItemScore] = Field(min_length=1, max_length=MAX_ITEMS)
     job_id: Identifier | None = Field(default=None, description="The job that measured them.")
     details: dict[Name, Label] = Field(default_factory=dict, max_length=32)
 
@@ -266,8 +269,8 @@ class ProfileBody(Body):
     """A profile of a snapshot of data, as `gangline data profile` makes it."""
 
     snapshot: SnapshotName
-    profile: dict[str, Any]
-    made_at: datetime
+    profile: Profile
+    made_at: Timestamp = Field(description="When the data were made.")
     serving: bool = False
 
 

@@ -22,8 +22,7 @@ from gangline_gateway.objects import keep, store_of
 from gangline_gateway.problems import conflict, invalid
 from gangline_gateway.routes.jobs import team_of_job
 from gangline_registry.core.model import model_key, version_key
-from gangline_registry.core.scores import BadScores, described, encode
-from gangline_registry.core.scores import check as check_scores
+from gangline_registry.core.scores import described, encode
 from gangline_schemas.api import models as api
 from gangline_schemas.events.model_requests import (
     ApprovalRequested,
@@ -154,10 +153,7 @@ async def report_evaluation(
     version: VersionPart, body: api.EvaluationBody, model: ModelToChange
 ) -> api.VersionRow:
     """The scores of the items go into the store; the log has their digest, number and mean."""
-    try:
-        scored, raw = await asyncio.to_thread(_scored, model.fields["team"], body)
-    except BadScores as error:
-        raise invalid("scores", str(error)) from None
+    scored, raw = await asyncio.to_thread(_scored, model.fields["team"], body)
     await asyncio.to_thread(keep, store_of(model.app), scored.key, raw)
     asked = EvaluationRequested(
         **model.fields, version=version, suite=body.suite, evaluation=scored
@@ -215,8 +211,7 @@ def check(
 
 
 def _scored(team: str, body: api.EvaluationBody) -> tuple[Evaluation, bytes]:
-    """The evaluation and its object. Raises BadScores."""
-    check_scores(body.scores)
+    """The evaluation and its object."""
     raw = encode(body.scores)
     return described(team, raw, body.scores, job_id=body.job_id, details=body.details), raw
 

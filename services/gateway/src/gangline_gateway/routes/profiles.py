@@ -7,17 +7,14 @@ from itertools import islice
 from typing import Annotated
 
 from fastapi import Query
-from pydantic import ValidationError
 
 from gangline_gateway import registry_state
 from gangline_gateway.app_context import ID_PATTERN, App, Caller, answers, may_change, router
 from gangline_gateway.asked_model import TeamQuery, decided, state_of
 from gangline_gateway.objects import keep, store_of
-from gangline_gateway.problems import invalid
-from gangline_registry.core.profile import Profile, write_profile
+from gangline_registry.core.profile import write_profile
 from gangline_registry.core.scores import PREFIX
 from gangline_schemas.api import models as api
-from gangline_schemas.base import field_errors
 from gangline_schemas.events.model_requests import SnapshotProfiled
 from gangline_schemas.models import ProfileRef
 
@@ -58,15 +55,10 @@ async def send_profile(
 ) -> api.ProfileRow:
     """It is compared with the data of the versions that protected aliases point to."""
     may_change(caller, team)
-    try:
-        profile = await asyncio.to_thread(Profile.model_validate, body.profile)
-    except ValidationError as error:
-        first = field_errors(error)[0]
-        raise invalid(f"profile.{first.field}", first.message) from None
-    raw, digest = await asyncio.to_thread(write_profile, profile)
+    raw, digest = await asyncio.to_thread(write_profile, body.profile)
     ref = ProfileRef(
-        digest=digest, key=f"{PREFIX}/{team}/profiles/{digest}.json", rows=profile.rows,
-        columns=len(profile.columns), made_at=body.made_at, serving=body.serving,
+        digest=digest, key=f"{PREFIX}/{team}/profiles/{digest}.json", rows=body.profile.rows,
+        columns=len(body.profile.columns), made_at=body.made_at, serving=body.serving,
     )  # fmt: skip
     await asyncio.to_thread(keep, store_of(app), ref.key, raw)
     asked = SnapshotProfiled(team=team, snapshot=body.snapshot, profile=ref, user=caller.name)

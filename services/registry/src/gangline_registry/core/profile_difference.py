@@ -11,7 +11,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gangline_registry.core.profile import (
+from gangline_registry.core.profiling import PROBABILITIES
+from gangline_schemas.gate_file import DriftLimits
+from gangline_schemas.models import ColumnDrift
+from gangline_schemas.profile import (
     CategoryColumn,
     Column,
     NumberColumn,
@@ -19,9 +22,6 @@ from gangline_registry.core.profile import (
     Sketch,
     TextColumn,
 )
-from gangline_registry.core.profiling import PROBABILITIES
-from gangline_schemas.gate_file import DriftLimits
-from gangline_schemas.models import ColumnDrift
 
 _SHIFT_NOISE, _KS_NOISE, _PSI_NOISE, _MISSING_NOISE = 5.0, 2.7, 4.0, 2.5
 """Multiples of the noise: about one in a million columns of equal tables is beyond."""

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from gangline_registry.core.profile import (
+from gangline_schemas.limits import SCORE_MAX
+from gangline_schemas.profile import (
     CATEGORIES,
     QUANTILES,
     CategoryColumn,
@@ -19,7 +20,6 @@ from gangline_registry.core.profile import (
     Sketch,
     TextColumn,
 )
-from gangline_schemas.limits import SCORE_MAX
 
 PROBABILITIES = np.linspace(0.0, 1.0, QUANTILES)
 _MOST_DISTINCT = 1000
