@@ -157,13 +157,17 @@ class PipelineRun(DeciderRun[Any, Any]):
         self.end(job_id, JobState.FAILED, "it exited with code 1")
 
     def check(self, missing: Callable[[str], bool] = lambda _: False) -> int:
-        """Do the checks of outputs until there are none; how many there were."""
+        """Do the checks of outputs and commit records until there are none; how many there were."""
         count = 0
         while effects := self.effects():
             for key, effect in effects.items():
                 assert isinstance(effect, CheckOutputs)
                 count += 1
-                self.done(key, Checked(tuple(one for one in effect.digests if missing(one))))
+                lost = (
+                    tuple(one for one in some if missing(one))
+                    for some in (effect.digests, effect.saves)
+                )
+                self.done(key, Checked(*lost))
         return count
 
     def finish(self) -> None:

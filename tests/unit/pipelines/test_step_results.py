@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from gangline_schemas.events.pipeline_requests import RunCancelRequested
+from gangline_schemas.events.pipeline_requests import RunCancelRequested, RunRetryRequested
 from gangline_schemas.events.pipelines import StepStudyRequested, StepStudyStopRequested
 from gangline_schemas.events.scheduling import ResumePointChanged
 from gangline_schemas.events.studies import BestTrial, StudyEnded
+from gangline_schemas.job import RESUME_PROBLEM, JobState
 from gangline_schemas.pipeline_file import PipelineSpec
 from support.builders.pipelines import TEAM, PipelineRun, job, pipeline
 
 
 def saved(job_id: str, step: int) -> ResumePointChanged:
-    ref = {"job_id": job_id, "attempt": 1, "step": step, "world_size": 1, "commit_key": "k"}
+    key = f"{job_id}/{step}"
+    ref = {"job_id": job_id, "attempt": 1, "step": step, "world_size": 1, "commit_key": key}
     return ResumePointChanged.model_validate({"job_id": job_id, "checkpoint": ref})
 
 
@@ -36,6 +38,81 @@ def test_a_step_may_start_from_the_checkpoint_of_another_also_if_that_was_cached
     world.finish()
     assert set(world.states(again).values()) == {"cached"}
     assert world.step(again, "train").job_id == train
+    world.take_over()
+
+
+EXPORTED = {"train": {"out": {"loss": "score"}}, "export": {"resume": "train", "out": ["model"]}}
+
+
+def exported() -> tuple[PipelineRun, str]:
+    """A run whose step started from the checkpoint of another, which the job left."""
+    world = PipelineRun()
+    world.apply(pipeline(EXPORTED))
+    world.begin()
+    (train,) = world.jobs
+    world.feed(saved(train, 100))
+    world.succeed()
+    world.tick(6)
+    world.succeed()
+    return world, train
+
+
+def with_other_export(world: PipelineRun) -> None:
+    """The same `train`, and an `export` that has to run."""
+    world.apply(pipeline({**EXPORTED, "export": {**EXPORTED["export"], "job": job("other")}}))
+
+
+def test_a_hit_without_its_checkpoint_runs_again_if_another_step_starts_from_it() -> None:
+    world, train = exported()
+    with_other_export(world)
+    run = world.begin()
+    world.check(lambda one: one == f"{train}/100")
+    (again,) = world.jobs
+    assert world.states(run) == {"train": "running", "export": "pending"}
+    assert world.step(run, "train").why == f"the checkpoint of {train} is gone"
+    world.feed(saved(again, 100))
+    world.succeed()
+    world.tick(6)
+    (export,) = world.jobs.values()
+    assert export.spec.resume_from == again
+    world.take_over()
+
+
+def test_a_hit_whose_job_the_scheduler_may_have_forgotten_runs_again() -> None:
+    world, train = exported()
+    with_other_export(world)
+    world.tick(29 * 86400)
+    run = world.begin()
+    world.check()
+    assert world.step(run, "train").why.startswith(f"{train} ended too long ago")
+
+
+def test_a_hit_whose_checkpoints_were_not_noted_is_none_for_a_step_that_starts_from_it() -> None:
+    world = PipelineRun()
+    world.apply(pipeline({"train": EXPORTED["train"]}))
+    world.begin()
+    (train,) = world.jobs
+    world.succeed()
+    world.apply(pipeline(EXPORTED))
+    run = world.begin()
+    world.check()
+    assert world.step(run, "train").why.startswith(f"no checkpoint of {train} is known")
+
+
+def test_a_retry_runs_again_the_step_from_which_another_could_not_start() -> None:
+    world, train = exported()
+    with_other_export(world)
+    run = world.begin()
+    world.check()
+    (export,) = world.jobs
+    del world.jobs[export]
+    world.end(export, JobState.FAILED, f"{RESUME_PROBLEM}run {train} has no committed checkpoint")
+    world.tick(60)
+    assert world.states(run) == {"train": "cached", "export": "failed"}
+    world.feed(RunRetryRequested(team=TEAM, run_id=run, user="ada"))
+    world.check()
+    assert world.states(run) == {"train": "running", "export": "pending"}
+    assert world.step(run, "train").why == f"the checkpoint of {train} is gone"
     world.take_over()
 
 

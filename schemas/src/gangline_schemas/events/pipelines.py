@@ -19,6 +19,7 @@ from gangline_schemas.limits import (
     Few,
     Label,
     Message,
+    ObjectKey,
     RequestCeId,
     RequestCeSource,
     Step,
@@ -175,6 +176,9 @@ class StepKeyed(Event):
     reason: Message = Field(description="Why it is a hit, or runs: the parts that changed.")
     hit: Identifier | None = Field(default=None, description="The run that made the outputs.")
     hit_job: Identifier | None = Field(default=None, description="The job that made them.")
+    hit_save: ObjectKey | None = Field(
+        default=None, description="The commit record from which another step starts."
+    )
     outputs: Outputs = Field(default_factory=dict, description="Of a hit; to be checked.")
     check: Few = Field(default=0, description="Of a hit: the check that decides it.")
 
@@ -182,13 +186,16 @@ class StepKeyed(Event):
 class OutputsChecked(Event):
     """The outputs of the hits of a check are in the store, except the missing ones.
 
-    A step with a missing output runs again.
+    A step with a missing output runs again, and one whose checkpoint is gone.
     """
 
     type: ClassVar[str] = "pipeline.outputs.checked"
     run_id: Identifier
     check: Few
     missing: tuple[DigestHex, ...] = Field(default=(), max_length=MAX_OUTPUTS)
+    gone: tuple[ObjectKey, ...] = Field(
+        default=(), max_length=MAX_OUTPUTS, description="Commit records of checkpoints."
+    )
     tries: Few = Field(default=0, description="Of the check, while the store was away.")
 
 
@@ -266,6 +273,7 @@ class StepSaveNoted(Event):
     step: Identifier
     job_id: Identifier
     saved_step: Step
+    commit_key: ObjectKey | None = None
 
 
 class StepFailureNoted(Event):

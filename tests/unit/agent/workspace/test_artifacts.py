@@ -56,6 +56,13 @@ def test_equal_folders_have_equal_digests(store: ArtifactStore, tmp_path: Path) 
     assert other["acc"] == first["acc"]
 
 
+def test_a_commit_record_is_looked_for_beside_the_artifacts(store: ArtifactStore) -> None:
+    store.store.put("teams/nlp/runs/r/COMMIT.json", b"{}")
+    checker = OutputChecker(store.store, read_bytes=0)
+    saves = ("teams/nlp/runs/r/COMMIT.json", "teams/nlp/runs/s/COMMIT.json")
+    assert checker("k", CheckOutputs("nlp", (), saves)) == Checked((), saves[1:])
+
+
 @pytest.mark.parametrize("harm", ["deleted", "damaged", "shortened", "no manifest"])
 def test_a_harmed_artifact_is_missing_until_it_is_stored_again(
     store: ArtifactStore, tmp_path: Path, harm: str

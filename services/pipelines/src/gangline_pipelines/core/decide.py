@@ -111,14 +111,8 @@ class PipelineDecider(BaseDecider[PipelineState, Clock]):
             if run.asked <= run.checked or _later(run, soft):
                 continue
             number = run.checked + 1
-            digests = {
-                artifact.digest: None
-                for _, step in steps_of(state, run)
-                if step.state is StepState.CHECKING and step.check == number
-                for artifact in step.outputs.values()
-            }
             key = f"{run_id}:{run.retries}:{number}:{run.check_tries}"
-            found[key] = CheckOutputs(run.team, tuple(digests))
+            found[key] = _check_of(state, run, number)
         for team, sweep in soft.sweeps.items():
             if state.sweeps[team].open:
                 found[retaining.effect_key(state, team)] = sweep
@@ -127,6 +121,18 @@ class PipelineDecider(BaseDecider[PipelineState, Clock]):
     def check(self, state: PipelineState) -> list[str]:
         """See invariants.py."""
         return invariants.violations(state)
+
+
+def _check_of(state: PipelineState, run: Run, number: int) -> CheckOutputs:
+    """The check of this number: the outputs of hits, and checkpoints that steps start from."""
+    steps = [
+        step
+        for _, step in steps_of(state, run)
+        if step.state is StepState.CHECKING and step.check == number
+    ]
+    digests = {artifact.digest: None for step in steps for artifact in step.outputs.values()}
+    saves = {step.saved_key: None for step in steps if step.saved_key is not None}
+    return CheckOutputs(run.team, tuple(digests), tuple(saves))
 
 
 def _later(run: Run, soft: Clock) -> bool:
@@ -143,8 +149,10 @@ def _checked(plan: PipelinePlan, item: EffectDone) -> None:
     if number != run.checked + 1 or tries != run.check_tries or number > run.asked:
         return
     match item.result:
-        case Checked(missing=missing):
-            checked = OutputsChecked(run_id=run_id, check=number, missing=missing, tries=tries)
+        case Checked(missing=missing, gone=gone):
+            checked = OutputsChecked(
+                run_id=run_id, check=number, missing=missing, gone=gone, tries=tries
+            )
             plan.add(run_id, checked)
             advance(plan, run_id)
         case StoreAway(reason=reason):

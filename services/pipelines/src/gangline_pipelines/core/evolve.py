@@ -12,7 +12,14 @@ from gangline_bus.decision import Fold
 from gangline_pipelines.core.graph import graph_of
 from gangline_pipelines.core.model import Pipeline, Queued, Run, RunState, StepRun, StepState
 from gangline_pipelines.core.naming import pipeline_key
-from gangline_pipelines.core.state import PipelineState, spec_key, spec_of, step_key, steps_of
+from gangline_pipelines.core.state import (
+    PipelineState,
+    spec_key,
+    spec_of,
+    step_key,
+    steps_of,
+    unresumed,
+)
 from gangline_schemas.catalog import Topic
 from gangline_schemas.envelope import request_key
 from gangline_schemas.events.pipelines import (
@@ -187,13 +194,20 @@ def _(state: PipelineState, event: RunRetried, at: datetime) -> None:
     _answered(state, event)
     run = state.runs[event.run_id]
     again = {StepState.FAILED, StepState.BLOCKED, StepState.CANCELLED}
+    sources = {unresumed(state, run, name) for name, _ in steps_of(state, run)} - {None}
+    lost = {
+        name: f"the checkpoint of {step.job_id} is gone"
+        for name, step in steps_of(state, run)
+        if name in sources
+    }
     left = 0
     for name, step in [*steps_of(state, run)]:
-        if step.state in again:
+        if step.state in again or name in lost:
             left += 1
             state.steps[step_key(run.run_id, name)] = StepRun(
-                tries=step.tries, spared=step.tries, gpu_seconds=step.gpu_seconds
-            )
+                tries=step.tries, spared=step.tries, gpu_seconds=step.gpu_seconds,
+                why=lost.get(name, ""),
+            )  # fmt: skip
     del state.runs[event.run_id]  # it begins again, after the others
     state.runs[event.run_id] = replace(
         run,

@@ -9,7 +9,7 @@ from typing import Any
 from gangline_pipelines.core.evolve import fold
 from gangline_pipelines.core.model import Kept, Last, Run, StepRun, StepState
 from gangline_pipelines.core.naming import pipeline_key
-from gangline_pipelines.core.state import PipelineState, graph_of_run, step_key, steps_of
+from gangline_pipelines.core.state import PipelineState, graph_of_run, step_key, steps_of, unresumed
 from gangline_schemas.events.pipelines import (
     CheckDeferred,
     OutputsChecked,
@@ -51,6 +51,7 @@ def _(state: PipelineState, event: StepKeyed, at: datetime) -> None:
         why=event.reason,
         hit=event.hit or "",
         job_id=event.hit_job or "",
+        saved_key=event.hit_save,
         check=event.check,
         outputs=dict(event.outputs),
         started_at=before.started_at if own else at,
@@ -62,7 +63,7 @@ def _(state: PipelineState, event: StepKeyed, at: datetime) -> None:
 
 @fold.on(OutputsChecked)
 def _(state: PipelineState, event: OutputsChecked, at: datetime) -> None:
-    run, missing = state.runs[event.run_id], frozenset(event.missing)
+    run, missing, gone = state.runs[event.run_id], frozenset(event.missing), {*event.gone}
     left, graph = run.left, graph_of_run(state, run)
     for name, step in [*steps_of(state, run)]:
         if step.state is not StepState.CHECKING:
@@ -70,9 +71,11 @@ def _(state: PipelineState, event: OutputsChecked, at: datetime) -> None:
         own = step.hit == run.run_id
         again = StepRun(tries=step.tries, spared=step.spared + own, gpu_seconds=step.gpu_seconds)
         decided = step.check == event.check
-        if decided and any(one.digest in missing for one in step.outputs.values()):
+        lost = any(one.digest in missing for one in step.outputs.values())
+        if decided and (lost or step.saved_key in gone):
             state.kept.pop(f"{run.team}/{step.key}", None)
-            changed = replace(again, why=f"the outputs of {step.hit} are gone")
+            what = f"outputs of {step.hit} are" if lost else f"checkpoint of {step.job_id} is"
+            changed = replace(again, why=f"the {what} gone")
         elif _rests_on_nothing(state, run, graph.instances[name].needs):
             changed = again
         elif not decided:
@@ -132,7 +135,8 @@ def _(state: PipelineState, event: StepOutputNoted, _at: datetime) -> None:
 
 @fold.on(StepSaveNoted)
 def _(state: PipelineState, event: StepSaveNoted, _at: datetime) -> None:
-    _step(state, event.run_id, event.step, saved_step=event.saved_step)
+    saved = {"saved_step": event.saved_step, "saved_key": event.commit_key}
+    _step(state, event.run_id, event.step, **saved)
 
 
 @fold.on(StepFailureNoted)
@@ -181,6 +185,9 @@ def _(state: PipelineState, event: StepEnded, at: datetime) -> None:
     run = state.runs[event.run_id]
     ready = _without(run.ready, event.step, before)
     state.runs[event.run_id] = replace(run, left=run.left - 1, ready=ready)
+    source = unresumed(state, run, event.step)
+    if source is not None:
+        state.kept.pop(f"{run.team}/{state.steps[step_key(run.run_id, source)].key}", None)
     if event.result != "succeeded":
         return
     _note_kept(state, run, event.step, step, at)
@@ -226,6 +233,7 @@ def _requested(
         next_at=None,
         charged=0,
         saved_step=None,
+        saved_key=None,
         stopping=False,
         started_at=at,
     )
@@ -252,8 +260,9 @@ def _note_kept(state: PipelineState, run: Run, name: str, step: StepRun, at: dat
         key = f"{run.team}/{step.key}"
         state.kept.pop(key, None)
         state.kept[key] = Kept(
-            dict(step.outputs), run.run_id, step.job_id, at, run.pipeline, run.run_id, at
-        )
+            dict(step.outputs), run.run_id, step.job_id, at, run.pipeline, run.run_id, at,
+            step.saved_key,
+        )  # fmt: skip
         keep_newest(state.kept, MOST_KEPT)
 
 

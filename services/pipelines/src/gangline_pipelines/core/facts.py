@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from gangline_pipelines.core.graph import is_resumed
 from gangline_pipelines.core.model import RunState, StepRun, StepState
 from gangline_pipelines.core.state import PipelinePlan, graph_of_run, spec_of, step_key
 from gangline_pipelines.core.stepping import advance, end_step, request_if_room, stop
@@ -155,18 +156,18 @@ def _saved(plan: PipelinePlan, event: ResumePointChanged) -> None:
         return
     run_id, name = place
     step = plan.state.steps[step_key(run_id, name)]
-    if step.saved_step == event.checkpoint.step or not _resumed(plan, run_id, name):
+    saved = event.checkpoint
+    if step.saved_key == saved.commit_key or not _resumed(plan, run_id, name):
         return
     noted = StepSaveNoted(
-        run_id=run_id, step=name, job_id=event.job_id, saved_step=event.checkpoint.step
-    )
+        run_id=run_id, step=name, job_id=event.job_id, saved_step=saved.step,
+        commit_key=saved.commit_key,
+    )  # fmt: skip
     plan.add(run_id, noted)
 
 
 def _resumed(plan: PipelinePlan, run_id: str, name: str) -> bool:
-    """Whether another step starts from its checkpoint."""
-    graph = graph_of_run(plan.state, plan.state.runs[run_id])
-    return any(graph.instances[one].spec.resume == name for one in graph.feeds.get(name, ()))
+    return is_resumed(graph_of_run(plan.state, plan.state.runs[run_id]), name)
 
 
 def _failed(plan: PipelinePlan, event: GangFailed) -> None:
@@ -266,7 +267,8 @@ def _succeed(plan: PipelinePlan, run_id: str, name: str) -> None:
     else:
         keyed = StepKeyed(
             run_id=run_id, step=name, key=step.key, parts=step.parts, hit=run_id,
-            hit_job=step.job_id, outputs=step.outputs, check=run.asked + 1,
+            hit_job=step.job_id, hit_save=step.saved_key, outputs=step.outputs,
+            check=run.asked + 1,
             reason="outputs of the team were deleted while its job ran; its own are looked for",
         )  # fmt: skip
         plan.add(run_id, keyed)

@@ -44,6 +44,11 @@ def graph_of(spec: PipelineSpec) -> Graph:
     return graph
 
 
+def is_resumed(graph: Graph, name: str) -> bool:
+    """Whether another step starts from the checkpoint of this one."""
+    return any(graph.instances[one].spec.resume == name for one in graph.feeds.get(name, ()))
+
+
 def _graph(spec: PipelineSpec) -> Graph:
     of_step = {name: _instances(name, step) for name, step in spec.steps.items()}
     order = TopologicalSorter({name: step.needs for name, step in spec.steps.items()})

@@ -140,7 +140,7 @@ class StepRun:
 
     - `tries`: jobs so far; `spared`: those before the run was retried.
     - `job_id`: its last job; of a hit, the one that made its outputs. `saved_step`: of its newest
-      committed checkpoint, if another step starts from it.
+      committed checkpoint, if another step starts from it; `saved_key`: of the commit record.
     - `hit`: the run that made its outputs, "" if its own job did. `check`: the check they wait for;
       with its own run as `hit`, its own job made them while outputs of the team were deleted.
     - `job_id`: of a study, its id until it has ended, then the job of its `best` trial.
@@ -156,6 +156,7 @@ class StepRun:
     outputs: dict[str, Artifact] = field(default_factory=dict)
     job_id: str = ""
     saved_step: int | None = None
+    saved_key: str | None = None
     tries: int = 0
     spared: int = 0
     cause: FailureCause | None = None
@@ -173,7 +174,10 @@ class StepRun:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Outputs of a step by its key, and who made them; who used them last."""
+    """Outputs of a step by its key, and who made them; who used them last.
+
+    `saved_key`: of the commit record of its newest checkpoint, if a step was to start from it.
+    """
 
     outputs: dict[str, Artifact]
     run_id: str
@@ -182,6 +186,7 @@ class Kept:
     pipeline: str
     used_by: str
     used_at: datetime
+    saved_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,10 +232,14 @@ class Last:
 
 @dataclass(frozen=True, slots=True)
 class CheckOutputs:
-    """The effect: see whether these artifacts of a team are in the store and whole."""
+    """The effect: see whether these artifacts of a team are in the store and whole.
+
+    And whether the commit records of checkpoints are there (`saves`).
+    """
 
     team: str
     digests: tuple[str, ...]
+    saves: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +247,7 @@ class Checked:
     """The outcome: the ones that are not."""
 
     missing: tuple[str, ...]
+    gone: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,11 @@ from gangline_pipelines.core.model import (
     Queued,
     Run,
     StepRun,
+    StepState,
     Sweep,
 )
 from gangline_pipelines.core.naming import pipeline_key
+from gangline_schemas.job import RESUME_PROBLEM
 from gangline_schemas.pipeline_file import PipelineSpec
 
 
@@ -91,6 +93,14 @@ def spec_of(state: PipelineState, run: Run) -> PipelineSpec:
 def graph_of_run(state: PipelineState, run: Run) -> Graph:
     """The graph of a run's steps."""
     return graph_of(spec_of(state, run))
+
+
+def unresumed(state: PipelineState, run: Run, name: str) -> str | None:
+    """The step from whose checkpoint this one could not start, and failed; None: there is none."""
+    step = state.steps[step_key(run.run_id, name)]
+    if step.state is not StepState.FAILED or not step.reason.startswith(RESUME_PROBLEM):
+        return None
+    return graph_of_run(state, run).instances[name].spec.resume
 
 
 def steps_of(state: PipelineState, run: Run) -> Iterator[tuple[str, StepRun]]:

@@ -13,11 +13,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gangline_pipelines.core.graph import Graph, Instance
-from gangline_pipelines.core.model import Kept, Last, Run, RunState, StepRun, StepState
+from gangline_pipelines.core import hits
+from gangline_pipelines.core.graph import Graph, Instance, is_resumed
+from gangline_pipelines.core.model import Run, RunState, StepRun, StepState
 from gangline_pipelines.core.naming import (
     cache_key,
-    changes,
     digest,
     job_id,
     key_parts,
@@ -212,7 +212,10 @@ def _key(
     key = cache_key(parts)
     place = f"{pipeline_key(run.team, run.pipeline)}/{instance.name}"
     last, kept = plan.state.last.get(place), plan.state.kept.get(f"{run.team}/{key}")
-    kept, why = _hit(instance, step, last, kept, parts)
+    kept, why = hits.find(instance, step, last, kept, parts)
+    resumed = is_resumed(graph_of_run(plan.state, run), instance.name)
+    if kept is not None and resumed and (problem := hits.not_resumable(kept, plan.now)):
+        kept, why = None, problem
     if kept is None and trusting:
         return False
     keyed = StepKeyed(
@@ -224,37 +227,11 @@ def _key(
         hit=kept.run_id if kept is not None else None,
         hit_job=kept.job_id if kept is not None else None,
         outputs=kept.outputs if kept is not None else {},
+        hit_save=kept.saved_key if kept is not None and resumed else None,
         check=check if kept is not None else 0,
     )
     plan.add(run.run_id, keyed)
     return kept is not None
-
-
-def _hit(  # noqa: PLR0911 - one for each reason
-    instance: Instance,
-    step: StepRun,
-    last: Last | None,
-    kept: Kept | None,
-    parts: Mapping[str, str],
-) -> tuple[Kept | None, str]:
-    """The outputs that the cache has for a step, if it may be taken from there; and why."""
-    if not instance.spec.cache:
-        return None, "it has cache: false"
-    if not instance.spec.outputs:
-        return None, "it has no outputs to keep"
-    image = None if instance.spec.job is None else instance.spec.job.image
-    if image is not None and "@" not in image:
-        return None, f"its image {image} is a tag, which may have moved; name it by its digest"
-    if step.why:
-        return None, step.why
-    if kept is not None:
-        return kept, f"equal to {kept.run_id}"
-    if last is None:
-        return None, "it did not run before"
-    changed = ", ".join(changes(last.parts, parts))
-    if not changed:
-        return None, "its outputs are not kept"
-    return None, f"changed since {last.run_id}: {changed}"
 
 
 def _key_study(plan: PipelinePlan, run: Run, instance: Instance, study: StudySpec) -> None:

@@ -52,13 +52,25 @@ class OutputChecker:
             raise TypeError(f"{key}: {type(effect).__name__} is no effect of pipelines")
         try:
             whole = [*self._pool.map(partial(self._is_whole, effect.team), effect.digests)]
+            there = [*self._pool.map(self._is_there, effect.saves)]
         except StoreError as error:
             return StoreAway(f"{type(error).__name__}: {error}"[:1000])
         pairs = zip(effect.digests, whole, strict=True)
         missing = tuple(digest for digest, sound in pairs if not sound)
-        if missing:
-            log.warning("outputs are missing", team=effect.team, digests=missing[:10])
-        return Checked(missing)
+        gone = tuple(key for key, here in zip(effect.saves, there, strict=True) if not here)
+        if missing or gone:
+            log.warning(
+                "outputs are missing", team=effect.team, digests=missing[:10], saves=gone[:10]
+            )
+        return Checked(missing, gone)
+
+    def _is_there(self, key: str) -> bool:
+        """Whether an object is in the store. Raises StoreError if the store is away."""
+        try:
+            self._store.head(key)
+        except (NotFound, InvalidKey):
+            return False
+        return True
 
     def _is_whole(self, team: str, digest: str) -> bool:
         """Whether an artifact is there as it was stored. Raises StoreError if the store is away."""
