@@ -9,6 +9,7 @@ from kubernetes import client
 from pydantic import ValidationError
 
 from gangline_kube.core.job_pod import Gang, Share, job_pod
+from gangline_kube.core.pod_resources import Place
 from gangline_kube.service.config import PodSettings
 from gangline_schemas.job import JobSpec
 
@@ -25,10 +26,14 @@ def settings(**more: Any) -> PodSettings:
 
 def pod(team: str = "nlp", priority: int = 50, **more: Any) -> dict[str, Any]:
     """A job's pod under these settings."""
-    job = {"name": "j", "team": team, "image": "train:1", "resources": {"gpus": 2}}
     share = Share("n-1", 2)
-    gang = Gang("j-1", 1, team, JobSpec.model_validate(job), (share,), priority=priority)
-    return job_pod(gang, share, "n.1", settings(**more).rules())
+    gang = Gang("j-1", 1, team, job_spec({"gpus": 2}, team), (share,), priority=priority)
+    return job_pod(gang, share, Place("n.1"), settings(**more).rules())
+
+
+def job_spec(resources: dict[str, Any], team: str = "nlp") -> JobSpec:
+    job = {"name": "j", "team": team, "image": "train:1", "resources": resources}
+    return JobSpec.model_validate(job)
 
 
 def pod_spec(team: str = "nlp", priority: int = 50, **more: Any) -> dict[str, Any]:
@@ -183,3 +188,62 @@ def test_a_pod_with_all_of_it_fits_kubernetes_own_model() -> None:
     )
     model = client.V1Pod.from_dict(made)
     assert client.ApiClient().sanitize_for_serialization(model) == made
+
+
+LARGE = Place("n.1", cpus=96.0, memory_gb=1024.0, gpus=8)
+
+
+@pytest.mark.parametrize(
+    ("resources", "ranks", "place", "requests", "limits", "shared"),
+    [
+        ({"gpus": 2}, 2, LARGE, ("2000m", "2048Mi"), ("24000m", "262144Mi"), "131072Mi"),
+        (
+            {"gpus": 16, "cpus_per_gpu": 4, "memory_per_gpu_gb": 200},
+            4,
+            LARGE,
+            ("16000m", "819200Mi"),
+            ("48000m", "819200Mi"),
+            "409600Mi",
+        ),
+        (
+            {"gpus": 2, "memory_per_gpu_gb": 8},
+            2,
+            Place("n.1"),
+            ("2000m", "16384Mi"),
+            ("2000m", "16384Mi"),
+            "8192Mi",
+        ),
+        (
+            {"gpus": 0, "cpus": 1.5, "memory_gb": 0.1},
+            1,
+            LARGE,
+            ("1500m", "102Mi"),
+            ("1500m", "102Mi"),
+            "64Mi",
+        ),
+    ],
+    ids=["share of the node", "more than the share", "GPUs not known", "no GPUs"],
+)
+def test_a_pod_may_use_what_it_asked_for_or_its_share_of_the_node(
+    resources: dict[str, Any],
+    ranks: int,
+    place: Place,
+    requests: tuple[str, str],
+    limits: tuple[str, str],
+    shared: str,
+) -> None:
+    share = Share("n-1", ranks)
+    gang = Gang("j-1", 1, "nlp", job_spec(resources), (share,))
+    spec = job_pod(gang, share, place, settings().rules())["spec"]
+    (container,) = spec["containers"]
+    found = container["resources"]
+    assert (found["requests"]["cpu"], found["requests"]["memory"]) == requests
+    assert (found["limits"]["cpu"], found["limits"]["memory"]) == limits
+    (shm,) = (each["emptyDir"] for each in spec["volumes"] if each["name"] == "shm")
+    assert shm == {"medium": "Memory", "sizeLimit": shared}
+
+
+def test_every_container_has_limits_as_quotas_of_namespaces_want_them() -> None:
+    spec = pod_spec()
+    for each in (*spec["initContainers"], *spec["containers"]):
+        assert each["resources"]["limits"].keys() >= {"cpu", "memory"}

@@ -8,6 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from gangline_kube.core.job_pod import GATE, Gang, PodRules, Share
+from gangline_kube.core.pod_resources import Place
 from gangline_kube.core.pods import CreatePod, DeletePod, GiveUp, LiftGate, Step, plan_pods
 from gangline_kube.core.resource import PODS
 from gangline_kube.service.config import PodSettings
@@ -23,7 +24,7 @@ RULES = PodRules(
     bind_s=5.0,
     keep_s=30.0,
 )
-NAMES = {f"n-{number}": f"n.{number}" for number in range(4)}
+PLACES = {f"n-{number}": Place(f"n.{number}") for number in range(4)}
 SPEC = JobSpec.model_validate(
     {
         "name": "j",
@@ -48,7 +49,7 @@ class Cluster:
         self._uids = 0
 
     def round(self, *gangs: Gang, now_s: float = 100.0) -> list[Step]:
-        steps = plan_pods(gangs, self.pods.values(), NAMES, self.given_up, RULES, now_s)
+        steps = plan_pods(gangs, self.pods.values(), PLACES, self.given_up, RULES, now_s)
         for step in steps:
             match step:
                 case CreatePod():
@@ -70,7 +71,8 @@ class Cluster:
     def bind(self, *nodes: str) -> None:
         for pod in self.pods.values():
             if pod["metadata"]["annotations"]["gangline.dev/node"] in nodes:
-                pod["spec"]["nodeName"] = NAMES[pod["metadata"]["annotations"]["gangline.dev/node"]]
+                node_id = pod["metadata"]["annotations"]["gangline.dev/node"]
+                pod["spec"]["nodeName"] = PLACES[node_id].name
                 pod["status"]["phase"] = "Running"
 
     @property
@@ -92,7 +94,7 @@ def test_a_pod_asks_for_its_node_its_gpus_and_no_rights() -> None:
     (term,) = required["nodeSelectorTerms"]
     assert term["matchFields"][0]["values"] == ["n.1"]
     assert container["image"] == "train:1"
-    assert container["resources"]["limits"] == {"nvidia.com/gpu": "2"}
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == "2"
     assert container["resources"]["requests"]["cpu"] == "6000m"
     assert (spec["enableServiceLinks"], spec["automountServiceAccountToken"]) == (False, False)
     user = team_user("nlp", RULES.uids[1:])
@@ -180,7 +182,7 @@ def test_a_pod_that_has_ended_is_made_again() -> None:
         cluster.round(gang(0))
     (pod,) = cluster.pods.values()
     pod["status"]["phase"] = "Failed"
-    steps = plan_pods([gang(0)], cluster.pods.values(), NAMES, frozenset(), RULES, 100.0)
+    steps = plan_pods([gang(0)], cluster.pods.values(), PLACES, frozenset(), RULES, 100.0)
     assert kinds(steps) == ["DeletePod", "CreatePod"]
 
 

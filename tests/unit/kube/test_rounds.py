@@ -15,9 +15,10 @@ from gangline_kube.service.api import Cluster, Denied
 from gangline_kube.service.gateway import Away, Gateway, GatewayError
 from gangline_kube.service.mirror import LOST_S, SINGLE, Mirror
 from gangline_kube.service.node_rounds import NodeRounds
-from gangline_kube.service.pod_rounds import UNKNOWN_S, PodRounds
+from gangline_kube.service.pod_rounds import UNKNOWN_S, PodRounds, place_part
 from gangline_schemas.api.jobs import Job, JobSummary, Placed
 from gangline_schemas.job import JobSpec
+from gangline_schemas.resources import Resources
 
 NODE = {"metadata": {"name": "n"}}
 PODS_KEPT_S = 30.0
@@ -222,3 +223,17 @@ def test_a_gang_whose_pods_are_refused_holds_up_no_other_and_the_reason_is_raise
     sides.accounts = ("ranks", "gone")
     made.round([NODE], [])
     assert {item["metadata"]["labels"][JOB] for item in sides.created} == {"a", "b"}
+
+
+def test_a_pod_is_limited_by_what_its_node_has_for_pods() -> None:
+    has = {"cpu": "63900m", "memory": "65536Ki", "nvidia.com/gpu": "2"}
+    node = place_part({"metadata": {"name": "n"}, "status": {"allocatable": has}})
+    sides = Sides({"j": gang("j")})
+    sides.active = list(sides.known.values())
+    small = {"gpus": 1, "memory_per_gpu_gb": 0.001}
+    spec = sides.known["j"].spec.model_copy(update={"resources": Resources.model_validate(small)})
+    sides.known["j"] = gang("j", spec=spec)
+    pod_rounds(sides).round([node], [])
+    (container,) = sides.created[0]["spec"]["containers"]
+    limits = container["resources"]["limits"]
+    assert limits == {"cpu": "31950m", "memory": "32Mi", "nvidia.com/gpu": "1"}

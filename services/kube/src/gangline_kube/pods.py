@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from gangline_kube.core.nodes import node_part
 from gangline_kube.core.pods import job_pod_part
 from gangline_kube.core.resource import NODES, PODS
 from gangline_kube.service.comparing import both_sides, compare
 from gangline_kube.service.config import PodSettings
 from gangline_kube.service.following import Followed
-from gangline_kube.service.pod_rounds import PodRounds
+from gangline_kube.service.pod_rounds import PodRounds, place_part
 from gangline_service.lifecycle import Context, run
 
 
@@ -16,7 +15,7 @@ def main(context: Context[PodSettings]) -> None:
     """The life of the process: follow gangs and pods, and compare each `kube_pods_round_s`."""
     api, gateway = both_sides(context.settings)
     rules = context.settings.rules()
-    nodes = Followed(api, NODES, context.stopping, node_part)
+    nodes = Followed(api, NODES, context.stopping, place_part)
     pods = Followed(api, PODS, context.stopping, job_pod_part, rules.namespace)
     rounds = PodRounds(api, gateway, rules)
     compare(

@@ -72,13 +72,25 @@ def test_what_the_agent_s_group_counted_is_not_its_gang_s(kernel: Kernel) -> Non
     assert rank.lately()
 
 
+def no_group(_: object) -> Path:
+    raise OSError("no such process, or there are no control groups of version 2")
+
+
+@pytest.mark.parametrize("kills", [0, 1])
+def test_a_pod_that_collected_the_process_still_has_its_group(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch, kills: int
+) -> None:
+    rank = kernel.watch()
+    for _ in range(kills):
+        kernel.kill("agent")
+    monkeypatch.setattr(oom, "group_of", no_group)
+    assert rank.lately() == (kills > 0)
+
+
 def test_without_such_groups_nothing_is_said(
     kernel: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def none(_: object) -> Path:
-        raise OSError("there are no control groups of version 2")
-
-    monkeypatch.setattr(oom, "group_of", none)
+    monkeypatch.setattr(oom, "group_of", no_group)
     rank = kernel.watch()
     kernel.kill("agent")
     assert not rank.lately()

@@ -9,6 +9,7 @@ from typing import Any
 
 from gangline_kube.core.claims import Claim, claim_volumes
 from gangline_kube.core.nodes import OURS
+from gangline_kube.core.pod_resources import Place, pod_resources
 from gangline_kube.core.resource import GROUP, Object
 from gangline_schemas.job import JobSpec
 from gangline_schemas.job_pods import POD_SOCKET, pod_folder, team_user
@@ -20,6 +21,10 @@ NODE, RANKS, LIFTED = "node", "ranks", "lifted"
 GATE = f"{GROUP}/gang"
 _HOST = "/gangline/pod_host.py"
 _LEASE_S, _GRACE_S = 60, 120
+_OF_INSTALL: Object = {
+    "requests": {"cpu": "10m", "memory": "64Mi"},
+    "limits": {"cpu": "1", "memory": "256Mi"},
+}
 _RESTRICTED: Object = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
@@ -78,8 +83,8 @@ class PodRules:
         return self.priority_classes[min(fitting)] if fitting else None
 
 
-def job_pod(gang: Gang, share: Share, node: str, rules: PodRules) -> Object:
-    """The pod of a gang's ranks on one node, gated, for the node of this name."""
+def job_pod(gang: Gang, share: Share, place: Place, rules: PodRules) -> Object:
+    """The pod of a gang's ranks on one node, gated, for this node."""
     if gang.spec is None:
         raise ValueError("a gang with GPUs has a spec")
     digest = hashlib.sha256(share.node_id.encode()).hexdigest()[:8]
@@ -95,9 +100,9 @@ def job_pod(gang: Gang, share: Share, node: str, rules: PodRules) -> Object:
                 f"{GROUP}/{RANKS}": str(share.ranks),
             },
         },
-        "spec": _placement(gang, node, rules)
+        "spec": _placement(gang, place.name, rules)
         | _rights(gang.team, rules)
-        | _processes(gang, gang.spec, share, rules),
+        | _processes(gang, gang.spec, share, place, rules),
     }
 
 
@@ -136,28 +141,30 @@ def _rights(team: str, rules: PodRules) -> Object:
     }
 
 
-def _processes(gang: Gang, spec: JobSpec, share: Share, rules: PodRules) -> Object:
+def _processes(gang: Gang, spec: JobSpec, share: Share, place: Place, rules: PodRules) -> Object:
     """The container that copies the first process, the one that runs it, and their volumes."""
     mounts = _shared(gang, rules)
     shared = [{"name": name, "mountPath": path} for name, path in mounts.items()]
     socket = f"{mounts['job']}/{POD_SOCKET}"
     own = {"name": "gangline", "mountPath": _HOST.rpartition("/")[0]}
     shm = {"name": "shm", "mountPath": "/dev/shm"}  # noqa: S108
+    room = pod_resources(spec.resources, share.ranks, place)
+    gpus = {rules.gpu_resource: str(share.ranks)} if spec.resources.gpus else {}
     install = {
         "name": "install",
         "image": rules.agent_image,
         "command": ["python", "-m", "gangline_worker.pod_host", "install", _HOST, socket],
         "securityContext": _RESTRICTED,
+        "resources": _OF_INSTALL,
         "volumeMounts": [own, shared[0]],
     }
-    requests, limits = _resources(spec, share, rules)
     claims, claim_mounts = claim_volumes(rules.team_claims.get(gang.team, ()))
     ranks = {
         "name": "ranks",
         "image": spec.image or rules.image,
         "command": ["python3", "-S", _HOST, "run", socket, str(_LEASE_S)],
         "securityContext": _RESTRICTED,
-        "resources": {"requests": requests, "limits": limits},
+        "resources": {"requests": room.requests | gpus, "limits": room.limits | gpus},
         "volumeMounts": [{**own, "readOnly": True}, shm, *shared, *claim_mounts],
     }
     folders = [
@@ -170,7 +177,7 @@ def _processes(gang: Gang, spec: JobSpec, share: Share, rules: PodRules) -> Obje
         "containers": [ranks],
         "volumes": [
             {"name": "gangline", "emptyDir": {}},
-            {"name": "shm", "emptyDir": {"medium": "Memory"}},
+            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": room.shared_memory}},
             *folders,
             *claims,
         ],
@@ -188,24 +195,6 @@ def _shared(gang: Gang, rules: PodRules) -> dict[str, str]:
     if gang.spec is not None and gang.spec.resume_from is not None:
         found["resumed"] = f"{data}/checkpoints/{gang.spec.resume_from}"
     return found
-
-
-def _resources(spec: JobSpec, share: Share, rules: PodRules) -> tuple[Object, Object]:
-    """The requests and the limits of the pod."""
-    need = spec.resources
-    if need.gpus == 0:
-        cpus, memory_gb = need.cpus or 0.0, need.memory_gb or 0.0
-    else:
-        cpus = need.cpus_per_gpu * share.ranks
-        memory_gb = need.memory_per_gpu_gb * share.ranks
-    memory = f"{int(memory_gb * 1024)}Mi"
-    requests: Object = {"cpu": f"{int(cpus * 1000)}m", "memory": memory}
-    limits: Object = {}
-    if need.gpus:
-        requests[rules.gpu_resource] = limits[rules.gpu_resource] = str(share.ranks)
-    else:
-        limits["memory"] = memory
-    return requests, limits
 
 
 def _only_on(node: str) -> Object:

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from gangline_kube.core.job_pod import JOB, LIFTED, NODE, RANKS, Gang, PodRules, job_pod
+from gangline_kube.core.pod_resources import Place
 from gangline_kube.core.resource import GROUP, Object, annotation, part_of
 
 _OVER = frozenset({"Succeeded", "Failed"})
@@ -81,12 +82,12 @@ def job_pod_part(pod: Object) -> Object:
 def plan_pods(
     gangs: Iterable[Gang],
     pods: Iterable[Object],
-    names: Mapping[str, str],
+    places: Mapping[str, Place],
     given_up: frozenset[tuple[str, int]],
     rules: PodRules,
     now_s: float,
 ) -> list[Step]:
-    """The steps of a round. `names`: of nodes of Kubernetes by their ids; `now_s`: Unix time.
+    """The steps of a round. `places`: nodes of Kubernetes by their ids; `now_s`: Unix time.
 
     Pods of jobs that are not in `gangs` are deleted.
     """
@@ -108,7 +109,7 @@ def plan_pods(
         if (gang.job_id, gang.attempt) in given_up:
             steps += [_delete(pod, "the attempt was given up") for pod in job.live.values()]
         else:
-            steps += _for_gang(gang, job, names, rules, now_s, ending)
+            steps += _for_gang(gang, job, places, rules, now_s, ending)
     return steps
 
 
@@ -148,16 +149,16 @@ def _unwanted(
 def _for_gang(
     gang: Gang,
     job: _Job,
-    names: Mapping[str, str],
+    places: Mapping[str, Place],
     rules: PodRules,
     now_s: float,
     ending: set[str | None],
 ) -> Iterator[Step]:
     """Create what is missing; lift the gates once nothing is; give up what is not bound."""
-    shares = [share for share in gang.shares if share.node_id in names]
+    shares = [share for share in gang.shares if share.node_id in places]
     missing = [share for share in shares if share.node_id not in job.live]
     for share in missing:
-        yield CreatePod(job_pod(gang, share, names[share.node_id], rules))
+        yield CreatePod(job_pod(gang, share, places[share.node_id], rules))
     unbound = {
         pod["metadata"]["name"]: annotation(pod, LIFTED)
         for pod in job.live.values()

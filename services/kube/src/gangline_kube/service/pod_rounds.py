@@ -8,17 +8,20 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 import structlog
+from kubernetes.utils.quantity import parse_quantity
 
 from gangline_kube.core.job_pod import JOB, Gang, PodRules, Share
 from gangline_kube.core.nodes import node_id
+from gangline_kube.core.pod_resources import Place
 from gangline_kube.core.pods import CreatePod, DeletePod, GiveUp, LiftGate, Step, plan_pods
-from gangline_kube.core.resource import PODS, Object
+from gangline_kube.core.resource import PODS, Object, part_of
 from gangline_kube.service.api import Cluster, Conflict, KubeError, NotFound, Unavailable
 from gangline_kube.service.gateway import Gateway
 from gangline_schemas.api.jobs import Job, JobSummary
 
 log = structlog.get_logger(__name__)
 _THREADS = 24
+_GIB = 1024**3
 UNKNOWN_S = 600.0
 """So long pods stay of a job that the gateway does not know: it may have just started."""
 
@@ -42,10 +45,13 @@ class PodRounds:
         A step that is refused holds up no other; once the server is away, no further ones begin.
         """
         ours = [pod for pod in pods if JOB in (pod["metadata"].get("labels") or {})]
-        names = {node_id(node["metadata"]["name"]): node["metadata"]["name"] for node in nodes}
+        places = {
+            node_id(node["metadata"]["name"]): _place(node, self.rules.gpu_resource)
+            for node in nodes
+        }
         gangs = self._gangs({pod["metadata"]["labels"][JOB] for pod in ours})
         given_up = frozenset(self._given_up)
-        steps = plan_pods(gangs, ours, names, given_up, self.rules, time.time())
+        steps = plan_pods(gangs, ours, places, given_up, self.rules, time.time())
         refusals = [each for each in self._pool.map(self._do, steps) if each is not None]
         if refusals:
             raise refusals[0]
@@ -119,6 +125,20 @@ class PodRounds:
         except KubeError as refusal:
             return refusal
         return None
+
+
+def place_part(node: Object) -> Object:
+    """The fields of a node that rounds over pods read."""
+    return part_of(node, metadata=("name",), status=("allocatable",))
+
+
+def _place(node: Object, gpu_resource: str) -> Place:
+    has = (node.get("status") or {}).get("allocatable") or {}
+    cpus, memory, gpus = (
+        float(parse_quantity(has.get(each, "0")))  # type: ignore[no-untyped-call]
+        for each in ("cpu", "memory", gpu_resource)
+    )
+    return Place(node["metadata"]["name"], cpus, memory / _GIB, int(gpus))
 
 
 def _of(job: Job) -> Gang:

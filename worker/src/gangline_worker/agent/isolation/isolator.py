@@ -23,6 +23,7 @@ from pathlib import Path
 import structlog
 
 from gangline_schemas.isolation import Isolation
+from gangline_schemas.rank_limits import shared_memory_bytes
 from gangline_worker.agent.decide.keys import GangKey, RankKey
 from gangline_worker.agent.host.forked import Forked
 
@@ -165,7 +166,7 @@ class Isolator:
         mounts = Mounts(
             hide=hide,
             show=shown,
-            shm_bytes=max(_LEAST_BYTES, limits.memory_bytes // 2),
+            shm_bytes=shared_memory_bytes(limits.memory_bytes),
             tmp_bytes=max(_LEAST_BYTES, limits.memory_bytes // 4),
             image=image,
         )

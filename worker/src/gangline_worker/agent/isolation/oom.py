@@ -22,6 +22,7 @@ class OomKills:
     def __init__(self, pid: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._pid = pid
         self._clock = clock
+        self._group: Path | None = None
         self._counted_at = self._clock()
         self._before = self._then = self._now()
 
@@ -32,17 +33,19 @@ class OomKills:
             self._before, self._then = self._then, self._now()
 
     def lately(self) -> bool:
-        """Whether there was one lately. The process has not been collected yet."""
+        """Whether there was one lately. Only a pod has collected the process already."""
         group, kills = self._now()
         before, known = self._before
         return kills > (known if group == before else 0)  # it has entered its gang's meanwhile
 
     def _now(self) -> tuple[Path | None, int]:
         """Its group, and how many processes were killed for memory there and below."""
+        with contextlib.suppress(OSError):  # a process that was collected has none any more
+            self._group = group_of(self._pid)
         with contextlib.suppress(OSError, ValueError):
-            group = group_of(self._pid)
-            for entry in (group / "memory.events").read_text("ascii").splitlines():
-                name, kills = entry.split()
-                if name == "oom_kill":
-                    return group, int(kills)
+            if self._group is not None:
+                for entry in (self._group / "memory.events").read_text("ascii").splitlines():
+                    name, kills = entry.split()
+                    if name == "oom_kill":
+                        return self._group, int(kills)
         return None, 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gangline_schemas.events.workers import NodeInfo
+from gangline_schemas.rank_limits import rank_share
 from gangline_worker.agent.isolation.groups import GangLimits
 from gangline_worker.agent.isolation.sandbox import ImageRoot
 from gangline_worker.agent.runtime.spares import SandboxPlan
@@ -22,8 +23,7 @@ def rank_bytes(node: NodeInfo, workspace: GangWorkspace) -> int:
     need = workspace.allocation.spec.resources
     if need.memory_gb is not None:
         return int(need.memory_gb * _GIB)
-    share = node.memory_gb / len(node.gpus)
-    return int(max(share, need.memory_per_gpu_gb) * _GIB)
+    return int(rank_share(need.memory_per_gpu_gb, node.memory_gb, len(node.gpus)) * _GIB)
 
 
 def assigned_gpus(node: NodeInfo, workspace: GangWorkspace) -> tuple[int, ...]:
