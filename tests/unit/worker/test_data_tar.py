@@ -7,6 +7,7 @@ import json
 import random
 import re
 import tarfile
+import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -174,6 +175,26 @@ def test_a_store_gives_the_same_through_its_cache(tmp_path: Path) -> None:
     assert store.batch(0, 86, 0, 1) == folder.batch(0, 86, 0, 1)
     assert len(list((tmp_path / "cache").glob("*/train-*.tar"))) == 4
     assert store.digest() == folder.digest()
+
+
+def test_a_store_is_asked_for_all_of_a_batch_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot(tmp_path / "data")
+    expected = opened(tmp_path / "data").batch(0, 4, 0, 1)
+    asked, more = [], threading.Condition()
+    whole = LocalStore.get_range
+
+    def late(self: LocalStore, key: str, start: int, length: int) -> bytes:
+        with more:
+            asked.append(key)
+            more.notify_all()
+            assert more.wait_for(lambda: len(asked) >= 4, 60), "the next is not asked for"
+        return whole(self, key, start, length)
+
+    monkeypatch.setattr(LocalStore, "get_range", late)
+    data = opened(f"file://{tmp_path}/data", cache=tmp_path / "cache")
+    assert data.batch(0, 4, 0, 1) == expected
 
 
 def test_a_damaged_block_is_left_out_alike_and_told(tmp_path: Path) -> None:

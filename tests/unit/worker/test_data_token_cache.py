@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -34,20 +35,33 @@ LIMIT_BYTES = 1 << 30
 
 
 class CountingStore:
-    """A folder as a store, with what was asked of it; the next answers can be spoilt."""
+    """A folder as a store, with what was asked of it.
+
+    The next answers about `spoilt`, the first block that is asked for, can be spoilt. No answer
+    comes before `together` blocks were asked for.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._inner = LocalStore(folder)
         self.asked: list[tuple[str, int]] = []
         self.spoil_next = 0
+        self.spoilt: tuple[str, int] | None = None
+        self.together = 1
+        self._more_asked = threading.Condition()
 
     def get(self, key: str) -> bytes:
         return self._inner.get(key)
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
-        self.asked.append((key, start // BLOCK_BYTES))
+        block = key, start // BLOCK_BYTES
+        with self._more_asked:
+            self.asked.append(block)
+            self._more_asked.notify_all()
+            enough = self._more_asked.wait_for(lambda: len(self.asked) >= self.together, 60)
+        assert enough, f"only {self.asked} are asked for at the same time"
+        self.spoilt = self.spoilt or block
         data = self._inner.get_range(key, start, length)
-        if self.spoil_next:
+        if self.spoil_next and block == self.spoilt:
             self.spoil_next -= 1
             return data[:-1] + bytes([data[-1] ^ 1])
         return data
@@ -125,6 +139,20 @@ def test_what_the_store_has_lost_is_named(tmp_path: Path) -> None:
     reader = store_reader(CountingStore(out), tmp_path / "cache", max_damaged=0)
     with pytest.raises(DataShardError, match=r"shard-000002\.tok block 1 is corrupt: is missing"):
         tokens_of(reader, 2 * SHARD_TOKENS + BLOCK_TOKENS, 1)
+
+
+def test_blocks_of_a_batch_are_asked_for_side_by_side(
+    snapshot: tuple[Path, Manifest, bytes], tmp_path: Path
+) -> None:
+    out, _, text = snapshot
+    store = CountingStore(out)
+    data = TokenData(store_reader(store, tmp_path), seq_len=16, seed=3)
+    windows = data.order.at(0, 4).tolist()
+    needed = {window * 16 // BLOCK_TOKENS for window in windows}
+    assert len(needed) > 2
+    store.together = len(needed)
+    rows = data.batch(0, 4, 0, 1).inputs.tolist()
+    assert [bytes(row) for row in rows] == [text[at * 16 : at * 16 + 16] for at in windows]
 
 
 def disk_bytes(folder: Path) -> int:

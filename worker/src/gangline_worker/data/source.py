@@ -1,17 +1,19 @@
 """Where a reader gets its bytes: a folder, or a store with a cache folder before it.
 
 A source maps shards into memory and makes blocks of them right: `ensure` reads a block, checks it
-against the manifest, and looks for another copy if it is not what it must be. Everything here is
-used by one thread.
+against the manifest, and looks for another copy if it is not what it must be. `expect` says which
+are needed next, so that a store is asked for several at a time. Everything here is used by one
+thread.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -22,6 +24,7 @@ from numpy.typing import NDArray
 from gangline_storage import NotFound, ObjectStore, digest_bytes
 from gangline_worker.data.cache import CacheFolder
 from gangline_worker.data.errors import DataError, DataShardError
+from gangline_worker.data.fetching import Fetching
 from gangline_worker.data.manifest import (
     MANIFEST_FILE,
     Manifest,
@@ -62,6 +65,10 @@ class Source(ABC):
         if wrong is None:
             self.verified[block] = 1
         return wrong
+
+    def expect(self, blocks: Sequence[int]) -> None:
+        """Say which blocks are needed next, in this order: a store begins to fetch them."""
+        del blocks  # a folder has them
 
     def place(self, block: int) -> tuple[int, int]:
         """The shard of a block, and which of its blocks it is."""
@@ -150,6 +157,7 @@ class StoreSource(Source):
     def __init__(self, store: ObjectStore, manifest: SnapshotManifest, cache: CacheFolder) -> None:
         super().__init__(manifest)
         self._store, self._cache = store, cache
+        self._fetching = Fetching(store)
         self._files: dict[int, tuple[Path, int]] = {}  # path and inode of what is mapped
 
     def _ensure(self, shard: int, block: int) -> str | None:
@@ -161,6 +169,24 @@ class StoreSource(Source):
                 f"data cache {self._cache.folder}: {error.strerror}; free space there, lower "
                 "data_cache_gb, or name another folder (data_cache)"
             ) from error
+
+    def expect(self, blocks: Sequence[int]) -> None:
+        """Begin to fetch those that the cache has not; the rest of it is noticed by `ensure`."""
+        self._fetching.keep(set(blocks))
+        for block in blocks:
+            if self._fetching.is_full:
+                return
+            if not self.verified[block] and block not in self._fetching:
+                self._begin(block)
+
+    def _begin(self, block: int) -> None:
+        shard, within = self.place(block)
+        start, length = self.manifest.block_range(shard, within)
+        with contextlib.suppress(OSError):
+            path, _ = self._files.get(shard) or self._open(shard)
+            if _is_hole(path, start, length):
+                name = self.manifest.shards[shard].name
+                self._fetching.begin(block, name, start, length)
 
     def _from_cache_or_store(self, shard: int, block: int) -> str | None:
         """Take the block from the cache if it is right there, else from the store, twice."""
@@ -177,7 +203,8 @@ class StoreSource(Source):
 
         def fetch() -> bytes:
             nonlocal data
-            data = self._store.get_range(name, start, length)
+            coming = self._fetching.take(self.first_block(shard) + block)
+            data = self._store.get_range(name, start, length) if coming is None else coming
             return data
 
         wrong = self._check(shard, block, fetch)
@@ -251,6 +278,17 @@ def _cached(path: Path, inode: int, start: int, length: int) -> bytes:
         if path.stat().st_ino == inode:
             return data
     return b""
+
+
+def _is_hole(path: Path, start: int, length: int) -> bool:
+    """Whether nothing was ever written there. Raises OSError."""
+    with path.open("rb", buffering=0) as file:
+        try:
+            return os.lseek(file.fileno(), start, os.SEEK_DATA) >= start + length
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # no data up to the end
+                return True
+            raise
 
 
 def read_at(path: Path, start: int, length: int) -> bytes:

@@ -12,7 +12,7 @@ import tarfile
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from gangline_storage import digest_bytes
 from gangline_worker.data.blocks import Complain, DamagedBlock, VerifiedBlocks
 from gangline_worker.data.errors import DataShardError
+from gangline_worker.data.fetching import FETCHES
 from gangline_worker.data.manifest import OFFSET_TYPE, TarManifest
 from gangline_worker.data.order import STAND_IN_TRIES, GroupedOrder, SampleOrder, stand_ins
 from gangline_worker.data.source import Source
@@ -89,6 +90,10 @@ class TarData:
             DataError, StoreError: the cache cannot be written; the store does not answer.
         """
         wanted = self.order.of_rank(position, size, rank, world_size).tolist()
+        blocks = [self._blocks_of(number) for number in wanted]
+        if not all(self._source.verified[first : last + 1].all() for first, last in blocks):
+            blocks += self._blocks_ahead(position + size, size, rank, world_size)
+            self._source.expect(list(chain(*(range(first, last + 1) for first, last in blocks))))
         return [self._readable(number) for number in wanted]
 
     def sample(self, number: int) -> TarSample:
@@ -98,15 +103,39 @@ class TarData:
             DamagedBlock: it touches a quarantined block.
             DataShardError, DataError, StoreError: as `batch`.
         """
+        shard, index, start, end = self._place(number)
+        self.blocks.make_right(*self._blocks_of(number))
+        key, files = _files(self._source.mapped[shard][start:end].tobytes())
+        return TarSample(key, self.manifest.shards[shard].name, index, files)
+
+    def _place(self, number: int) -> tuple[int, int, int, int]:
+        """A sample's shard, its number in it, and its first byte there and the one after it."""
         shard = bisect_right(self._firsts, number) - 1
         index = number - self._firsts[shard]
         offsets, entry = self._offsets_of(shard), self.manifest.shards[shard]
-        start = int(offsets[index])
         end = int(offsets[index + 1]) if index + 1 < len(offsets) else entry.end
+        return shard, index, int(offsets[index]), end
+
+    def _blocks_of(self, number: int) -> tuple[int, int]:
+        """The first and the last block of a sample."""
+        shard, _, start, end = self._place(number)
         first, size = self._source.first_block(shard), self.manifest.block_bytes
-        self.blocks.make_right(first + start // size, first + (end - 1) // size)
-        key, files = _files(self._source.mapped[shard][start:end].tobytes())
-        return TarSample(key, entry.name, index, files)
+        return first + start // size, first + (end - 1) // size
+
+    def _blocks_ahead(
+        self, position: int, size: int, rank: int, world_size: int
+    ) -> list[tuple[int, int]]:
+        """The blocks of some later batches, as far as the indexes of their shards are read."""
+        found: list[tuple[int, int]] = []
+        for at in range(position, position + FETCHES * size, size):
+            found += (
+                self._blocks_of(number)
+                for number in self.order.of_rank(at, size, rank, world_size).tolist()
+                if bisect_right(self._firsts, number) - 1 in self._offsets
+            )
+            if len(found) >= FETCHES:
+                break
+        return found
 
     def _readable(self, number: int) -> TarSample:
         try:

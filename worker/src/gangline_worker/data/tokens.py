@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from gangline_worker.data.blocks import Complain, DamagedBlock, VerifiedBlocks
 from gangline_worker.data.errors import DataError
+from gangline_worker.data.fetching import FETCHES
 from gangline_worker.data.manifest import Manifest
 from gangline_worker.data.order import (
     STAND_IN_TRIES,
@@ -91,6 +92,17 @@ class TokenReader:
             simple=(offsets + count <= self._shard_tokens) & (count <= self._block_tokens),
         )
 
+    def expect(self, ranges: Ranges, which: slice, stride: int) -> None:
+        """These ranges are needed now, and then those at each `stride` behind them."""
+        share = which.stop - which.start
+        blocks: dict[int, None] = {}
+        for ahead in range(FETCHES // share + 1):
+            begin = which.start + ahead * stride
+            part = slice(begin, begin + share)
+            for first, last in zip(ranges.first_block[part], ranges.last_block[part], strict=True):
+                blocks.update(dict.fromkeys(range(int(first), int(last) + 1)))
+        self.source.expect(list(blocks))
+
     def ready(self, ranges: Ranges, which: slice) -> bool:
         """Whether `rows` may be used for these: all is simple and verified."""
         verified = self.source.verified
@@ -148,6 +160,7 @@ class TokenData:
         if self.reader.ready(ranges, which):
             self.reader.rows(ranges, which, rows)
         else:
+            self.reader.expect(ranges, which, size)
             for row, start in zip(rows, ranges.starts[which], strict=True):
                 self._fill(row, start)
         return Batch(inputs=rows[:, :-1], targets=rows[:, 1:])
