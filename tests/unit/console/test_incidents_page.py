@@ -39,6 +39,13 @@ def incident(**changes: Any) -> Incident:
     return Incident.model_validate(values | changes)
 
 
+NEVER = {
+    "outcome": "job_failed", "action": "fail", "next_attempt": None, "allocated_at": None,
+    "running_at": None, "first_step_at": None, "closed_at": AT, "recover_s": None, "down_s": 0.0,
+}  # fmt: skip
+"""A job that is not started again: the fault manager closes its incident with the verdict."""
+
+
 def page(*found: Incident) -> IncidentPage:
     totals = Totals(
         incidents=len(found), recovered=1, recover_median_s=52.0, recover_p95_s=60.0,
@@ -83,6 +90,16 @@ def test_an_incident_shows_its_recovery_and_runbook() -> None:
     assert "style=" not in text
 
 
+@pytest.mark.parametrize("lost_s", [0.0, 100.0])
+def test_a_job_that_never_started_again_says_so(lost_s: float) -> None:
+    detail = IncidentDetail(incident=incident(**NEVER, work_lost_s=lost_s), stacks=[])
+    client, _ = console({"GET /v1/incidents/llama-0a1b/1": detail})
+    text = client.get("/console/incidents/llama-0a1b/1").text
+    assert "The job did not start again: the fault manager's decision was <b>fail</b>" in text
+    assert "Waits for GPUs" not in text
+    assert ("Work lost</span>" in text) == (lost_s > 0)
+
+
 def test_phases_are_work_lost_then_each_part_until_the_first_step() -> None:
     found = [(one.name, one.first_s, one.last_s) for one in phases(incident(), after(9999))]
     assert found == [
@@ -99,8 +116,9 @@ def test_phases_are_work_lost_then_each_part_until_the_first_step() -> None:
     [
         ({"outcome": "open", "running_at": None, "first_step_at": None, "closed_at": None},
          ["Work lost", "Waits for GPUs", "Starts its ranks"]),
-        ({"outcome": "job_failed", "allocated_at": None, "running_at": None,
-          "first_step_at": None, "closed_at": None, "work_lost_s": 0.0}, []),
+        ({"outcome": "job_ended", "allocated_at": None, "running_at": None,
+          "first_step_at": None, "closed_at": after(33)}, ["Work lost", "Waits for GPUs"]),
+        (NEVER, ["Work lost"]),
     ],
 )  # fmt: skip
 def test_an_incident_that_is_open_ends_now_and_one_without_restart_has_no_phases(

@@ -82,7 +82,10 @@ class Phase:
 
 
 def phases(one: Incident, now: datetime) -> list[Phase]:
-    """Work lost, then the phases of recovery; the last one of an open incident ends now."""
+    """Work lost, then the phases of recovery; the last one of an open incident ends now.
+
+    A job that is not started again waits for nothing: its incident was closed with the verdict.
+    """
     ends = (
         ("Waits for GPUs", "detected, until the next attempt has its GPUs", one.allocated_at),
         ("Starts its ranks", "GPUs allocated, until all ranks run", one.running_at),
@@ -93,7 +96,7 @@ def phases(one: Incident, now: datetime) -> list[Phase]:
         about = "training since the last checkpoint, which is done again"
         found.append(("Work lost", about, "bad", -one.work_lost_s, 0.0))
     at = one.failed_at
-    for name, about, end in ends:
+    for name, about, end in ends if one.action == "restart" else ():
         until = end or one.closed_at or (now if one.outcome == "open" else None)
         if until is None or until < at:
             break
