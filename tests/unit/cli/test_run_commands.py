@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from gangline.plot import svg_of
@@ -103,6 +104,8 @@ def test_uncommitted_changes_of_two_runs_are_compared(gangline: Runner, stub: St
         "--- a-1", "+++ b-2", "@@ -1 +1,2 @@", "-+x = 1", "++x = 2",
         "+\N{REPLACEMENT CHARACTER}[31m",
     ]  # fmt: skip
+    shown = gangline("compare", "a-1", "b-2", "--show", "code", "--json")
+    assert json.loads(shown.out) == {"uncommitted": ["+x = 1\n", "+x = 2\n\x1b[31m"]}
     assert gangline("compare", "a-1", "b-2", "c-3", "--show", "code").code == 2
 
 

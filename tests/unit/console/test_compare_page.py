@@ -127,9 +127,12 @@ def test_metrics_have_last_values_with_their_range_and_the_best_marked():
 
 def test_digests_of_code_are_shown_short_with_the_whole_one_on_hover():
     digest = "ab" * 32
-    runs = [named("r0", code_ref="c" * 40, data_snapshot="c4"), named("r1", data_snapshot="c4")]
-    diff = Difference(field="code_diff_digest", values={"r0": digest, "r1": None})
-    client, _ = console({COMPARE: compared(runs=runs, differences=[diff])})
+    differences = [
+        Difference(field="code_ref", values={"r0": "c" * 40, "r1": None}),
+        Difference(field="code_diff_digest", values={"r0": digest, "r1": None}),
+    ]
+    same = {"data_snapshot": "c4"}
+    client, _ = console({COMPARE: compared(differences=differences, same=same)})
 
     text = client.get("/console/compare?runs=r0,r1&tab=config").text
 
@@ -139,6 +142,26 @@ def test_digests_of_code_are_shown_short_with_the_whole_one_on_hover():
         "Commit", "cccccccccccc…", f"≠differs: {NONE}", "Digest of the uncommitted diff",
         "abababababab…", f"≠differs: {NONE}", "Data snapshot", "c4", "c4",
     ]  # fmt: skip
+
+
+def test_code_and_data_that_all_runs_share_are_shown():
+    same = {"image": "torch:2.9", "code_diff_digest": "ab" * 32}
+    client, _ = console({COMPARE: compared(differences=[], same=same)})
+
+    text = client.get("/console/compare?runs=r0,r1&tab=config").text
+
+    table = text.partition('id="code"')[2].partition("</table>")[0]
+    assert cells(table)[3:] == [
+        "Digest of the uncommitted diff", "abababababab…", "abababababab…",
+        "Image", "torch:2.9", "torch:2.9",
+    ]  # fmt: skip
+    assert "/console/jobs/r0?tab=config" in text
+
+
+def test_runs_that_name_no_code_and_no_data_say_so():
+    client, _ = console({COMPARE: compared()})
+
+    assert "None of these runs names" in client.get("/console/compare?runs=r0&tab=config").text
 
 
 def test_a_run_that_is_not_there_is_named_and_the_others_can_be_compared():

@@ -246,6 +246,10 @@ class Comparison(Answer):
 
     runs: list[Run]
     differences: list[Difference]
+    same: dict[str, JsonValue] = Field(
+        default_factory=dict,
+        description="Fields of the configuration that are set to one value in all runs.",
+    )
     metrics: dict[str, dict[str, Final]] = Field(description="By name, then by run.")
     resources: dict[str, Resources] = Field(
         default_factory=dict, description="By run; those without system metrics are left out."

@@ -26,20 +26,21 @@ def compare(
     curves: list[Curve],
     resources: dict[str, Resources] | None = None,
 ) -> Comparison:
-    """Runs side by side, with the configuration fields that differ between them."""
+    """Runs side by side: which fields of their configurations differ, and which are the same."""
     configurations = {run.run.run_id: flatten(json.loads(run.spec)) for run in runs}
     fields = sorted({field for flat in configurations.values() for field in flat})
-    differences = []
+    differences, same = [], {}
     for field in fields:
-        texts = {run_id: flat.get(field) for run_id, flat in configurations.items()}
-        if len(set(texts.values())) > 1 and field not in _SAME_BY_NATURE:
-            values = {
-                run_id: None if text is None else json.loads(text) for run_id, text in texts.items()
-            }
+        texts = {run_id: flat.get(field, "null") for run_id, flat in configurations.items()}
+        values = {run_id: json.loads(text) for run_id, text in texts.items()}
+        if len(set(texts.values())) == 1:
+            same[field] = values[runs[0].run.run_id]
+        elif field not in _SAME_BY_NATURE:
             differences.append(Difference(field=field, values=values))
     return Comparison(
         runs=[run.run for run in runs],
         differences=differences,
+        same={field: value for field, value in same.items() if value is not None},
         metrics=metrics,
         resources=resources or {},
         curves=curves,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,17 +67,17 @@ def finals(found: Comparison) -> Grid:
 
 def code(found: Comparison) -> Grid:
     """Inputs that pin a run: commit, diff, snapshot, image."""
-    spec = {item.field: item.values for item in found.differences}
+    differ = {item.field: item.values for item in found.differences}
 
-    def of(name: str, read: Callable[[Run], str]) -> list[Cell]:
-        values = [spec[name].get(run.run_id) if name in spec else read(run) for run in found.runs]
-        return _cells([None if value in {None, ""} else str(value) for value in values])
+    def of(name: str) -> list[Cell]:
+        values = differ.get(name) or {run.run_id: found.same.get(name) for run in found.runs}
+        return _cells([_text(values.get(run.run_id)) for run in found.runs])
 
     rows = {
-        "Commit": of("code_ref", lambda run: run.code_ref),
-        "Digest of the uncommitted diff": of("code_diff_digest", lambda _: ""),
-        "Data snapshot": of("data_snapshot", lambda run: run.data_snapshot),
-        "Image": of("image", lambda _: ""),
+        "Commit": of("code_ref"),
+        "Digest of the uncommitted diff": of("code_diff_digest"),
+        "Data snapshot": of("data_snapshot"),
+        "Image": of("image"),
     }
     shown = {name: cells for name, cells in rows.items() if any(cell.full for cell in cells)}
     return grid("Input", found.runs, [*shown], [*shown.values()])
