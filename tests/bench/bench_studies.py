@@ -47,7 +47,7 @@ from gangline_schemas.events.studies import (
 from gangline_schemas.study_file import StudySpec
 from gangline_schemas.study_space import Parameters
 from gangline_studies.core import advance
-from gangline_studies.core.asking import Ask, Suggestion
+from gangline_studies.core.suggesting import Ask, Suggestion
 from support.harnesses.study_world import Fate, StudyWorld
 
 DATA = Path(__file__).parent / "data" / "digits_curves.npz"

@@ -24,9 +24,9 @@ from gangline_bus.decision import Decision
 from gangline_gateway import study_views
 from gangline_schemas.study_file import StudySpec
 from gangline_schemas.study_space import Parameters
-from gangline_studies.core.asking import Ask, Suggestion
 from gangline_studies.core.decide import StudyDecider
 from gangline_studies.core.state import Phase, Trial
+from gangline_studies.core.suggesting import Ask, Suggestion
 from gangline_studies.service.sampler import Sampler
 from support.harnesses.study_world import Fate, StudyWorld
 

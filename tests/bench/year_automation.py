@@ -46,10 +46,10 @@ from gangline_schemas.events.workers import ExitReason, TrialReported, WorkerExi
 from gangline_schemas.gate_file import Gate
 from gangline_schemas.models import Evaluation, Paired, ProfileRef, SuiteComparison
 from gangline_schemas.study_file import StudySpec
-from gangline_studies.core.asking import Ask, Suggestion
 from gangline_studies.core.decide import StudyDecider
 from gangline_studies.core.snapshot import codec as studies_codec
 from gangline_studies.core.state import Phase, job_id
+from gangline_studies.core.suggesting import Ask, Suggestion
 
 
 @dataclass

@@ -27,7 +27,7 @@ from chaos.catalog import FAULTS, STRATEGIES
 from chaos.fault import Fault, Place
 from chaos.matrix import Matrix, Outcome
 from chaos.often import cut_often, kill_often
-from chaos.places import BreakablePlatform, apart, joined, on_one_machine
+from chaos.platforms import BreakablePlatform, apart, joined, on_one_machine
 from chaos.studies import kill_during_study
 from chaos.tracking import COLUMNS as KILL_COLUMNS
 from chaos.tracking import kill_each

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from chaos.fault import Fault
-from chaos.places import BreakablePlatform
+from chaos.platforms import BreakablePlatform
 from chaos.world import (
     Attack,
     Broken,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from chaos.deaths import Deaths
-from chaos.places import BreakablePlatform
+from chaos.platforms import BreakablePlatform
 from chaos.world import CHECKPOINT, HYPERPARAMETERS, Attack, Broken
 from gangline_schemas.events.requests import JobCancelRequested
 from support.harnesses.log_watch import LogWatch

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chaos.places import BreakablePlatform
+from chaos.platforms import BreakablePlatform
 from chaos.quick_trial import STEPS, score
 from gangline.sdk import connect
 from gangline_bus.decision import Decision

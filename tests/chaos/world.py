@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from chaos.places import BreakablePlatform
+from chaos.platforms import BreakablePlatform
 from gangline_schemas.checkpoint import CommitRecord
 from gangline_schemas.events.scheduling import CheckpointRef
 from gangline_storage.digest import digest_file

@@ -18,7 +18,7 @@ import pytest
 
 from chaos.catalog import FAULTS, STRATEGIES
 from chaos.matrix import ENDS_S, Matrix
-from chaos.places import NODES, BreakablePlatform
+from chaos.platforms import NODES, BreakablePlatform
 from gangline.sdk import connect
 from gangline_schemas.api.incidents import Incident
 from support.builders.held_job import training

@@ -40,7 +40,7 @@ from gangline_schemas.events.heartbeats import WorkerHeartbeat
 from gangline_schemas.events.progress import RunProgress
 from gangline_schemas.events.steps import WorkerStep
 from gangline_schemas.study_space import ChoiceParameter, Parameter, Value
-from gangline_studies.core.asking import Ask, Suggestion
+from gangline_studies.core.suggesting import Ask, Suggestion
 from gangline_tracker.batches import HeartbeatBatch, LogBatch, StepBatch
 from gangline_tracker.event_batch import EventBatch
 from gangline_tracker.runs import Run

@@ -28,8 +28,8 @@ from gangline_schemas.rank_protocol import Report, TrialPoint
 from gangline_schemas.study_file import StudySpec
 from gangline_studies.core import invariants
 from gangline_studies.core import snapshot as studies_snapshot
-from gangline_studies.core.asking import Ask, Suggestion
 from gangline_studies.core.decide import StudyDecider
+from gangline_studies.core.suggesting import Ask, Suggestion
 from gangline_worker.agent.decide.keys import GangKey
 from gangsim.engine import Violation
 from gangsim.parts import Parts

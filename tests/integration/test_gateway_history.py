@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from gangline_gateway.past import Past
 from gangline_gateway.problems import ProblemError
+from gangline_gateway.state_history import StateHistory
 from gangline_schemas.catalog import Topic
 from support.builders.gateway import GatewayHarness
 from support.fixtures.gateway_http import ADMIN, NLP, VISION, http_client, problem, scene, submit
@@ -135,8 +135,8 @@ def test_a_long_log_is_read_in_parts_and_one_time_after_the_other(
     submit(http_client, gpus=1)
     now = datetime.now(UTC)
     places = scene.tail.places(Topic.SCHEDULING)
-    slow, asked = Past(scene.bus, places, within_s=-1.0, pause_each=3), 0
-    events = Past(scene.bus, places).shards(now)[1]
+    slow, asked = StateHistory(scene.bus, places, within_s=-1.0, pause_each=3), 0
+    events = StateHistory(scene.bus, places).shards(now)[1]
     while asked < events:
         asked += 1
         try:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gangline_gateway.mlflow_door import SERVED
+from gangline_gateway.mlflow_routes import SERVED
 from support.harnesses.genuine_mlflow import REFUSED, genuine_routes
 
 pytest.importorskip("mlflow")

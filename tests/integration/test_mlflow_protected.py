@@ -13,7 +13,7 @@ from mlflow.utils.workspace_context import ServerWorkspaceContext
 
 from gangline_mlflow.plugin import registry_store
 from gangline_mlflow.protected_registry import ProtectedRegistry
-from gangline_schemas.mlflow_registry import REGISTRATION_TAG, AliasRow, VersionAsked
+from gangline_schemas.mlflow_registry import REGISTRATION_TAG, AliasRow, VersionQuery
 
 TEAM, MODEL = "nlp", "summarizer"
 
@@ -22,10 +22,10 @@ def row(version: int, *keep: int, alias: str = "champion", model: str = MODEL) -
     return AliasRow(workspace=TEAM, model=model, alias=alias, version=version, keep=keep)
 
 
-def asked(number: int, **fields: object) -> VersionAsked:
+def asked(number: int, **fields: object) -> VersionQuery:
     tags = {REGISTRATION_TAG: str(number), "gangline.step": "100"}
     source = {} if "version" in fields else {"source": "runs:/r1/checkpoints/100"}
-    return VersionAsked.model_validate(
+    return VersionQuery.model_validate(
         {"workspace": TEAM, "model": MODEL, "tags": tags, **source, **fields}
     )
 

@@ -24,7 +24,7 @@ from gangline_bus.topics import TopicNames, create_topics
 from gangline_schemas.mlflow_registry import (
     VERSIONS_PATH,
     AliasesAnswer,
-    AliasesAsked,
+    AliasesQuery,
     VersionAnswer,
 )
 from support.harnesses.loop_story import Story, problems
@@ -44,7 +44,7 @@ class Mlflow(BaseHTTPRequestHandler):
         if self.path == VERSIONS_PATH:
             answer = VersionAnswer(version=1).encode()
         else:
-            for row in AliasesAsked.decode(body).aliases:
+            for row in AliasesQuery.decode(body).aliases:
                 self.aliases[row.alias] = row.version
             answer = AliasesAnswer().encode()
         self.send_response(200)

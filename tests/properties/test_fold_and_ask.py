@@ -18,8 +18,8 @@ from optuna.trial import TrialState
 from gangline_schemas.events.studies import TrialFailure
 from gangline_schemas.study_file import StudySpec
 from gangline_schemas.study_space import ChoiceParameter, IntParameter, Parameters
-from gangline_studies.core.asking import Ask
 from gangline_studies.core.state import Phase, Trial
+from gangline_studies.core.suggesting import Ask
 from gangline_studies.service.optuna_fold import STARTUP, Folded, inner, outer
 from gangline_studies.service.sampler import grid_point, seed_of
 

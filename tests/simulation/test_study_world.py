@@ -27,7 +27,7 @@ from gangline_schemas.events.studies import (
 )
 from gangline_schemas.study_file import StudySpec
 from gangline_schemas.study_space import Parameters
-from gangline_studies.core import advance, asking, measuring, trial_jobs
+from gangline_studies.core import advance, measuring, suggesting, trial_jobs
 from gangline_studies.core.policy import rungs
 from gangline_studies.core.state import Phase
 from support.harnesses.study_world import Fate, StudyWorld
@@ -260,7 +260,8 @@ _JOB = advance.job_of
 @pytest.mark.parametrize(
     ("place", "name", "instead", "check"),
     [
-        (asking, "room", broken_room, test_a_waiting_trial_is_asked_for_again_when_results_came),
+        (suggesting, "room", broken_room,
+         test_a_waiting_trial_is_asked_for_again_when_results_came),
         (advance, "_next_promotion", unsaved, test_promotion_continues_from_a_committed_checkpoint),
         (advance, "_withdraw", lambda *_: None,
          test_a_waiting_trial_is_asked_for_again_when_results_came),

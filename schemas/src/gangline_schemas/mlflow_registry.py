@@ -16,7 +16,7 @@ REGISTRATION_TAG = "gangline.registration"
 MOST_ALIASES = 100_000
 
 
-class VersionAsked(Model):
+class VersionQuery(Model):
     """Make a version of this source, unless one has its `REGISTRATION_TAG`; or look for one."""
 
     workspace: Name
@@ -54,7 +54,7 @@ class AliasRow(Model):
     )
 
 
-class AliasesAsked(Model):
+class AliasesQuery(Model):
     """All protected aliases; others are not protected any more."""
 
     aliases: tuple[AliasRow, ...] = Field(default=(), max_length=MOST_ALIASES)

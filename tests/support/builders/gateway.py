@@ -36,7 +36,6 @@ from gangline_gateway.history import RunFilter
 from gangline_gateway.history_access import HistoryAccess, Queries
 from gangline_gateway.mlflow_jobs import JobTokens
 from gangline_gateway.node_tokens import NodeTokens
-from gangline_gateway.past import Past
 from gangline_gateway.publish import Publisher
 from gangline_gateway.reports.facts import Facts, Period
 from gangline_gateway.request_checks import Names, RequestChecks
@@ -44,6 +43,7 @@ from gangline_gateway.run_filter import RunQuery
 from gangline_gateway.run_points import PointPage
 from gangline_gateway.scheduler_questions import SchedulerQuestions
 from gangline_gateway.sse import Streams
+from gangline_gateway.state_history import StateHistory
 from gangline_gateway.tail import Tail
 from gangline_gateway.user_limits import RequestLimits
 from gangline_quota.core.decide import Quota
@@ -204,7 +204,7 @@ class GatewayHarness:
             followers=Followers(self.tail),
             streams=Streams(50),
             changes=Changes(self.tail),
-            past=Past(self.bus, self.names.places(self.bus, Topic.SCHEDULING)),
+            state_history=StateHistory(self.bus, self.names.places(self.bus, Topic.SCHEDULING)),
             store=LocalStore(folder / "store"),
             scheduler=SchedulerQuestions(self.tail, work_s=DEADLINE_S, wait_s=DEADLINE_S),
             answer_wait_s=DEADLINE_S if deciding else 0.05,

@@ -12,10 +12,10 @@ from gangline_schemas.events.studies import TrialJobRequested
 from gangline_schemas.events.workers import ExitReason, TrialReported, WorkerExited
 from gangline_schemas.job import JobState
 from gangline_schemas.study_file import StudySpec
-from gangline_studies.core.asking import Ask, Suggestion
 from gangline_studies.core.decide import StudyDecider
 from gangline_studies.core.snapshot import fingerprint
 from gangline_studies.core.state import StudyState
+from gangline_studies.core.suggesting import Ask, Suggestion
 from support.harnesses.decider_run import DeciderRun
 from support.harnesses.study_world import PLACE
 

@@ -11,8 +11,8 @@ import pytest
 
 from gangline_gateway.live import Live
 from gangline_gateway.live_model import LiveJob
-from gangline_gateway.mlflow_door import Refused, inside
 from gangline_gateway.mlflow_jobs import JobTokens
+from gangline_gateway.mlflow_routes import Refused, job_path
 from gangline_gateway.mlflow_scope import JobScope
 from gangline_gateway.problems import ProblemError
 from gangline_schemas.envelope import Envelope
@@ -90,10 +90,10 @@ def test_the_gateway_knows_which_attempt_gave_its_gpus_back() -> None:
 
 
 def test_a_job_s_path_names_its_own_team_or_none() -> None:
-    assert inside("/mlflow/version", "nlp") == "/version"
-    assert inside("/mlflow/teams/nlp/version", "nlp") == "/version"
-    assert inside("/mlflow/teams/default/version", "team-default") == "/version"
+    assert job_path("/mlflow/version", "nlp") == "/version"
+    assert job_path("/mlflow/teams/nlp/version", "nlp") == "/version"
+    assert job_path("/mlflow/teams/default/version", "team-default") == "/version"
     for other in ("vision", "team-nlp", "team-" + "x" * 58):
         with pytest.raises(Refused) as refused:
-            inside(f"/mlflow/teams/{other}/version", "nlp")
+            job_path(f"/mlflow/teams/{other}/version", "nlp")
         assert refused.value.status == 403

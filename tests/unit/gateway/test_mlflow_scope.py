@@ -8,7 +8,7 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from gangline_gateway.mlflow_door import Refused
+from gangline_gateway.mlflow_routes import Refused
 from gangline_gateway.mlflow_scope import JobScope, narrow
 from gangline_schemas.mlflow_workspace import family_of, mlflow_run_id
 

@@ -11,7 +11,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from gangline_gateway.app import over
-from gangline_gateway.mlflow_door import check_scope
+from gangline_gateway.mlflow_routes import check_scope
 from gangline_gateway.problems import ProblemError
 from gangline_gateway.route_rules import _RULES, known, rule_of
 from gangline_schemas.access import TokenScope

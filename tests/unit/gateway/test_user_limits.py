@@ -8,9 +8,9 @@ import pytest
 
 from gangline_gateway.problems import ProblemError
 from gangline_gateway.user_limits import (
-    Places,
     RequestLimits,
     RequestRates,
+    SharedSlots,
     UserSlots,
     current_user,
 )
@@ -107,7 +107,7 @@ def test_slots_are_given_back_whatever_happens() -> None:
 def test_questions_that_hold_threads_are_bounded_by_user_and_in_all(
     other: str, status: int
 ) -> None:
-    places = Places(2, 2, "questions")
+    places = SharedSlots(2, 2, "questions")
 
     def ask(user: str) -> AbstractContextManager[None]:
         current_user.set(user)

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 import pytest
 
 from gangline_mlflow import plain
-from gangline_mlflow.plain import HistoryAsked, Logged, Odd, RunsAsked, SampleAsked
+from gangline_mlflow.plain import HistoryQuery, Logged, Odd, RunsQuery, SampleQuery
 from gangline_schemas.events.metrics import LARGEST
 
 POINT = {"key": "loss", "value": 0.5, "timestamp": 1000, "step": 3}
@@ -83,8 +83,8 @@ def test_an_odd_batch_is_left_to_mlflow(change: dict[str, Any]) -> None:
 
 def test_a_search_of_runs() -> None:
     asked = {"experiment_ids": ["1", "22"], "filter": "a", "order_by": ["b"], "max_results": 7}
-    assert plain.search_runs(body(asked)) == RunsAsked([1, 22], "a", "ACTIVE_ONLY", 7, ["b"], None)
-    assert plain.search_runs(b"{}") == RunsAsked([], "", "ACTIVE_ONLY", 1000, [], None)
+    assert plain.search_runs(body(asked)) == RunsQuery([1, 22], "a", "ACTIVE_ONLY", 7, ["b"], None)
+    assert plain.search_runs(b"{}") == RunsQuery([], "", "ACTIVE_ONLY", 1000, [], None)
 
 
 @pytest.mark.parametrize(
@@ -108,14 +108,14 @@ def query(*pairs: tuple[str, object]) -> bytes:
 def test_a_page_of_a_history() -> None:
     paging = (("max_results", 10), ("page_token", ""))
     asked = query(("run_id", "r1"), ("metric_key", "a/b c"), *paging)
-    assert plain.history(asked) == HistoryAsked("r1", "a/b c", 10, None)
+    assert plain.history(asked) == HistoryQuery("r1", "a/b c", 10, None)
 
 
 def test_a_sample_of_histories() -> None:
     runs = (("run_ids", "r2"), ("run_ids", "r1"), ("metric_key", "loss"))
-    assert plain.sample(query(*runs)) == SampleAsked(["r2", "r1"], "loss", 2500, None)
+    assert plain.sample(query(*runs)) == SampleQuery(["r2", "r1"], "loss", 2500, None)
     bounded = query(*runs, ("start_step", -5), ("end_step", 7), ("max_results", 320))
-    assert plain.sample(bounded) == SampleAsked(["r2", "r1"], "loss", 320, (-5, 7))
+    assert plain.sample(bounded) == SampleQuery(["r2", "r1"], "loss", 320, (-5, 7))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gangline_bus.codec import Received
-from gangline_pipelines.core import asked, evolve, stepping, triggers
+from gangline_pipelines.core import evolve, requests, stepping, triggers
 from gangline_pipelines.core.graph import Instance
 from gangline_pipelines.core.model import Run
 from gangline_schemas.catalog import Topic
@@ -93,7 +93,7 @@ def test_steps_of_live_runs_of_a_team_are_bounded(monkeypatch: pytest.MonkeyPatc
 
 
 def test_triggers_of_a_team_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asked, "TRIGGERS_OF_TEAM", 2)
+    monkeypatch.setattr(requests, "TRIGGERS_OF_TEAM", 2)
     world = PipelineRun()
     two = {**EVERY_MINUTE, **NEW_TEXT}
     world.apply(one_step(triggers=two))
@@ -119,8 +119,8 @@ def test_a_request_may_have_any_id(name: str) -> None:
 
 def test_files_of_a_team_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     size = len(one_step().encode())
-    monkeypatch.setattr(asked, "MOST_BYTES", size)
-    monkeypatch.setattr(asked, "BYTES_OF_TEAM", 2 * size)
+    monkeypatch.setattr(requests, "MOST_BYTES", size)
+    monkeypatch.setattr(requests, "BYTES_OF_TEAM", 2 * size)
     world = PipelineRun()
     (refused,) = world.apply(one_step(description="x"))
     assert isinstance(refused, PipelineRequestRefused)
@@ -151,7 +151,7 @@ def test_earlier_files_that_runs_began_with_are_bounded(monkeypatch: pytest.Monk
 
 def test_files_of_live_runs_count_for_their_team_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     size = len(one_step(description="1").encode())
-    monkeypatch.setattr(asked, "BYTES_OF_TEAM", size + 10)
+    monkeypatch.setattr(requests, "BYTES_OF_TEAM", size + 10)
     world = PipelineRun()
     for _ in range(2):
         world.apply(one_step(description="1"))

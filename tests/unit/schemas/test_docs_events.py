@@ -10,7 +10,7 @@ import pytest
 
 from gangline_bus.codec import UndecodableError, encode
 from gangline_bus.dlq import KEPT_VALUE_BYTES, DlqLimit, refused_record
-from gangline_bus.input_places import with_inputs
+from gangline_bus.input_offsets import with_inputs
 from gangline_bus.ports import Record, TopicPartition
 from gangline_bus.topics import TopicNames
 from gangline_schemas.catalog import catalog, event_types, topic_of

@@ -9,7 +9,7 @@ import pytest
 
 from gangline_schemas.events.studies import TrialMeasured
 from gangline_schemas.memory import REMEMBERED
-from gangline_studies.core import asking, forgetting
+from gangline_studies.core import forgetting, suggesting
 from gangline_studies.core.state import CURVE_POINTS, CURVE_POINTS_ENDED, Trial
 from support.builders.studies import Studies
 
@@ -105,6 +105,6 @@ def test_open_trials_are_passed_over_once_however_many_studies_ask() -> None:
         made.create(study_id)
         made.run(0, {10: 2.0}, study_id=study_id, end="paused")
     made.state.trials = trials = Counted(made.state.trials)
-    asked = asking.wanted(made.state).values()
+    asked = suggesting.wanted(made.state).values()
     assert [[each.number for each in one.open] for one in asked] == [[0], [0], [0]]
     assert trials.passed == 3

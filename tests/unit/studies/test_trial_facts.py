@@ -31,10 +31,10 @@ from gangline_schemas.events.studies import (
 from gangline_schemas.events.trials import TrialLogged, TrialLogsEnded
 from gangline_schemas.job import JobState
 from gangline_studies.core import requests
-from gangline_studies.core.asking import NoSuggestion, Suggestion
 from gangline_studies.core.decide import StudyDecider
 from gangline_studies.core.snapshot import fingerprint
 from gangline_studies.core.state import Phase
+from gangline_studies.core.suggesting import NoSuggestion, Suggestion
 from support.harnesses.decider_run import START, DeciderRun
 from support.harnesses.study_run import (
     Run,

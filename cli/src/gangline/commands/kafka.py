@@ -62,7 +62,7 @@ class _Cluster:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Admin:
     """The options that all commands about a cluster share."""
 
     out: Output
@@ -104,7 +104,7 @@ class _Asked:
 
 
 def _asks_cluster(body: Callable[..., None]) -> Callable[..., None]:
-    """Make a command of a function whose first parameter is _Asked, with the shared options."""
+    """Make a command of a function whose first parameter is _Admin, with the shared options."""
 
     @functools.wraps(body)
     def command(
@@ -119,7 +119,7 @@ def _asks_cluster(body: Callable[..., None]) -> Callable[..., None]:
     ) -> None:
         target = target_of(context, data_dir=data_dir, json=json)
         out = Output(json=target.json)
-        body(_Asked(out, _kafka_dir(target), kafka, settings, file), **options)
+        body(_Admin(out, _kafka_dir(target), kafka, settings, file), **options)
 
     shared = {
         "kafka": Kafka, "settings": Settings, "file": File, "data_dir": DataDir, "json": Json,
@@ -128,7 +128,7 @@ def _asks_cluster(body: Callable[..., None]) -> Callable[..., None]:
 
 
 @_asks_cluster
-def users_plan(asked: _Asked, users: Folder = None) -> None:
+def users_plan(asked: _Admin, users: Folder = None) -> None:
     """Show which users are missing. Exit code 101: some are."""
     from gangline.kafka.users import plan_users
 
@@ -143,7 +143,7 @@ def users_plan(asked: _Asked, users: Folder = None) -> None:
 
 
 @_asks_cluster
-def users_apply(asked: _Asked, users: Folder = None) -> None:
+def users_apply(asked: _Admin, users: Folder = None) -> None:
     """Create missing users, with their files. Passwords of users that exist stay."""
     from gangline.kafka.users import create_users, plan_users
 
@@ -161,7 +161,7 @@ def users_apply(asked: _Asked, users: Folder = None) -> None:
 
 @_asks_cluster
 def users_rotate(
-    asked: _Asked,
+    asked: _Admin,
     names: Annotated[list[str], typer.Argument(help="Users, or `all`.", metavar="NAME...")],
     users: Folder = None,
 ) -> None:
@@ -183,7 +183,7 @@ def users_rotate(
 
 
 @_asks_cluster
-def topics(asked: _Asked, prefix: Prefix = "") -> None:
+def topics(asked: _Admin, prefix: Prefix = "") -> None:
     """Create the topics that are missing. Those that exist stay as they are."""
     from gangline.kafka.connecting import connect_admin
     from gangline.local.kafka_access import make_topics
@@ -197,7 +197,7 @@ def topics(asked: _Asked, prefix: Prefix = "") -> None:
 
 
 @_asks_cluster
-def acls_plan(asked: _Asked, prefix: Prefix = "", principal: Principal = None) -> None:
+def acls_plan(asked: _Admin, prefix: Prefix = "", principal: Principal = None) -> None:
     """Show how the cluster's rights differ from acls.toml. Exit code 101: they do."""
     _, plan = _acl_plan(asked, prefix, principal)
     _show(asked.out, plan, "to create", "to remove with --prune")
@@ -207,7 +207,7 @@ def acls_plan(asked: _Asked, prefix: Prefix = "", principal: Principal = None) -
 
 @_asks_cluster
 def acls_apply(
-    asked: _Asked, prefix: Prefix = "", principal: Principal = None, prune: Prune = False
+    asked: _Admin, prefix: Prefix = "", principal: Principal = None, prune: Prune = False
 ) -> None:
     """Create the rights of acls.toml that are missing. Applied twice, nothing changes."""
     from gangline.kafka.acls import apply_acls
@@ -249,7 +249,7 @@ def _not_secure(folder: Path) -> CliError:
     )
 
 
-def _acl_plan(asked: _Asked, prefix: str, principal: list[str] | None) -> tuple[_Cluster, AclPlan]:
+def _acl_plan(asked: _Admin, prefix: str, principal: list[str] | None) -> tuple[_Cluster, AclPlan]:
     from gangline.kafka.acls import found_acls, plan_acls, wanted_acls
     from gangline.kafka.principals import read_principals
 

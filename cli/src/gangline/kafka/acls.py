@@ -17,7 +17,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from gangline.kafka.connecting import ADMIN_TIMEOUT_S, asking
+from gangline.kafka.connecting import ADMIN_TIMEOUT_S, admin_errors
 from gangline.kafka.principals import NAMES, Principals
 from gangline.kafka.rights import FAMILY, Rights
 from gangline_schemas.catalog import catalog
@@ -129,7 +129,7 @@ def found_acls(admin: AdminClient) -> list[Acl]:
         AclOperation.ANY,
         AclPermissionType.ANY,
     )
-    with asking("the ACLs cannot be read"):
+    with admin_errors("the ACLs cannot be read"):
         bindings = admin.describe_acls(everything, request_timeout=ADMIN_TIMEOUT_S)
         return [
             Acl(
@@ -147,7 +147,7 @@ def found_acls(admin: AdminClient) -> list[Acl]:
 
 def apply_acls(admin: AdminClient, plan: AclPlan, *, prune: bool) -> None:
     """Create what is missing and, with `prune`, delete what is extra. Raises CliError."""
-    with asking("the ACLs cannot be changed"):
+    with admin_errors("the ACLs cannot be changed"):
         if plan.missing:
             bindings = [_native(AclBinding, acl) for acl in plan.missing]
             _wait(admin.create_acls(bindings, request_timeout=ADMIN_TIMEOUT_S))

@@ -67,7 +67,7 @@ def _with_token(settings: Mapping[str, str]) -> dict[str, Any]:
 
 
 @contextmanager
-def asking(failed: str) -> Iterator[None]:
+def admin_errors(failed: str) -> Iterator[None]:
     """Turn an error of the cluster into one line for the user."""
     try:
         yield

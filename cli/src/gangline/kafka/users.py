@@ -20,7 +20,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from gangline.errors import CliError
-from gangline.kafka.connecting import ADMIN_TIMEOUT_S, asking, read_settings
+from gangline.kafka.connecting import ADMIN_TIMEOUT_S, admin_errors, read_settings
 from gangline_service.kafka_file import write_kafka_file
 
 MECHANISM = "SCRAM-SHA-512"
@@ -79,7 +79,7 @@ class UserFiles:
 
 def plan_users(admin: AdminClient, users: Iterable[str], files: UserFiles) -> UserPlan:
     """Compare the cluster with the files. Raises CliError."""
-    with asking("the users cannot be read"):
+    with admin_errors("the users cannot be read"):
         # All users: for a list of names Kafka answers with an error for each that is missing.
         known = set(
             admin.describe_user_scram_credentials(request_timeout=ADMIN_TIMEOUT_S).result(  # type: ignore[union-attr]
@@ -136,7 +136,7 @@ def _set(admin: AdminClient, passwords: Mapping[str, str], changed: set[str]) ->
         UserScramCredentialUpsertion(user, how, password.encode(), secrets.token_bytes(16))
         for user, password in passwords.items()
     ]
-    with asking("the users cannot be changed"):
+    with admin_errors("the users cannot be changed"):
         futures = admin.alter_user_scram_credentials(changes, request_timeout=ADMIN_TIMEOUT_S)  # type: ignore[arg-type]
         wait(futures.values(), ADMIN_TIMEOUT_S)
         changed |= {

@@ -17,7 +17,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from gangline.errors import CliError
-from gangline.kafka.connecting import ADMIN_TIMEOUT_S, asking, connect_admin, read_settings
+from gangline.kafka.connecting import ADMIN_TIMEOUT_S, admin_errors, connect_admin, read_settings
 from gangline.local.certificates import Authority
 from gangline.local.kafka_folders import admin_file, secure_folder
 from gangline.local.kafka_storage import NODE_ID, kept_ports
@@ -40,7 +40,7 @@ def renew_broker(kafka_dir: Path) -> None:
         for name in _LISTENERS
     ]
     broker = ConfigResource(ResourceType.BROKER, str(NODE_ID), incremental_configs=entries)
-    with asking("the certificate cannot be renewed"):
+    with admin_errors("the certificate cannot be renewed"):
         for future in admin.incremental_alter_configs([broker]).values():
             future.result(ADMIN_TIMEOUT_S)
     _wait_for(x509.load_pem_x509_certificate(path.read_bytes()), kafka_dir, authority.path)

@@ -1,7 +1,7 @@
 """CloudEvents 1.0 in Kafka's binary mode: attributes are `ce_` headers, the value is the JSON data.
 
 Decision logs add the extension attributes `ganglineshard`, `ganglineepoch`, `ganglineseq` and
-`ganglinerelease`, and the last record of a transaction `ganglineinputs` (input_places.py).
+`ganglinerelease`, and the last record of a transaction `ganglineinputs` (input_offsets.py).
 
 Each type belongs to one topic of the catalog. In any other topic it is not a valid event, so a
 client that may write to a stream cannot write events of a decision log.
@@ -17,7 +17,7 @@ from typing import TypeGuard
 
 from pydantic import ValidationError
 
-from gangline_bus.input_places import HEADER as INPUTS
+from gangline_bus.input_offsets import HEADER as INPUTS
 from gangline_bus.ports import Headers, OutRecord, Record, TopicPartition
 from gangline_bus.unknown import count_unknown
 from gangline_schemas.base import YEARS, Event, FieldError, field_errors, to_utc

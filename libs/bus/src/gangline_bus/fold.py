@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from gangline_bus.codec import RELEASE_HEADER, FromLaterError, UndecodableError, decode
 from gangline_bus.decision import Decider, Decision, UnfoldedEvent
-from gangline_bus.input_places import named_inputs
+from gangline_bus.input_offsets import named_inputs
 from gangline_bus.ports import Bus, Record, TopicPartition
 from gangline_schemas.envelope import Envelope, LogPosition
 

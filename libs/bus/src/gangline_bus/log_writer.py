@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from gangline_bus.codec import Received, encode
 from gangline_bus.decision import Decider, Decision, Input
 from gangline_bus.fold import Folded, event_name
-from gangline_bus.input_places import with_inputs
+from gangline_bus.input_offsets import with_inputs
 from gangline_bus.ports import MAX_RECORD_BYTES, OutRecord, TopicPartition
 from gangline_schemas.envelope import Envelope, LogPosition, derived_id
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from gangline_bus.decision import Decider
 from gangline_bus.fold import Folded, LogBroken
-from gangline_bus.input_places import begin_at
+from gangline_bus.input_offsets import begin_at
 from gangline_bus.ports import Bus, Note, TopicPartition
 from gangline_bus.topics import TopicNames
 from gangline_schemas.catalog import Topic

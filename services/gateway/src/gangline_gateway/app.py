@@ -15,8 +15,8 @@ from gangline_gateway import openapi, problems
 from gangline_gateway.app_context import AppContext
 from gangline_gateway.audit import AuditLog
 from gangline_gateway.console_proxy import is_console
-from gangline_gateway.mlflow_door import is_mlflow
 from gangline_gateway.mlflow_jobs import JobTokens
+from gangline_gateway.mlflow_routes import is_mlflow
 from gangline_gateway.oidc.logins import Logins
 from gangline_gateway.request_checks import Names, RequestChecks
 from gangline_gateway.routes.alerts import alerts

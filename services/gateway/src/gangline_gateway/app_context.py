@@ -26,13 +26,13 @@ from gangline_gateway.large_bodies import Handler, checking
 from gangline_gateway.live_model import JobDetails
 from gangline_gateway.mlflow_runs import MlflowRuns
 from gangline_gateway.node_tokens import NodeTokens
-from gangline_gateway.past import Past
 from gangline_gateway.problems import conflict, forbidden, not_found
 from gangline_gateway.publish import Publisher
 from gangline_gateway.reports.recent import RecentReports
 from gangline_gateway.route_rules import rule_of
 from gangline_gateway.scheduler_questions import SchedulerQuestions
 from gangline_gateway.sse import Streams
+from gangline_gateway.state_history import StateHistory
 from gangline_gateway.tail import Tail
 from gangline_gateway.user_limits import UserSlots
 from gangline_schemas.base import Event
@@ -85,7 +85,7 @@ class AppContext:
     followers: Followers
     streams: Streams
     changes: Changes
-    past: Past
+    state_history: StateHistory
     scheduler: SchedulerQuestions
     store: ObjectStore | None = None
     mlflow: MlflowRuns | None = None

@@ -6,7 +6,7 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive
 
-from gangline_gateway.mlflow_door import is_mlflow, takes_files
+from gangline_gateway.mlflow_routes import is_mlflow, takes_files
 from gangline_gateway.problems import ProblemError
 from gangline_service.request_body import BodyTooLarge, BodyTooSlow, bounded
 

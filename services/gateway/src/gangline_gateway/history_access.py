@@ -28,7 +28,7 @@ from gangline_gateway.reports.source import Reports
 from gangline_gateway.resources import ResourceReader
 from gangline_gateway.run_points import PointReader
 from gangline_gateway.sql_parts import CursorError, fetch
-from gangline_gateway.user_limits import Places
+from gangline_gateway.user_limits import SharedSlots
 from gangline_schemas.api.logs import BusEvent
 from gangline_schemas.gpu_prices import GpuPrices
 
@@ -128,7 +128,7 @@ class HistoryAccess:
         self._connect = connect
         self._own = threading.local()
         self._slots = threading.BoundedSemaphore(QUERIES_AT_ONCE)
-        self._places = Places(
+        self._places = SharedSlots(
             QUERIES_AT_ONCE + WAITING, QUERIES_PER_USER, "history queries", code="history-busy"
         )
 

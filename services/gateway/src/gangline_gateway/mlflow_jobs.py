@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 
 from gangline_gateway.live_model import LiveJob
-from gangline_gateway.mlflow_door import Refused
+from gangline_gateway.mlflow_routes import Refused
 from gangline_gateway.mlflow_scope import JobScope
 from gangline_gateway.problems import ProblemError, unavailable
 from gangline_schemas.mlflow_workspace import team_of, workspace_of

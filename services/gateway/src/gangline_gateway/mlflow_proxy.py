@@ -10,8 +10,8 @@ import structlog
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
-from gangline_gateway.mlflow_door import PREFIX, Passed, Refused, check_source, enter, inside
 from gangline_gateway.mlflow_jobs import JobTokens
+from gangline_gateway.mlflow_routes import PREFIX, Passed, Refused, check_source, enter, job_path
 from gangline_gateway.mlflow_scope import narrow
 from gangline_gateway.upstream import (
     WHOLE_BYTES,
@@ -100,7 +100,7 @@ class MlflowProxy:
             raise Refused(403, "PERMISSION_DENIED", "tokens of jobs are not accepted here")
         within = self.jobs.scope(job)
         query = scope["query_string"].decode("latin1")
-        inner = inside(scope["path"], within.workspace)
+        inner = job_path(scope["path"], within.workspace)
         narrowed = narrow(scope["method"], inner, query, within)
         headers = [header for header in headers_of(scope, *_OWN) if header[0] in _OF_JOBS]
         body: bytes | AsyncIterator[bytes] = b""

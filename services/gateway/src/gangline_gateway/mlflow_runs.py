@@ -11,7 +11,7 @@ from urllib3.exceptions import HTTPError
 
 from gangline_gateway.history import HistoryRun
 from gangline_gateway.problems import unavailable
-from gangline_gateway.user_limits import Places
+from gangline_gateway.user_limits import SharedSlots
 from gangline_schemas.api.runs import Run
 from gangline_schemas.run_search import RUNS_PATH, FoundRun, FoundRuns, RunSearch
 
@@ -28,7 +28,7 @@ class MlflowRuns:
     token: str = field(repr=False)
 
     def __post_init__(self) -> None:
-        self._places = Places(AT_ONCE, PER_USER, "searches of MLflow's runs")
+        self._places = SharedSlots(AT_ONCE, PER_USER, "searches of MLflow's runs")
         self._pool = urllib3.PoolManager(maxsize=4, timeout=_TIMEOUT, retries=False)
 
     def some_runs(self, run_ids: Sequence[str], teams: frozenset[str] | None) -> list[HistoryRun]:

@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 from pydantic_core import from_json, to_json
 
-from gangline_gateway.mlflow_door import Refused, has_dots
+from gangline_gateway.mlflow_routes import Refused, has_dots
 from gangline_schemas.mlflow_workspace import (
     ATTEMPT_TAG,
     JOB_TAG,

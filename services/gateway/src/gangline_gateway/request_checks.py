@@ -48,8 +48,8 @@ from gangline_gateway.body_limits import (
 )
 from gangline_gateway.console_proxy import HOME, asks_page, is_console
 from gangline_gateway.identities import Identities
-from gangline_gateway.mlflow_door import check_scope, is_mlflow
 from gangline_gateway.mlflow_jobs import JobTokens, is_report
+from gangline_gateway.mlflow_routes import check_scope, is_mlflow
 from gangline_gateway.node_tokens import NOT_VALID, NodeTokens, in_store, is_join
 from gangline_gateway.oidc import flows
 from gangline_gateway.oidc.logins import Logins

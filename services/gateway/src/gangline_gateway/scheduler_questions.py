@@ -16,7 +16,7 @@ import structlog
 from gangline_gateway.followed import NoStateError
 from gangline_gateway.scheduling import Shard, shards
 from gangline_gateway.tail import Tail
-from gangline_gateway.user_limits import Places
+from gangline_gateway.user_limits import SharedSlots
 from gangline_scheduler.core import questions
 from gangline_scheduler.core.outlook import outlook
 from gangline_schemas.api.questions import JobExplained, QueueOutlook, WhatIfAnswer
@@ -46,7 +46,7 @@ class SchedulerQuestions:
         self._wait_s = wait_s
         self._slots = threading.BoundedSemaphore(AT_ONCE)
         self._outlooking = threading.Lock()
-        self._waiting = Places(WAITING, PER_USER, "outlooks")
+        self._waiting = SharedSlots(WAITING, PER_USER, "outlooks")
         self._outlook: QueueOutlook | None = None
 
     def explain(self, job_id: str, now: datetime) -> JobExplained | None:

@@ -27,13 +27,13 @@ from gangline_gateway.node_tokens import NodeTokens
 from gangline_gateway.oidc.logins import Logins
 from gangline_gateway.oidc.provider import Provider
 from gangline_gateway.oidc.settings import OidcFileError, read_settings
-from gangline_gateway.past import Past
 from gangline_gateway.publish import Publisher
 from gangline_gateway.quota_state import state_of
 from gangline_gateway.request_checks import Names
 from gangline_gateway.scheduler_questions import SchedulerQuestions
 from gangline_gateway.sessions import Sessions
 from gangline_gateway.sse import Streams
+from gangline_gateway.state_history import StateHistory
 from gangline_gateway.tail import Tail
 from gangline_gateway.view_snapshot import ViewSnapshots
 from gangline_schemas.catalog import Topic
@@ -63,8 +63,8 @@ def main(context: Context[Settings]) -> int:
     health.set("tail", ok=False, detail="reading a snapshot")
     tail.start(health.beat)
     writer, mlflow = bus.writer(), _mlflow(settings)
-    past = Past(bus, names.places(bus, Topic.SCHEDULING), snapshots)
-    app_context = _app_context(settings, names, tail, writer, past)
+    state_history = StateHistory(bus, names.places(bus, Topic.SCHEDULING), snapshots)
+    app_context = _app_context(settings, names, tail, writer, state_history)
     server = _bind(settings)
     known = Names.of(server.port, settings.allowed_hosts, settings.scheme)
     if not _caught_up(context, tail):
@@ -107,7 +107,7 @@ def main(context: Context[Settings]) -> int:
 
 
 def _app_context(
-    settings: Settings, names: TopicNames, tail: Tail, writer: Writer, past: Past
+    settings: Settings, names: TopicNames, tail: Tail, writer: Writer, state_history: StateHistory
 ) -> AppContext:
     """The parts that the routes use."""
     mlflow = _mlflow(settings)
@@ -119,7 +119,7 @@ def _app_context(
         followers=Followers(tail),
         streams=Streams(settings.streams_at_once, settings.streams_per_user),
         changes=Changes(tail),
-        past=past,
+        state_history=state_history,
         store=store,
         mlflow=MlflowRuns(*mlflow) if mlflow is not None else None,
         scheduler=SchedulerQuestions(tail),

@@ -94,7 +94,7 @@ class RequestRates:
         self._look_at = max(_USERS_LOOKED_AT, 2 * len(self._left))
 
 
-class Places:
+class SharedSlots:
     """At most `in_all` and `per_user` questions that hold a thread: other routes need threads."""
 
     def __init__(self, in_all: int, per_user: int, what: str, *, code: str = "busy") -> None:

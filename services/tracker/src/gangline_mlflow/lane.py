@@ -25,7 +25,7 @@ from gangline_mlflow import plain
 from gangline_mlflow.asgi import answer, refuse, replayed, whole_body
 from gangline_mlflow.guard import WORKSPACE
 from gangline_mlflow.history import Unreadable
-from gangline_mlflow.plain import HistoryAsked, Logged, Odd, SampleAsked
+from gangline_mlflow.plain import HistoryQuery, Logged, Odd, SampleQuery
 from gangline_mlflow.points import NotSettledError
 from gangline_mlflow.store import ACCEPT_S, GanglineStore
 from gangline_schemas.events.metrics import MetricLogged
@@ -153,7 +153,7 @@ class FastLane:
     async def _history(self, workspace: str, _body: bytes, query: bytes) -> bytes:
         return await to_thread.run_sync(self._read_history, workspace, plain.history(query))
 
-    def _read_history(self, workspace: str, asked: HistoryAsked) -> bytes:
+    def _read_history(self, workspace: str, asked: HistoryQuery) -> bytes:
         offset = SearchUtils.parse_start_offset_from_page_token(asked.page_token)
         histories = _within(workspace, self._store.readable, [asked.run_id])
         wanted = None if asked.limit is None else asked.limit + 1
@@ -166,7 +166,7 @@ class FastLane:
     async def _sample(self, workspace: str, _body: bytes, query: bytes) -> bytes:
         return await to_thread.run_sync(self._read_sample, workspace, plain.sample(query))
 
-    def _read_sample(self, workspace: str, asked: SampleAsked) -> bytes:
+    def _read_sample(self, workspace: str, asked: SampleQuery) -> bytes:
         histories = _within(workspace, self._store.readable, asked.run_ids)
         rows = histories.sample_json(asked.run_ids, asked.name, asked.size, asked.steps)
         return _metrics(rows)

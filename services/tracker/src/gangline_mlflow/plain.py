@@ -52,7 +52,7 @@ class Logged:
 
 
 @dataclass(frozen=True, slots=True)
-class HistoryAsked:
+class HistoryQuery:
     """A page of a metric's history."""
 
     run_id: str
@@ -62,7 +62,7 @@ class HistoryAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class SampleAsked:
+class SampleQuery:
     """A sample of the histories of several runs."""
 
     run_ids: list[str]
@@ -72,7 +72,7 @@ class SampleAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class RunsAsked:
+class RunsQuery:
     """A search of runs; its filter and order are not checked."""
 
     experiments: list[int]
@@ -128,7 +128,7 @@ def log_batch(body: bytes) -> Logged:
     return _logged(batch.run_id, batch.metrics)
 
 
-def history(query: bytes) -> HistoryAsked:
+def history(query: bytes) -> HistoryQuery:
     """The query of metrics/get-history. Raises Odd."""
     asked = _only(_query(query, _HISTORY))
     run_id = _text(asked.get("run_id"))
@@ -138,10 +138,10 @@ def history(query: bytes) -> HistoryAsked:
     if limit is not None and limit < 1:
         raise Odd
     token = asked.get("page_token") or None
-    return HistoryAsked(run_id, _text(asked.get("metric_key")), limit, token)
+    return HistoryQuery(run_id, _text(asked.get("metric_key")), limit, token)
 
 
-def sample(query: bytes) -> SampleAsked:
+def sample(query: bytes) -> SampleQuery:
     """The query of metrics/get-history-bulk-interval. Raises Odd."""
     asked = _query(query, _SAMPLE)
     run_ids = asked.pop("run_ids", [])
@@ -155,13 +155,13 @@ def sample(query: bytes) -> SampleAsked:
     if not 0 < size <= _MOST_POINTS or (low is None) != (high is None):
         raise Odd
     if low is None or high is None:
-        return SampleAsked(run_ids, name, size, None)
+        return SampleQuery(run_ids, name, size, None)
     if low > high:
         raise Odd
-    return SampleAsked(run_ids, name, size, (low, high))
+    return SampleQuery(run_ids, name, size, (low, high))
 
 
-def search_runs(body: bytes) -> RunsAsked:
+def search_runs(body: bytes) -> RunsQuery:
     """The body of runs/search. Raises Odd."""
     asked = _object(body, frozenset(_SEARCH))
     if any(type(value) is not _SEARCH[name] for name, value in asked.items()):
@@ -174,7 +174,7 @@ def search_runs(body: bytes) -> RunsAsked:
         raise Odd
     token = asked.get("page_token") or None
     ids = [_integer(one) for one in experiments]
-    return RunsAsked(ids, asked.get("filter", ""), view, limit, order, token)
+    return RunsQuery(ids, asked.get("filter", ""), view, limit, order, token)
 
 
 def _logged(run_id: str, points: Sequence[_Point]) -> Logged:

@@ -17,7 +17,7 @@ from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
 from mlflow.store.model_registry.sqlalchemy_workspace_store import WorkspaceAwareSqlAlchemyStore
 
 from gangline_mlflow.latest import transaction
-from gangline_schemas.mlflow_registry import REGISTRATION_TAG, AliasesAnswer, AliasRow, VersionAsked
+from gangline_schemas.mlflow_registry import REGISTRATION_TAG, AliasesAnswer, AliasRow, VersionQuery
 
 _CREATE = """
 CREATE TABLE IF NOT EXISTS gangline_protected_aliases
@@ -103,7 +103,7 @@ class ProtectedRegistry(WorkspaceAwareSqlAlchemyStore):  # type: ignore[misc]  #
         if new:
             connection.execute(sa.text(_PROTECT), new)
 
-    def version_for(self, asked: VersionAsked) -> int:
+    def version_for(self, asked: VersionQuery) -> int:
         """The version that is asked for; it is made once. Raises MlflowException."""
         if asked.version is not None:
             return int(self.get_model_version(asked.model, asked.version).version)

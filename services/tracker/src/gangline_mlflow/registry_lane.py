@@ -20,9 +20,9 @@ from gangline_schemas.base import Model
 from gangline_schemas.mlflow_registry import (
     ALIASES_PATH,
     VERSIONS_PATH,
-    AliasesAsked,
+    AliasesQuery,
     VersionAnswer,
-    VersionAsked,
+    VersionQuery,
 )
 
 
@@ -52,11 +52,11 @@ class RegistryLane:
             await answer(send, 200, found.model_dump_json().encode())
 
     def _version(self, body: bytes) -> Model:
-        asked = VersionAsked.model_validate_json(body)
+        asked = VersionQuery.model_validate_json(body)
         make_workspace(asked.workspace)
         with ServerWorkspaceContext(asked.workspace):
             return VersionAnswer(version=self._store.version_for(asked))
 
     def _aliases(self, body: bytes) -> Model:
-        asked = AliasesAsked.model_validate_json(body)
+        asked = AliasesQuery.model_validate_json(body)
         return self._store.project(asked.aliases)

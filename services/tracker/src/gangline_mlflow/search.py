@@ -23,7 +23,7 @@ from mlflow.store.tracking.dbmodels.models import (
 from mlflow.utils.search_utils import SearchUtils
 from pydantic_core import to_json
 
-from gangline_mlflow.plain import Odd, RunsAsked
+from gangline_mlflow.plain import Odd, RunsQuery
 
 _RUNS, _LINKS = SqlRun.__table__, SqlInput.__table__
 _CHILDREN = {
@@ -36,7 +36,7 @@ _COMPARATORS = frozenset({"=", "!=", "<", "<=", ">", ">=", "LIKE", "ILIKE"})
 _CHUNK = 1000
 
 
-def found_runs(session: Any, asked: RunsAsked, experiments: Sequence[int]) -> bytes:
+def found_runs(session: Any, asked: RunsQuery, experiments: Sequence[int]) -> bytes:
     """The answer to runs/search, in these experiments.
 
     Raises Odd when MLflow must answer, and MlflowException when it would refuse.
@@ -53,7 +53,7 @@ def found_runs(session: Any, asked: RunsAsked, experiments: Sequence[int]) -> by
     return to_json(answer)
 
 
-def _statement(asked: RunsAsked, experiments: Sequence[int], dialect: str) -> Any:
+def _statement(asked: RunsQuery, experiments: Sequence[int], dialect: str) -> Any:
     source: Any = _RUNS
     ordering: list[Any] = []
     seen = set()

@@ -29,7 +29,7 @@ from gangline_mlflow.history import Histories, Row, Unreadable
 from gangline_mlflow.job_runs import JobRuns
 from gangline_mlflow.latest import LatestTable
 from gangline_mlflow.parts import Parts
-from gangline_mlflow.plain import RunsAsked
+from gangline_mlflow.plain import RunsQuery
 from gangline_mlflow.points import NotSettledError, Points
 from gangline_mlflow.reported import ReportedMetrics
 from gangline_mlflow.run_ids import ids_of_job, ids_of_run
@@ -138,7 +138,7 @@ class GanglineStore(WorkspaceAwareSqlAlchemyStore):  # type: ignore[misc]  # MLf
         self._settle()
         return super()._search_runs(*args, **kwargs)
 
-    def search_json(self, asked: RunsAsked) -> bytes:
+    def search_json(self, asked: RunsQuery) -> bytes:
         """The answer to runs/search, after what was accepted before. Raises Odd."""
         self._settle()
         with self.ManagedSessionMaker() as session:

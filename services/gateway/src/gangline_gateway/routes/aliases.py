@@ -9,10 +9,10 @@ from fastapi import Query
 
 from gangline_gateway import audit, registry_state
 from gangline_gateway.app_context import answers, router
-from gangline_gateway.asked_model import AliasPart, ModelToChange, SeenModel, VersionPart
 from gangline_gateway.lineage import lineage_of
 from gangline_gateway.problems import not_found
 from gangline_gateway.registry_state import Name
+from gangline_gateway.requested_model import AliasPart, ModelToChange, SeenModel, VersionPart
 from gangline_gateway.route_rules import OVERRIDE
 from gangline_registry.core.model import alias_key
 from gangline_registry.core.state import RegistryState

@@ -9,8 +9,8 @@ from fastapi import Query, Response
 
 from gangline_gateway.app_context import App, AppContext, Caller, answers, router, visible_teams
 from gangline_gateway.large_answer import AcceptEncoding, large_answer
-from gangline_gateway.past_answer import platform_at
 from gangline_gateway.problems import ProblemError, invalid
+from gangline_gateway.state_history_answer import platform_at
 from gangline_gateway.steps_at import MOST, Attempt
 from gangline_schemas.api.history import HistoryRange, PlatformAt
 
@@ -38,7 +38,7 @@ def _with_steps(app: AppContext, found: PlatformAt, at: datetime) -> PlatformAt:
 )
 def history_range(app: App, caller: Caller) -> HistoryRange:  # noqa: ARG001 - needs a token
     """From the scheduler's first decision that is retained until now."""
-    return HistoryRange(earliest=app.past.earliest(), newest=app.clock())
+    return HistoryRange(earliest=app.state_history.earliest(), newest=app.clock())
 
 
 @history.get(
@@ -71,7 +71,7 @@ def history_at(
         raise invalid("time", "must have a zone, such as 2026-11-21T14:30:00Z")
     if time > app.clock():
         raise invalid("time", "has not come yet")
-    shards, events = app.past.shards(time)
+    shards, events = app.state_history.shards(time)
     teams = visible_teams(caller)
     found = platform_at(shards, events, time, teams, limit=limit, nodes=nodes)
     if steps:

@@ -9,7 +9,9 @@ from fastapi import Query, Response
 
 from gangline_gateway import registry_state
 from gangline_gateway.app_context import App, AppContext, Caller, answers, may_change, router
-from gangline_gateway.asked_model import (
+from gangline_gateway.objects import keep, store_of
+from gangline_gateway.problems import conflict, invalid
+from gangline_gateway.requested_model import (
     ModelPart,
     ModelToChange,
     SeenModel,
@@ -18,8 +20,6 @@ from gangline_gateway.asked_model import (
     decided,
     state_of,
 )
-from gangline_gateway.objects import keep, store_of
-from gangline_gateway.problems import conflict, invalid
 from gangline_gateway.routes.jobs import team_of_job
 from gangline_registry.core.model import model_key, version_key
 from gangline_registry.core.scores import described, encode

@@ -10,8 +10,8 @@ from fastapi import Query
 
 from gangline_gateway import registry_state
 from gangline_gateway.app_context import ID_PATTERN, App, Caller, answers, may_change, router
-from gangline_gateway.asked_model import TeamQuery, decided, state_of
 from gangline_gateway.objects import keep, store_of
+from gangline_gateway.requested_model import TeamQuery, decided, state_of
 from gangline_registry.core.profile import write_profile
 from gangline_registry.core.scores import PREFIX
 from gangline_schemas.api import models as api

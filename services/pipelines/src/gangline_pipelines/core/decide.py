@@ -1,6 +1,6 @@
 """The decisions of the pipelines service.
 
-1. requests: pipelines are configured, runs begin, end and continue (asked.py); new snapshots.
+1. requests: pipelines are configured, runs begin, end and continue (requests.py); new snapshots.
    The registry: drift.
 2. quota, scheduling, faults, workers, studies: the jobs and studies of steps (facts.py).
 3. ticks: schedules, steps that are tried again, limits of time (triggers.py, facts.py).
@@ -19,7 +19,7 @@ from datetime import datetime, timedelta
 from gangline_bus.codec import Received
 from gangline_bus.decision import BaseDecider, Decision, EffectDone, Input, Observed, Tick
 from gangline_bus.plan import Plan
-from gangline_pipelines.core import asked, facts, invariants, retaining, triggers
+from gangline_pipelines.core import facts, invariants, requests, retaining, triggers
 from gangline_pipelines.core.model import Checked, CheckOutputs, Run, RunState, StepState, StoreAway
 from gangline_pipelines.core.state import Clock, PipelinePlan, PipelineState, spec_of, steps_of
 from gangline_pipelines.core.stepping import advance, stop
@@ -73,8 +73,8 @@ class PipelineDecider(BaseDecider[PipelineState, Clock]):
                     triggers.on_snapshot(plan, data)
                 elif isinstance(data, DriftFound):
                     triggers.on_drift(plan, data)
-                elif isinstance(data, asked.PipelineRequest):
-                    asked.take(plan, item.envelope)
+                elif isinstance(data, requests.PipelineRequest):
+                    requests.take(plan, item.envelope)
                 else:
                     facts.take(plan, data)
             case _:

@@ -13,10 +13,10 @@ from gangline_schemas.mlflow_registry import (
     REGISTRATION_TAG,
     VERSIONS_PATH,
     AliasesAnswer,
-    AliasesAsked,
+    AliasesQuery,
     AliasRow,
     VersionAnswer,
-    VersionAsked,
+    VersionQuery,
 )
 from gangline_schemas.mlflow_workspace import (
     ATTEMPT_TAG,
@@ -67,7 +67,7 @@ class MlflowRegistry:
         if one.snapshot is not None:
             tags["gangline.data_snapshot"] = one.snapshot
         try:
-            asked = VersionAsked(
+            asked = VersionQuery(
                 workspace=workspace_of(one.team),
                 model=one.model,
                 version=one.version,
@@ -96,7 +96,7 @@ class MlflowRegistry:
             for one in wanted.aliases
         ]
         try:
-            answer = self._ask(ALIASES_PATH, AliasesAsked(aliases=tuple(rows)).model_dump_json())
+            answer = self._ask(ALIASES_PATH, AliasesQuery(aliases=tuple(rows)).model_dump_json())
             found = AliasesAnswer.model_validate_json(answer)
         except MlflowUnset as error:
             return Failed(str(error), until_restart=True)

@@ -22,9 +22,9 @@ from gangline_scheduler.core.allocate import allocate
 from gangline_scheduler.core.model import Job, Node
 from gangline_scheduler.core.plan import Plan
 from gangline_scheduler.core.policy.config import Policy
+from gangline_scheduler.core.policy.cpu_capacity import CpuCapacity, over_limit, taken, unused
 from gangline_scheduler.core.policy.cpu_placement import CpuNodes, closest_level, teams_apart
 from gangline_scheduler.core.policy.cpu_reasons import CpuReason, reason
-from gangline_scheduler.core.policy.cpu_room import Room, over_limit, taken, unused
 from gangline_scheduler.core.policy.placement import Part, Placement
 from gangline_scheduler.core.queue import cpu_slot
 from gangline_scheduler.core.state import State
@@ -171,7 +171,7 @@ def _in_the_way(state: State, node: Node, team: str | None) -> str | None:
     there = [state.jobs[job_id] for job_id, _ in node.cpu_allocations]
     if team is not None and any(name != team for name in teams_apart(state, node)):
         there = [job for job in there if job.team != team]
-    elif unused(node).less(taken(node)).holds(Room()):
+    elif unused(node).less(taken(node)).holds(CpuCapacity()):
         return None
     ordered = [
         (job.priority, job.gang.allocated_at, job.job_id) for job in there if job.gang is not None

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from itertools import pairwise
 
 from gangline_scheduler.core.free_node import empty_of, left_on
-from gangline_scheduler.core.policy.cpu_room import Room, taken, unused
+from gangline_scheduler.core.policy.cpu_capacity import CpuCapacity, taken, unused
 from gangline_scheduler.core.state import State
 from gangline_scheduler.core.usage import line_of
 from gangline_schemas.events.scheduling import GangAllocated
@@ -157,7 +157,7 @@ def cpus_are_not_shared(state: State) -> list[str]:
     for name in sorted(names):
         node = state.nodes[name]
         left = unused(node).less(taken(node))
-        if not left.holds(Room()) and node.schedulable:
+        if not left.holds(CpuCapacity()) and node.schedulable:
             found.append(
                 f"{name} has {-min(0, left.cpus) / 1000:g} CPUs and "
                 f"{-min(0, left.memory) / 1000:g} GB less than its gangs use"

@@ -8,7 +8,7 @@
 - After each of these, and at Ticks, the study advances (advance.py): it ends, promotes a paused
   trial, or withdraws one that waits while results came.
 - A suggestion is an effect: its result becomes `trial.proposed`, and is never asked for again
-  (asking.py).
+  (suggesting.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gangline_bus.decision import BaseDecider, Decision, EffectDone, Fold, Input
 from gangline_bus.plan import Plan
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.automation import StudyRequest, StudyStopRequest
-from gangline_studies.core import advance, asking, invariants, requests, trial_jobs
+from gangline_studies.core import advance, invariants, requests, suggesting, trial_jobs
 from gangline_studies.core.evolve import fold
 from gangline_studies.core.state import StudyState
 
@@ -51,8 +51,8 @@ class StudyDecider(BaseDecider[StudyState, None]):
                 for study_id in [*state.active]:
                     trial_jobs.settle(plan, study_id)
                     advance.advance(plan, study_id)
-            case EffectDone(result=asking.Suggestion() | asking.NoSuggestion() as answer):
-                asking.take(plan, answer)
+            case EffectDone(result=suggesting.Suggestion() | suggesting.NoSuggestion() as answer):
+                suggesting.take(plan, answer)
                 advance.advance(plan, answer.study_id)
             case Received(envelope=envelope):
                 match envelope.data:
@@ -68,7 +68,7 @@ class StudyDecider(BaseDecider[StudyState, None]):
 
     def effects(self, state: StudyState, soft: None) -> Mapping[str, object]:  # noqa: ARG002
         """The suggestions that are wanted, by key."""
-        return asking.wanted(state)
+        return suggesting.wanted(state)
 
     def check(self, state: StudyState) -> list[str]:
         """See invariants.py."""

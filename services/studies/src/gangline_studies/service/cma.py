@@ -13,8 +13,8 @@ from cmaes import CMA
 from optuna.samplers import RandomSampler
 
 from gangline_schemas.study_space import FloatParameter, IntParameter, Parameters, Value
-from gangline_studies.core.asking import Ask
 from gangline_studies.core.state import Phase, Trial
+from gangline_studies.core.suggesting import Ask
 from gangline_studies.core.values import is_feasible, oriented
 from gangline_studies.service.optuna_fold import Folded
 

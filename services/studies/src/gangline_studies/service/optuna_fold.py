@@ -35,8 +35,8 @@ from gangline_schemas.study_space import (
     Value,
     in_order,
 )
-from gangline_studies.core.asking import Ask
 from gangline_studies.core.state import Phase, Trial
+from gangline_studies.core.suggesting import Ask
 from gangline_studies.core.values import violations
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)

@@ -1,4 +1,4 @@
-"""Makes suggestions: the executor of the questions of core/asking.py.
+"""Makes suggestions: the executor of the questions of core/suggesting.py.
 
 A suggestion is a function of the question: the seed is that of the study and the trial's number,
 and results are added to those that an earlier question had. Optuna and cmaes are
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from gangline_schemas.study_file import StudySpec
 from gangline_schemas.study_space import Parameters, in_order
-from gangline_studies.core.asking import Ask, NoSuggestion, Suggestion
+from gangline_studies.core.suggesting import Ask, NoSuggestion, Suggestion
 from gangline_studies.core.values import sampler_of
 from gangline_studies.service.perturb import perturbed
 

@@ -102,20 +102,22 @@ class MuriScheduler(ReferenceScheduler):
 
 
 def _fill(in_turn: Sequence[Job], state: State) -> dict[str, tuple[Share, ...]]:
-    rooms = {node.node_id: len(state.nodes[node.node_id].info.gpus) for node in state.free.nodes()}
-    size, left = max(rooms.values(), default=1), sum(rooms.values())
+    gpus_of = {
+        node.node_id: len(state.nodes[node.node_id].info.gpus) for node in state.free.nodes()
+    }
+    size, left = max(gpus_of.values(), default=1), sum(gpus_of.values())
     places: dict[str, tuple[Share, ...]] = {}
     for job in in_turn:
         if left <= 0:
             break
         shares = None
         if job.gpus <= left:
-            shares = in_workers(first_fit, demand_of(job.spec), sorted(rooms.items()), size)
+            shares = in_workers(first_fit, demand_of(job.spec), sorted(gpus_of.items()), size)
         if shares is not None:
             places[job.job_id] = tuple(sorted(shares))
             left -= job.gpus
             for name, count in shares:
-                rooms[name] -= count
+                gpus_of[name] -= count
     return places
 
 

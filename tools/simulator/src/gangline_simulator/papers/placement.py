@@ -20,21 +20,21 @@ from gangline_scheduler.core.free import FreeIndex
 from gangline_scheduler.core.model import CLUSTER, NODE, Demand
 from gangline_scheduler.core.policy.placement import Part, Placement
 
-Room = tuple[str, int]
+FreeNode = tuple[str, int]
 """A node and its free GPUs."""
 Share = tuple[str, int]
 """A node and the gang's GPUs there."""
-Fit = Callable[[int, Sequence[Room], int], tuple[Share, ...] | None]
-"""GPUs, nodes in their order, GPUs of one node: the shares in rank order; None: no room."""
+Fit = Callable[[int, Sequence[FreeNode], int], tuple[Share, ...] | None]
+"""GPUs, nodes in their order, GPUs of one node: the shares in rank order; None: it does not fit."""
 
 
-def best_fit(gpus: int, rooms: Sequence[Room], size: int) -> tuple[Share, ...] | None:
+def best_fit(gpus: int, nodes: Sequence[FreeNode], size: int) -> tuple[Share, ...] | None:
     """See the module."""
     if gpus <= size:
-        fitting = [(free, name) for name, free in rooms if free >= gpus]
+        fitting = [(free, name) for name, free in nodes if free >= gpus]
         return ((min(fitting)[1], gpus),) if fitting else None
     whole, rest = divmod(gpus, size)
-    freest = sorted(rooms, key=lambda room: (-room[1], room[0]))[: whole + 1]
+    freest = sorted(nodes, key=lambda node: (-node[1], node[0]))[: whole + 1]
     if len(freest) < whole + bool(rest) or any(free < size for _, free in freest[:whole]):
         return None
     shares = [(name, size) for name, _ in freest[:whole]]
@@ -46,18 +46,18 @@ def best_fit(gpus: int, rooms: Sequence[Room], size: int) -> tuple[Share, ...] |
     return tuple(shares)
 
 
-def first_fit(gpus: int, rooms: Sequence[Room], size: int) -> tuple[Share, ...] | None:
+def first_fit(gpus: int, nodes: Sequence[FreeNode], size: int) -> tuple[Share, ...] | None:
     """See the module."""
     if gpus <= size:
-        found = next((name for name, free in rooms if free >= gpus), None)
+        found = next((name for name, free in nodes if free >= gpus), None)
         return ((found, gpus),) if found is not None else None
     whole, rest = divmod(gpus, size)
-    idle = [name for name, free in rooms if free == size][:whole]
+    idle = [name for name, free in nodes if free == size][:whole]
     if len(idle) < whole:
         return None
     shares = [(name, size) for name in idle]
     if rest:
-        other = next((name for name, free in rooms if free >= rest and name not in idle), None)
+        other = next((name for name, free in nodes if free >= rest and name not in idle), None)
         if other is None:
             return None
         shares.append((other, rest))
@@ -65,11 +65,11 @@ def first_fit(gpus: int, rooms: Sequence[Room], size: int) -> tuple[Share, ...] 
 
 
 def in_workers(
-    fit: Fit, demand: Demand, rooms: Sequence[Room], size: int
+    fit: Fit, demand: Demand, nodes: Sequence[FreeNode], size: int
 ) -> tuple[Share, ...] | None:
     """The shares of a gang whose nodes hold whole workers of it."""
     each = demand.whole(size)
-    whole = [(name, demand.whole(free)) for name, free in rooms]
+    whole = [(name, demand.whole(free)) for name, free in nodes]
     return fit(demand.gpus, whole, each) if each else None
 
 
@@ -90,12 +90,12 @@ class EqualNodes:
         """Where the whole gang goes; None when it does not fit."""
         if free.total() < demand.gpus:
             return None
-        shares = in_workers(self.fit, demand, rooms_of(free), self.size)
+        shares = in_workers(self.fit, demand, free_nodes_of(free), self.size)
         return None if shares is None else placement_of(shares, free)
 
 
-def rooms_of(free: FreeIndex) -> list[Room]:
-    """The nodes with room, by name."""
+def free_nodes_of(free: FreeIndex) -> list[FreeNode]:
+    """The nodes with free GPUs, by name."""
     return sorted((node.node_id, node.size) for node in free.nodes() if node.size)
 
 

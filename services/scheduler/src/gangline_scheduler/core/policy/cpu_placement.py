@@ -11,7 +11,13 @@ from collections.abc import Sequence
 
 from gangline_scheduler.core.free_node import path_of
 from gangline_scheduler.core.model import CLUSTER, NODE, Job, Node, wanted_labels
-from gangline_scheduler.core.policy.cpu_room import Room, beside_gpus, kept_for, need_of, taken
+from gangline_scheduler.core.policy.cpu_capacity import (
+    CpuCapacity,
+    beside_gpus,
+    kept_for,
+    need_of,
+    taken,
+)
 from gangline_scheduler.core.state import State
 
 
@@ -52,7 +58,7 @@ class CpuNodes:
         self._closed.update(able[:count])
         return True
 
-    def fitting(self, job: Job, need: Room) -> list[str]:
+    def fitting(self, job: Job, need: CpuCapacity) -> list[str]:
         """The nodes that hold a rank of it now."""
         labels = set(wanted_labels(job.spec))
         return [
@@ -62,7 +68,7 @@ class CpuNodes:
             if self._accepts(self._whole[name][0], job, labels, now=True)
         ]
 
-    def able(self, job: Job, need: Room) -> list[str]:
+    def able(self, job: Job, need: CpuCapacity) -> list[str]:
         """The nodes that would hold a rank of it if no other job without GPUs ran there."""
         labels = set(wanted_labels(job.spec))
         return [
@@ -71,13 +77,15 @@ class CpuNodes:
             if whole.holds(need) and self._accepts(node, job, labels, now=False)
         ]
 
-    def largest(self) -> Room:
+    def largest(self) -> CpuCapacity:
         """The most CPUs and the most memory that a job without GPUs may have of one node."""
-        wholes = [whole for _, whole in self._whole.values()] or [Room()]
+        wholes = [whole for _, whole in self._whole.values()] or [CpuCapacity()]
         cpus, memory = max(one.cpus for one in wholes), max(one.memory for one in wholes)
-        return Room(max(0, cpus), max(0, memory))
+        return CpuCapacity(max(0, cpus), max(0, memory))
 
-    def _preference(self, name: str, need: Room, job: Job) -> tuple[bool, bool, int, int, str]:
+    def _preference(
+        self, name: str, need: CpuCapacity, job: Job
+    ) -> tuple[bool, bool, int, int, str]:
         left = self._left[name].less(need)
         avoided = any(item.node_id == name for item in job.avoid)
         return avoided, bool(self._whole[name][0].info.gpus), left.cpus, left.memory, name

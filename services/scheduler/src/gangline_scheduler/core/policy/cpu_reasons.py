@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gangline_scheduler.core.model import Job
+from gangline_scheduler.core.policy.cpu_capacity import need_of, over_limit
 from gangline_scheduler.core.policy.cpu_placement import CpuNodes
-from gangline_scheduler.core.policy.cpu_room import need_of, over_limit
 from gangline_scheduler.core.policy.reasons import run_images
 from gangline_scheduler.core.state import State
 from gangline_scheduler.core.values import replace

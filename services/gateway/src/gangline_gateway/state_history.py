@@ -26,7 +26,7 @@ from gangline_bus.ports import Bus, TopicPartition
 from gangline_bus.snapshot import Snapshots, SnapshotStore
 from gangline_gateway.problems import invalid, unavailable
 from gangline_gateway.scheduling import Shard
-from gangline_gateway.user_limits import Places
+from gangline_gateway.user_limits import SharedSlots
 from gangline_scheduler.core.decide import Scheduler
 from gangline_scheduler.core.policy.configured import policy_in
 from gangline_scheduler.core.snapshot import codec
@@ -89,7 +89,7 @@ class _States:
         return min(places, key=lambda index: seqs[index + 1] - seqs[index - 1])
 
 
-class Past:
+class StateHistory:
     """May be used from any thread."""
 
     def __init__(
@@ -107,7 +107,7 @@ class Past:
         self._scheduler = Scheduler()
         self._states = {place: _States() for place in places}
         self._lock = threading.Lock()
-        self._waiting = Places(WAITING, PER_USER, "past times")
+        self._waiting = SharedSlots(WAITING, PER_USER, "past times")
         self._first: datetime | None = None
 
     def earliest(self) -> datetime | None:

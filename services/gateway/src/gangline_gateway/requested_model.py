@@ -30,7 +30,7 @@ TeamQuery = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class AskedModel:
+class RequestedModel:
     """A model that the caller sees, in the state of the registry when the request came."""
 
     app: AppContext
@@ -67,7 +67,7 @@ class AskedModel:
         return registry_state.version(state, _version(state, self.name, number))
 
 
-def _seen(model: ModelPart, app: App, caller: Caller, team: TeamQuery = None) -> AskedModel:
+def _seen(model: ModelPart, app: App, caller: Caller, team: TeamQuery = None) -> RequestedModel:
     """The model that is meant. Raises a 404 or 409 problem."""
     state = state_of(app)
     found = [
@@ -80,18 +80,18 @@ def _seen(model: ModelPart, app: App, caller: Caller, team: TeamQuery = None) ->
     if len(found) > 1:
         teams = ", ".join(name[0] for name in found)
         raise conflict("several-teams", f"several teams have a model {model}: add team=, {teams}")
-    return AskedModel(app, caller, state, found[0])
+    return RequestedModel(app, caller, state, found[0])
 
 
-SeenModel = Annotated[AskedModel, Depends(_seen)]
+SeenModel = Annotated[RequestedModel, Depends(_seen)]
 
 
-def _to_change(seen: SeenModel) -> AskedModel:
+def _to_change(seen: SeenModel) -> RequestedModel:
     may_change(seen.caller, seen.name[0])
     return seen
 
 
-ModelToChange = Annotated[AskedModel, Depends(_to_change)]
+ModelToChange = Annotated[RequestedModel, Depends(_to_change)]
 
 
 def state_of(app: AppContext) -> RegistryState:

@@ -1,4 +1,4 @@
-"""Room for jobs without GPUs: CPUs and memory of a node beyond what its GPUs need.
+"""CpuCapacity for jobs without GPUs: CPUs and memory of a node beyond what its GPUs need.
 
 A node keeps CPUs and memory for each of its free GPUs. That is the most that a rank of a gang with
 GPUs asks for, of those that run or wait, and at least the default of a rank. Gangs with GPUs never
@@ -6,7 +6,8 @@ see jobs without: they are placed as if these were not there. If a gang asks for
 jobs without GPUs stop for it at once (cpu_jobs.py). So they never delay a gang with GPUs.
 
 Numbers are thousandths of a CPU and of a GB, as whole numbers: sums are exact.
-Cost: one node's allocations for its room; O(groups of pending jobs + running gangs) for `kept_for`.
+Cost: for its capacity, one node's allocations; for `kept_for`, O(groups of pending jobs + running
+gangs).
 """
 
 from __future__ import annotations
@@ -21,24 +22,24 @@ from gangline_schemas.resources import Resources
 from gangline_schemas.teams import line
 
 
-class Room(NamedTuple):
+class CpuCapacity(NamedTuple):
     """CPUs and memory, in thousandths of a CPU and of a GB."""
 
     cpus: int = 0
     memory: int = 0
 
-    def less(self, other: Room, times: int = 1) -> Room:
+    def less(self, other: CpuCapacity, times: int = 1) -> CpuCapacity:
         """The rest without so many of the other; below 0 where it is more."""
-        return Room(self.cpus - times * other.cpus, self.memory - times * other.memory)
+        return CpuCapacity(self.cpus - times * other.cpus, self.memory - times * other.memory)
 
-    def holds(self, need: Room) -> bool:
+    def holds(self, need: CpuCapacity) -> bool:
         """Whether there is enough of both."""
         return need.cpus <= self.cpus and need.memory <= self.memory
 
 
-def of_cpus(cpus: float, memory_gb: float) -> Room:
+def of_cpus(cpus: float, memory_gb: float) -> CpuCapacity:
     """So many CPUs and GB."""
-    return Room(round(cpus * 1000), round(memory_gb * 1000))
+    return CpuCapacity(round(cpus * 1000), round(memory_gb * 1000))
 
 
 DEFAULT_RANK = of_cpus(
@@ -48,7 +49,7 @@ DEFAULT_RANK = of_cpus(
 """Of a rank with a GPU, if its job says nothing."""
 
 
-def need_of(job: Job) -> Room:
+def need_of(job: Job) -> CpuCapacity:
     """The request of one rank of a job without GPUs."""
     need = job.spec.resources
     return of_cpus(need.cpus or 0.0, need.memory_gb or 0.0)
@@ -72,33 +73,33 @@ def over_limit(state: State, job: Job) -> str | None:
     return None
 
 
-def kept_for(state: State) -> Room:
+def kept_for(state: State) -> CpuCapacity:
     """The part of each free GPU: the most that a rank of a gang with GPUs asks for, of each."""
     jobs = [*examples(state), *(state.jobs[job_id] for job_id in state.live)]
     needs = [DEFAULT_RANK]
     for job in jobs:
         need = job.spec.resources
         needs.append(of_cpus(need.cpus_per_gpu, need.memory_per_gpu_gb))
-    return Room(max(need.cpus for need in needs), max(need.memory for need in needs))
+    return CpuCapacity(max(need.cpus for need in needs), max(need.memory for need in needs))
 
 
-def beside_gpus(node: Node, kept: Room) -> Room:
+def beside_gpus(node: Node, kept: CpuCapacity) -> CpuCapacity:
     """The part of a node for jobs without GPUs, with what they have now."""
     free = len(node.info.gpus) - sum(len(part.gpus) for _, part in node.allocations)
     return unused(node).less(kept, free)
 
 
-def unused(node: Node) -> Room:
+def unused(node: Node) -> CpuCapacity:
     """The part of a node that gangs with GPUs leave."""
     whole = of_cpus(node.info.cpus, node.info.memory_gb)
     return whole.less(_total(node.allocations)) if node.allocations else whole
 
 
-def taken(node: Node) -> Room:
+def taken(node: Node) -> CpuCapacity:
     """The part of a node that jobs without GPUs have."""
     return _total(node.cpu_allocations)
 
 
-def _total(allocations: Sequence[tuple[str, NodeAllocation]]) -> Room:
+def _total(allocations: Sequence[tuple[str, NodeAllocation]]) -> CpuCapacity:
     cpus = sum(round(part.cpus * 1000) for _, part in allocations)
-    return Room(cpus, sum(round(part.memory_gb * 1000) for _, part in allocations))
+    return CpuCapacity(cpus, sum(round(part.memory_gb * 1000) for _, part in allocations))

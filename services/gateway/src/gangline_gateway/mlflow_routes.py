@@ -99,7 +99,7 @@ def enter(path: str, query: str, caller: Principal) -> Passed:
     return Passed(_workspace(named, caller), inner)
 
 
-def inside(path: str, workspace: str) -> str:
+def job_path(path: str, workspace: str) -> str:
     """The path of a job's request as MLflow knows it. Raises Refused for another team's."""
     named, inner = _split(path.removeprefix(PREFIX))
     if named not in {None, team_of(workspace)}:

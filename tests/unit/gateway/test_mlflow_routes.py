@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import pytest
 
-from gangline_gateway.mlflow_door import Refused, check_source, enter, is_mlflow, takes_files
+from gangline_gateway.mlflow_routes import Refused, check_source, enter, is_mlflow, takes_files
 from gangline_service.tokens import Principal, Role
 from support.harnesses.genuine_mlflow import REFUSED
 

@@ -19,7 +19,7 @@ from gangline_worker.agent.runtime import launcher, pod_link
 from gangline_worker.agent.runtime.pod_link import PodMissing
 from gangline_worker.pod_host import STALE_EXIT
 from support.harnesses.node import alive, python, until
-from support.harnesses.rank_places import GANG, RankPlace
+from support.harnesses.rank_runtimes import GANG, RankPlace
 
 PLACES = ["agent", "pod", "pod with namespaces"]
 

@@ -12,7 +12,7 @@ from gangline_bus.codec import Received, decode, encode
 from gangline_bus.decider import DeciderLoop
 from gangline_bus.decision import BaseDecider, Decision, Input
 from gangline_bus.fold import LogBroken
-from gangline_bus.input_places import HEADER, begin_at, named_inputs, with_inputs
+from gangline_bus.input_offsets import HEADER, begin_at, named_inputs, with_inputs
 from gangline_bus.memory import Broker
 from gangline_bus.ports import OutRecord, TopicPartition
 from gangline_bus.snapshot import SnapshotHeader, Snapshots

@@ -13,9 +13,9 @@ from gangline_bus.fold import Folded, LogBroken, fold_log, fold_on
 from gangline_bus.memory import Broker
 from gangline_bus.ports import TopicPartition, TopicSettings
 from gangline_bus.snapshot import Snapshots
-from gangline_gateway import past
-from gangline_gateway.past import Past
+from gangline_gateway import state_history
 from gangline_gateway.problems import ProblemError
+from gangline_gateway.state_history import StateHistory
 from gangline_scheduler.core.decide import Scheduler
 from gangline_scheduler.core.snapshot import codec
 from gangline_scheduler.core.state import State
@@ -46,7 +46,7 @@ def at(second: float) -> datetime:
     return START + timedelta(seconds=second)
 
 
-def jobs(found: Past, second: float) -> int:
+def jobs(found: StateHistory, second: float) -> int:
     shards, events = found.shards(at(second))
     assert len(shards[0].state.jobs) == events
     return events
@@ -64,9 +64,9 @@ def broker() -> Broker:
 def test_times_in_any_order_give_the_state_of_each(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(past, "EVERY", 5)
-    monkeypatch.setattr(past, "KEPT", 4)
-    found = Past(broker.connect("t"), [PLACE])
+    monkeypatch.setattr(state_history, "EVERY", 5)
+    monkeypatch.setattr(state_history, "KEPT", 4)
+    found = StateHistory(broker.connect("t"), [PLACE])
     for second in (59, 10, 58.5, 0, 30, 31, 29, 59, 1):
         assert jobs(found, second) == int(second) + 1
     kept = [one.seq for one in found._states[PLACE].kept]
@@ -77,9 +77,9 @@ def test_times_in_any_order_give_the_state_of_each(
 def test_kept_states_stay_spread_however_many_come(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(past, "EVERY", 5)
-    monkeypatch.setattr(past, "KEPT", 4)
-    found = Past(broker.connect("t"), [PLACE])
+    monkeypatch.setattr(state_history, "EVERY", 5)
+    monkeypatch.setattr(state_history, "KEPT", 4)
+    found = StateHistory(broker.connect("t"), [PLACE])
     states = found._states[PLACE]
     for second in range(COUNT):
         states.keep(folded(broker, second), apart=1)
@@ -91,14 +91,14 @@ def test_kept_states_stay_spread_however_many_come(
 
 
 def test_a_kept_state_is_not_changed_by_folds_that_start_there(broker: Broker) -> None:
-    found = Past(broker.connect("t"), [PLACE])
+    found = StateHistory(broker.connect("t"), [PLACE])
     assert jobs(found, 20) == 21
     found._states[PLACE].keep(folded(broker, 20), apart=1)
     assert (jobs(found, 40), jobs(found, 20)) == (41, 21)
 
 
 def test_a_question_about_a_later_time_starts_at_the_last_answer(broker: Broker) -> None:
-    found = Past(broker.connect("t"), [PLACE])
+    found = StateHistory(broker.connect("t"), [PLACE])
     assert jobs(found, 40) == 41
     assert found._start(PLACE, at(40)).next_seq == 41
     assert found._start(PLACE, at(59)).next_seq == 41
@@ -106,11 +106,11 @@ def test_a_question_about_a_later_time_starts_at_the_last_answer(broker: Broker)
 
 
 def test_before_the_first_decision_there_is_nothing(broker: Broker) -> None:
-    found = Past(broker.connect("t"), [PLACE])
+    found = StateHistory(broker.connect("t"), [PLACE])
     assert found.earliest() is not None
     with pytest.raises(ProblemError, match="before the first decision"):
         found.shards(at(-1))
-    assert Past(log_of(0).connect("t"), [PLACE]).earliest() is None
+    assert StateHistory(log_of(0).connect("t"), [PLACE]).earliest() is None
 
 
 def stored(broker: Broker, until: float) -> Held:
@@ -122,14 +122,14 @@ def stored(broker: Broker, until: float) -> Held:
 
 
 def test_a_fold_starts_at_a_stored_snapshot_of_this_log(broker: Broker) -> None:
-    found = Past(broker.connect("t"), [PLACE], stored(broker, 30))
+    found = StateHistory(broker.connect("t"), [PLACE], stored(broker, 30))
     assert jobs(found, 45) == 46
     assert [one.seq for one in found._states[PLACE].kept] == [31]
     assert jobs(found, 10) == 11
 
 
 def test_a_snapshot_of_another_log_is_skipped(broker: Broker) -> None:
-    found = Past(broker.connect("t"), [PLACE], stored(log_of(COUNT, "other"), 30))
+    found = StateHistory(broker.connect("t"), [PLACE], stored(log_of(COUNT, "other"), 30))
     assert jobs(found, 45) == 46
     assert "other1" not in found.shards(at(45))[0][0].state.jobs
 
@@ -138,7 +138,7 @@ def test_a_snapshot_that_cannot_be_read_is_skipped(broker: Broker) -> None:
     held = stored(broker, 30)
     head = held.held[0].split(b"\n")[1] + b"\nnot compressed"
     held.held.append(hashlib.sha256(head).hexdigest().encode() + b"\n" + head)
-    found = Past(broker.connect("t"), [PLACE], held)
+    found = StateHistory(broker.connect("t"), [PLACE], held)
     assert jobs(found, 45) == 46
     assert [one.seq for one in found._states[PLACE].kept] == [31]
 
