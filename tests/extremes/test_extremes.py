@@ -13,6 +13,7 @@ import pickle
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from random import Random
 from typing import Any
 
@@ -132,6 +133,10 @@ def drive(event: Event, scene: Scene) -> None:
         agent.check_handover()
     check_gateway(pickle.loads(scene.live), services)
     check_tracker(services.said, services.now)
+    if find_spec("mlflow") is not None:
+        from .mlflow_runs import check_mlflow
+
+        check_mlflow(services.said)
 
 
 @pytest.mark.parametrize("name", sorted(event_types()))

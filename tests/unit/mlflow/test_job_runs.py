@@ -14,12 +14,15 @@ import pytest
 pytest.importorskip("mlflow")
 
 import sqlalchemy as sa
+from structlog.testing import capture_logs
 
 from gangline_bus.codec import encode
 from gangline_bus.memory import Broker
 from gangline_bus.topics import TopicNames
+from gangline_mlflow import job_runs
 from gangline_mlflow.artifacts import Artifacts
 from gangline_mlflow.history import Histories
+from gangline_mlflow.job_changes import Changes
 from gangline_mlflow.job_runs import JobRuns
 from gangline_mlflow.job_usage import GPU_SECONDS
 from gangline_mlflow.latest import DatabaseAway
@@ -76,6 +79,14 @@ class Follower:
         done.set_result(None)
         return done
 
+    def release(self, gpu_s: float, job_id: str = "j") -> None:
+        reason = ReleaseReason.SUCCEEDED
+        self.publish(
+            GangReleased(
+                job_id=job_id, attempt=1, reason=reason, allocated_at=AT, gpu_seconds=gpu_s
+            )
+        )
+
     def publish(self, event: Event) -> None:
         envelope = Envelope("e", "test", AT, "j", event)
         self.writer.send(encode(envelope, topic=self.topic))
@@ -98,11 +109,56 @@ def test_a_batch_waits_for_the_database_and_counts_once(
             raise DatabaseAway("server closed the connection unexpectedly")
 
     monkeypatch.setattr(follower.runs.table, "write", fail_first)
-    reason = ReleaseReason.SUCCEEDED
-    follower.publish(
-        GangReleased(job_id="j", attempt=1, reason=reason, allocated_at=AT, gpu_seconds=4.0)
-    )
+    follower.release(4.0)
     follower.runs._turn(1.0)
     assert follower.runs.table.usage(["j"])["j"].gpu_seconds == {"": 4.0}
     assert set(follower.sent) == {4.0}
     assert sum(follower.runs.table.positions().values()) == 1
+
+
+@pytest.mark.parametrize("place", ["read", "write"])
+def test_an_event_that_raises_is_skipped_and_the_others_count_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    follower = Follower(tmp_path)
+    read, write = job_runs.take, follower.runs.table.write
+
+    def take(changes: Changes, models: dict[str, str], event: Event, at: datetime) -> None:
+        if place == "read" and getattr(event, "job_id", "") == "bad":
+            raise OverflowError("too large")
+        read(changes, models, event, at)
+
+    def keep(changes: Changes, *others: Any) -> None:
+        if place == "write" and "bad" in changes:
+            raise OverflowError("too large")
+        write(changes, *others)
+
+    monkeypatch.setattr(job_runs, "take", take)
+    monkeypatch.setattr(follower.runs.table, "write", keep)
+    for gpu_s, job_id in ((4.0, "j"), (1.0, "bad"), (8.0, "j")):
+        follower.release(gpu_s, job_id)
+    with capture_logs() as logged:
+        follower.runs._turn(1.0)
+    assert follower.runs.table.usage(["j", "bad"])["j"].gpu_seconds == {"": 12.0}
+    assert sum(follower.runs.table.positions().values()) == 3
+    (poison,) = (line for line in logged if line["log_level"] == "critical")
+    assert (poison["event"], poison["offset"]) == ("poison record skipped", 1)
+    assert "OverflowError" in poison["trace"]
+    follower.release(1.0)
+    follower.runs._turn(1.0)
+    assert follower.sent[-1] == 13.0
+
+
+def test_an_error_of_the_database_ends_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follower = Follower(tmp_path)
+
+    def broken(*_: Any) -> None:
+        raise sa.exc.ProgrammingError("INSERT", {}, Exception("no such table"))
+
+    monkeypatch.setattr(follower.runs.table, "write", broken)
+    follower.release(4.0)
+    with pytest.raises(sa.exc.ProgrammingError):
+        follower.runs._turn(1.0)
+    assert follower.runs.table.positions() == {}

@@ -8,6 +8,9 @@ A batch:
 4. write states, tags and the positions of both logs in one transaction.
 
 So the cost grows with what happens, and not with jobs that have ended.
+
+If a batch raises, its records are applied one by one. One that raises alone is poison: it is
+skipped and counted. Errors of database and bus end the process instead.
 """
 
 from __future__ import annotations
@@ -22,8 +25,10 @@ import structlog
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import RESOURCE_ALREADY_EXISTS, TEMPORARILY_UNAVAILABLE, ErrorCode
 from mlflow.utils.workspace_context import ServerWorkspaceContext
+from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 
 from gangline_bus.codec import UndecodableError, event_type, receive
+from gangline_bus.poison import POISONED, trace_of
 from gangline_bus.ports import BusError, Reader, Record, TopicPartition
 from gangline_mlflow.job_changes import TAKEN, Change, Changes, NewRun, take
 from gangline_mlflow.job_table import Experiment, JobTable
@@ -61,6 +66,7 @@ class JobRuns:
         self.table = JobTable(store.engine)
         self._trials = trials or TrialPoints()
         self._trials.load(self.table.trials())
+        self._unsent: list[TrialLogged | TrialLogsEnded] = []
         self._gpu_models = self.table.gpu_models()
         self._experiments: dict[tuple[str, str], Experiment] = {}
         self._changed = threading.Condition()
@@ -123,14 +129,39 @@ class JobRuns:
                 records += self._scheduling.poll(_RECORDS, _POLL_S)
         if records or faults:
             positions = {**self._scheduling.positions(), **self._faults.positions()}
-            patiently(lambda: self._apply([*records, *faults], positions))
+            self._take([*records, *faults], positions)
 
-    def _apply(self, records: Sequence[Record], positions: dict[TopicPartition, int]) -> None:
-        """Raises DatabaseAway; applying the same records again is safe."""
+    def _take(self, records: Sequence[Record], positions: dict[TopicPartition, int]) -> None:
+        try:
+            patiently(lambda: self.apply(records, positions))
+        except Exception as error:
+            if not _may_be_of_an_event(error):
+                raise
+            log.warning("records are applied one by one", trace=trace_of(error))
+            for record in records:
+                self._take_alone(record)
+            patiently(lambda: self.table.write({}, {}, {}, positions))
+
+    def _take_alone(self, record: Record) -> None:
+        after = {TopicPartition(record.topic, record.partition): record.offset + 1}
+        try:
+            patiently(lambda: self.apply([record], after))
+        except Exception as error:
+            if not _may_be_of_an_event(error):
+                raise
+            where = {"topic": record.topic, "offset": record.offset}
+            log.critical("poison record skipped", **where, trace=trace_of(error))
+            POISONED.add(1, {"service": "mlflow", "topic": record.topic})
+            patiently(lambda: self.table.write({}, {}, {}, after))
+
+    def apply(self, records: Sequence[Record], positions: dict[TopicPartition, int]) -> None:
+        """Bring the changes of records, and the positions after them, into the tables.
+
+        Applying the same records again is safe. Raises DatabaseAway; anything else for poison.
+        """
         self._beat()
         changes: Changes = {}
         models: dict[str, str] = dict(self._gpu_models)
-        trials: list[TrialLogged | TrialLogsEnded] = []
         for record in records:
             if event_type(record.headers) in _TYPES:
                 try:
@@ -139,8 +170,9 @@ class JobRuns:
                     log.warning("record skipped", offset=record.offset, error=error.reason)
                     continue
                 take(changes, models, envelope.data, envelope.time)
-                trials += self._trials.follow(envelope.data)
-        _retried(lambda: self._points.publish(trials, _ACCEPT_S))
+                self._unsent += self._trials.follow(envelope.data)
+        _retried(lambda: self._points.publish(self._unsent, _ACCEPT_S))
+        self._unsent = []
         self._make(changes)
         if not self._is_written(positions):
             usage = self._charge(changes)
@@ -222,6 +254,13 @@ class JobRuns:
                 self._known = set()
             self._known.update(job_ids)
             self._changed.notify_all()
+
+
+def _may_be_of_an_event(error: Exception) -> bool:
+    """Whether an event may have raised it: not the database, the bus or the machine."""
+    if isinstance(error, SQLAlchemyError):
+        return isinstance(error, DataError | IntegrityError)
+    return not isinstance(error, DatabaseAway | BusError | OSError | MemoryError)
 
 
 def _retried(ask: Callable[[], ResultT]) -> ResultT:
