@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -17,7 +21,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from gangline.kafka.acls import apply_acls, found_acls, plan_acls, wanted_acls
+from gangline.kafka.acls import Acl, apply_acls, found_acls, plan_acls, wanted_acls
 from gangline.kafka.connecting import connect_admin, read_settings
 from gangline.kafka.rights import FAMILY, Rights, read_rights
 from gangline.kafka.users import create_users, plan_users, rotate_users
@@ -28,6 +32,9 @@ from gangline_bus.kafka import KafkaBus
 from gangline_bus.ports import BusDenied, OutRecord
 from gangline_bus.ports import TopicPartition as Place
 from gangline_bus.topics import TopicNames, create_topics
+from gangline_service.lifecycle import EXIT_DENIED
+from support.harnesses.service_process import service_process
+from support.harnesses.tracker_process import wait_until
 
 STRANGER = "stranger"
 """A user without any right."""
@@ -210,6 +217,50 @@ def test_a_denied_call_names_principal_and_right(cluster: Cluster) -> None:
     assert len(told) == len(rights)  # asking about a group ends no process
     with pytest.raises(BusDenied, match="principal stranger lacks Describe on the topic"):
         cluster.bus(STRANGER).partitions("gangline.quota")
+
+
+def variables(cluster: Cluster, user: str) -> dict[str, str]:
+    """The environment of a service that shows Kafka this user."""
+    own = {
+        "GANGLINE_BOOTSTRAP_SERVERS": cluster.broker.bootstrap,
+        "GANGLINE_KAFKA_FILE": str(cluster.broker.users.path(user)),
+    }
+    return {name: value for name, value in os.environ.items() if "GANGLINE" not in name} | own
+
+
+def refusals(log: str) -> list[str]:
+    """The errors of a service that say that it is denied."""
+    records = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+    return [record["error"] for record in records if record["event"] == "service.denied"]
+
+
+def test_a_service_with_another_part_s_password_ends_and_names_a_right(cluster: Cluster) -> None:
+    command = [sys.executable, "-m", "gangline_quota"]
+    environment = variables(cluster, "alerts") | {"GANGLINE_HEALTH_PORT": "0"}
+    ended = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert ended.returncode == EXIT_DENIED, ended.stderr[-4000:]
+    (error,) = refusals(ended.stderr)
+    assert re.match(r"the principal alerts lacks \w+ on the [a-z ]+ gangline\.quota", error)
+
+
+def test_a_running_service_that_loses_a_right_ends_and_names_it(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    admin, wanted = connect_admin(cluster.broker.settings), wanted_acls(read_rights())
+    lost = Acl("quota", "READ", "TOPIC", "gangline.requests", "LITERAL")
+    try:
+        with service_process("quota", tmp_path, variables(cluster, "quota")) as pid:
+            apply_acls(admin, plan_acls(wanted - {lost}, found_acls(admin)), prune=True)
+            seen = os.WEXITED | os.WNOWAIT | os.WNOHANG
+            end = wait_until("its end", lambda: os.waitid(os.P_PID, pid, seen))
+    finally:
+        apply_acls(admin, plan_acls(wanted, found_acls(admin)), prune=False)
+    log = (tmp_path / "quota.log").read_text()
+    assert end.si_status == EXIT_DENIED, log[-4000:]
+    (error,) = refusals(log)
+    assert "the principal quota lacks Read on the topic gangline.requests" in error
 
 
 @pytest.mark.parametrize(

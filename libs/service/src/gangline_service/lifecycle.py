@@ -117,8 +117,7 @@ def run(
     except SystemExit as stop:
         code = _exit_code(stop, log)
     except BusDenied as error:
-        log.critical("service.denied", error=str(error))
-        code = EXIT_DENIED
+        process.denied(error)
     except BaseException:  # whatever it is: log it once, end the process
         log.critical("service.crashed", exc_info=True)
         code = EXIT_CRASH
@@ -157,7 +156,7 @@ class _Process:
         self._service = service
         self._settings = settings
         self._log = log
-        self._ending = threading.Lock()
+        self._ending, self._denying = threading.Lock(), threading.Lock()
         self.stopping = threading.Event()
         self.restarting = threading.Event()
         self.health = Health(beat_timeout_s=settings.beat_timeout_s)
@@ -209,11 +208,17 @@ class _Process:
             return
         error = failure.exc_value or failure.exc_type()
         if isinstance(error, BusDenied):
-            self._log.critical("service.denied", error=str(error))
-            self.end(EXIT_DENIED)
+            self.denied(error)
         name = failure.thread.name if failure.thread else "unknown"
         self._log.critical("service.crashed", thread=name, exc_info=error)
         self.end(EXIT_CRASH)
+
+    def denied(self, error: BusDenied) -> NoReturn:
+        """Log the refusal and exit; several calls may have met it."""
+        if not self._denying.acquire(blocking=False):
+            threading.Event().wait()  # the first caller ends the process
+        self._log.critical("service.denied", error=str(error))
+        self.end(EXIT_DENIED)
 
     def end(self, code: int) -> NoReturn:
         """Flush and exit; of several callers the first one's code counts."""
