@@ -122,4 +122,5 @@ def test_a_gang_without_a_pod_or_a_command_fails_with_the_reason(
         assert f"pod not bound: no pod of the gang came to node {node.node_id}" in found.message
         scene.allocate(node, job_id="job-2", image="example.test/train:1", gpus=[0])
         scene.wait(lambda: len(scene.of(WorkerExited)) == 2)
-        assert "give command or run" in scene.of(WorkerExited)[1].message
+        refused = "a pod does not run ENTRYPOINT or CMD of its image; give command or run"
+        assert refused in scene.of(WorkerExited)[1].message

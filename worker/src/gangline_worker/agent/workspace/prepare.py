@@ -318,7 +318,7 @@ class Preparer:
         spec = allocation.spec
         if self._pods is not None:
             if not rank_command(spec):
-                wanted = "the agent does not read the image of a pod; give command or run"
+                wanted = "a pod does not run ENTRYPOINT or CMD of its image; give command or run"
                 raise ImageRefused(spec.image or "the image of pods", wanted)
             return None
         if spec.image is None:
