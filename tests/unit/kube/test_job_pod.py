@@ -12,6 +12,7 @@ from gangline_kube.core.job_pod import Gang, Share, job_pod
 from gangline_kube.core.pod_resources import Place
 from gangline_kube.service.config import PodSettings
 from gangline_schemas.job import JobSpec
+from gangline_schemas.job_pods import pod_folder
 
 NEEDED = {
     "kube_gateway_url": "http://g",
@@ -247,3 +248,14 @@ def test_every_container_has_limits_as_quotas_of_namespaces_want_them() -> None:
     spec = pod_spec()
     for each in (*spec["initContainers"], *spec["containers"]):
         assert each["resources"]["limits"].keys() >= {"cpu", "memory"}
+
+
+def test_a_pod_sees_folders_of_its_job_and_team_alone_and_no_processes_of_the_node() -> None:
+    spec = pod_spec("nlp")
+    assert {each["hostPath"]["path"] for each in spec["volumes"] if "hostPath" in each} == {
+        f"/var/lib/gangline/sockets/{pod_folder('j-1')}",
+        "/var/lib/gangline/checkpoints/j-1",
+        "/var/lib/gangline/data-cache/nlp",
+    }
+    assert not {"hostPID", "hostIPC", "shareProcessNamespace"} & spec.keys()
+    assert spec["securityContext"]["runAsNonRoot"] is True
