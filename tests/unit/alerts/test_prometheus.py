@@ -20,6 +20,7 @@ from gangline_service.telemetry import start
 from support.builders.alerts import AlertsRun
 
 FILE = Path(__file__).parents[3] / "deploy" / "prometheus" / "gangline.rules.yaml"
+POISONED = 'gangline_bus_poisoned_total{service="quota",topic="a",instance="%d"}'
 PROMTOOL = shutil.which("promtool")
 
 
@@ -144,6 +145,19 @@ def test_each_rule_reads_gauges_that_the_service_shows() -> None:
     assert re.search(r'gangline_queue_wait\{[^}]*team="nlp"[^}]*\} 73', text)
 
 
+def test_an_input_that_was_skipped_has_a_rule_that_reads_the_counter_of_each_process() -> None:
+    (rule,) = yaml.safe_load(FILE.read_text())["groups"][1]["rules"]
+    telemetry = start("quota", "test")
+    name = "gangline.bus.poisoned"
+    telemetry.meter("test").create_counter(name).add(1, {"service": "quota", "topic": "a"})
+    text = generate_latest(telemetry.registry).decode()
+    (counter,) = re.findall(r"gangline_\w+", rule["expr"])
+    (labels,) = re.findall(rf"^{counter}\{{(.*)\}} 1", text, re.MULTILINE)
+    wanted = set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"]))
+    assert wanted == {"service", "topic"} <= set(re.findall(r"(\w+)=", labels))
+    assert rule["labels"]["severity"] == "critical"
+
+
 @pytest.mark.skipif(PROMTOOL is None, reason="promtool of Debian's package prometheus")
 def test_promtool_accepts_the_file_and_the_rules_fire(tmp_path: Path) -> None:
     case = {
@@ -156,8 +170,30 @@ def test_promtool_accepts_the_file_and_the_rules_fire(tmp_path: Path) -> None:
                     {"series": 'gangline_queue_wait{team="nlp"}', "values": "7190 7201"},
                     {"series": 'gangline_day_jobs{outcome="failed"}', "values": "1 2"},
                     {"series": 'gangline_day_jobs{outcome="succeeded"}', "values": "30 30"},
+                    {"series": POISONED % 1, "values": "_ 1"},
+                    {"series": POISONED % 2, "values": "_ 2"},
                 ],
                 "alert_rule_test": [
+                    {"eval_time": "0m", "alertname": "GanglinePoisonInput"},
+                    {
+                        "eval_time": "1m",
+                        "alertname": "GanglinePoisonInput",
+                        "exp_alerts": [
+                            {
+                                "exp_labels": {
+                                    "severity": "critical",
+                                    "service": "quota",
+                                    "topic": "a",
+                                },
+                                "exp_annotations": {
+                                    "summary": "quota skipped 3 inputs of a that it could not "
+                                    "decide",
+                                    "runbook": "docs/concepts/deciders.md"
+                                    "#what-happens-to-a-bad-record",
+                                },
+                            }
+                        ],
+                    },
                     {"eval_time": "0m", "alertname": "GanglineQueueWait"},
                     {
                         "eval_time": "1m",

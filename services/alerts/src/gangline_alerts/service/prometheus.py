@@ -1,7 +1,7 @@
 """The same rules for Prometheus: `python -m gangline_alerts.service.prometheus [ALERTS_FILE]`.
 
 Prints a file of alerting rules over the gauges of the alerts service (core/policy/gauges.py), with
-the thresholds of the file of alerts or the defaults.
+the thresholds of the file of alerts or the defaults. A second group is about the platform itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import yaml
 from gangline_alerts.core.policy.gauges import OF_RUNS
 from gangline_alerts.core.policy.rules import MeasuredRule, Rules
 from gangline_alerts.service.alerts_file import read_alerts
-from gangline_schemas.alerts import AlertRule
+from gangline_schemas.alerts import AlertRule, Severity
 from gangline_service.config_file import ConfigFileError
 from gangline_service.settings import EXIT_USAGE
 
@@ -39,6 +39,21 @@ _SUMMARIES: dict[AlertRule, str] = {
     "its gate allows",
 }
 
+_PLATFORM: tuple[dict[str, Any], ...] = (
+    {
+        "alert": "GanglinePoisonInput",
+        "expr": "sum by (service, topic) (gangline_bus_poisoned_total) > 0",
+        "for": "0s",
+        "labels": {"severity": Severity.CRITICAL.value},
+        "annotations": {
+            "summary": "{{ $labels.service }} skipped {{ $value }} inputs of {{ $labels.topic }} "
+            "that it could not decide",
+            "runbook": "docs/concepts/deciders.md#what-happens-to-a-bad-record",
+        },
+    },
+)
+"""A counter begins at its first event, so its value is compared and not its growth."""
+
 
 def rules_file(rules: Rules) -> str:
     """The file for Prometheus, as YAML. Teams with a rule of their own have one here too."""
@@ -48,9 +63,11 @@ def rules_file(rules: Rules) -> str:
         for level in rules.levels()
         for rule in _rules(name, level, rules)
     ]
-    return yaml.safe_dump(
-        {"groups": [{"name": "gangline", "rules": found}]}, sort_keys=False, width=100
-    )
+    groups = [
+        {"name": "gangline", "rules": found},
+        {"name": "gangline-platform", "rules": [*_PLATFORM]},
+    ]
+    return yaml.safe_dump({"groups": groups}, sort_keys=False, width=100)
 
 
 def _rules(name: AlertRule, level: str, general: Rules) -> Iterator[dict[str, Any]]:
