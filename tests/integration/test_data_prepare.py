@@ -91,6 +91,8 @@ def test_killed_again_and_again_it_gives_the_same_bytes(
     name = read_manifest(undisturbed).name
     assert name in ended.stdout
     ours, theirs = content(out), content(undisturbed)
+    profiles = [json.loads(one.pop("profile.json")) for one in (ours, theirs)]
+    assert profiles[0]["profile"] == profiles[1]["profile"]
     assert ours == theirs
     assert Sources.decode(ours["sources.json"]).inputs
     assert verify(LocalStore(out), read_manifest(out)) == []

@@ -64,4 +64,7 @@ class Profile(Model):
 
     version: Literal[1] = 1
     rows: Count
+    share: float = Field(
+        default=1.0, gt=0, le=1, description="Of the data that was read: below 1, a sample."
+    )
     columns: tuple[Column, ...] = Field(max_length=MOST_COLUMNS)

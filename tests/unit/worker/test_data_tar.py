@@ -23,22 +23,11 @@ from gangline_worker.data.tar import TarData, TarSample
 from gangline_worker.data.tar_index import index_tars
 from gangline_worker.data.verify import verify
 from support.builders.data import flip
+from support.builders.tar import entry, pack
 
 BLOCK_BYTES = 4096
 LONG = "a folder/" + "x" * 120
 Files = dict[str, dict[str, bytes]]
-
-
-def entry(name: str, size: int = 0, kind: bytes = tarfile.REGTYPE) -> tarfile.TarInfo:
-    info = tarfile.TarInfo(name)
-    info.size, info.type = size, kind
-    return info
-
-
-def pack(path: Path, files: Iterable[tuple[str, bytes]], style: int = tarfile.USTAR_FORMAT) -> None:
-    with tarfile.open(path, "w", format=style) as tar:
-        for name, content in files:
-            tar.addfile(entry(name, len(content)), io.BytesIO(content))
 
 
 def samples_of(shard: int, count: int, keys: str = "{shard}-{number}") -> Files:

@@ -6,20 +6,28 @@ This process becomes that program, so signals, output and exit codes are the pro
 from __future__ import annotations
 
 import importlib.util
+import json as jsons
 import os
+import subprocess
 import sys
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
-from gangline.errors import CliError
+from gangline.errors import CliError, ExitCode
 from gangline.session import Json, target_of
 
 _PACKAGE = "gangline_worker"
 
 Snapshot = Annotated[
     str, typer.Argument(metavar="SNAPSHOT", help="A folder, or a URL: s3://bucket/corpus.")
+]
+
+NoProfile = Annotated[
+    bool, typer.Option("--no-profile", help="Leave out the profile: data are not read again.")
 ]
 
 
@@ -45,6 +53,7 @@ def prepare(  # noqa: PLR0917 - options of a command are keywords
     end_of_document: Annotated[
         int | None, typer.Option("--end-of-document", help="Token that ends a document.")
     ] = None,
+    no_profile: NoProfile = False,
     json: Json = False,
 ) -> None:
     """Make a token snapshot of text. After a stop or a kill, the same command continues."""
@@ -54,6 +63,8 @@ def prepare(  # noqa: PLR0917 - options of a command are keywords
         options += ["--name", name]
     if end_of_document is not None:
         options += ["--end-of-document", str(end_of_document)]
+    if no_profile:
+        options.append("--no-profile")
     _become(context, "prepare", options, [str(path) for path in inputs], json=json)
 
 
@@ -66,10 +77,13 @@ def index(
         str | None,
         typer.Option("--name", help="The name before the digest; default: the folder's."),
     ] = None,
+    no_profile: NoProfile = False,
     json: Json = False,
 ) -> None:
     """Index tar files in place as a snapshot: each is read once, none is changed."""
     options = [] if name is None else ["--name", name]
+    if no_profile:
+        options.append("--no-profile")
     _become(context, "index", options, [place], json=json)
 
 
@@ -83,16 +97,45 @@ def show(context: typer.Context, snapshot: Snapshot, json: Json = False) -> None
     _become(context, "show", [], [snapshot], json=json)
 
 
+@dataclass(frozen=True)
+class PlacedProfile:
+    """The profile of a snapshot; `made_at` None: it is not known when the snapshot was made."""
+
+    snapshot: str
+    made_at: datetime | None
+    profile: dict[str, Any]
+
+
+def profile_at(place: str, *, kept: bool = False) -> PlacedProfile:
+    """The profile that lies with a snapshot; without `kept` else one that is made now.
+
+    Raises CliError: the program has said why on stderr.
+    """
+    command = _program("profile", ["--kept"] if kept else [], [place])
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
+    if done.returncode:
+        raise CliError(f"{place}: there is no profile", code=ExitCode.USAGE)
+    found = jsons.loads(done.stdout)
+    made_at = found.get("made_at")
+    when = None if made_at is None else datetime.fromisoformat(made_at)
+    return PlacedProfile(found["snapshot"], when, found["profile"])
+
+
 def _become(
     context: typer.Context, command: str, options: list[str], names: list[str], *, json: bool
 ) -> NoReturn:
+    if target_of(context, json=json).json:
+        options = [*options, "--json"]
+    arguments = _program(command, options, names)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, arguments)  # noqa: S606 -- this is the point
+
+
+def _program(command: str, options: list[str], names: list[str]) -> list[str]:
+    """Its command line. Raises CliError."""
     if importlib.util.find_spec(_PACKAGE) is None:
         raise CliError(
             "token snapshots are made by the package gangline-worker", "install it here first"
         )
-    if target_of(context, json=json).json:
-        options = [*options, "--json"]
-    sys.stdout.flush()
-    sys.stderr.flush()
-    arguments = [sys.executable, "-m", f"{_PACKAGE}.data", command, *options, "--", *names]
-    os.execv(sys.executable, arguments)  # noqa: S606 -- this is the point
+    return [sys.executable, "-m", f"{_PACKAGE}.data", command, *options, "--", *names]

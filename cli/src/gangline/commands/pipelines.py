@@ -11,6 +11,7 @@ import typer
 import yaml
 
 from gangline import render
+from gangline.commands.data import NoProfile, profile_at
 from gangline.errors import CliError, ExitCode
 from gangline.pipeline_file import read_pipeline_file
 from gangline.render import NONE, Column
@@ -222,11 +223,30 @@ def announce(
     source: Annotated[
         list[str] | None, typer.Option(help="Data that it was made of; may be repeated.")
     ] = None,
+    no_profile: NoProfile = False,
 ) -> None:
-    """Say that there is a new snapshot: pipelines that wait for such a one run."""
+    """Say that there is a new snapshot: pipelines that wait for such a one run.
+
+    The profile that lies at its place is sent too.
+    """
     found = session.client.announce_snapshot(snapshot, team, place, source or ())
     begun = ", ".join(found.runs) or "no new run"
     session.out.show(found, render.wrap(f"{found.snapshot} is announced: {begun}"))
+    if place and not no_profile:
+        _send_kept(session, snapshot, team, place)
+
+
+def _send_kept(session: Session, snapshot: str, team: str, place: str) -> None:
+    """Send the profile of a snapshot that lies at its place; a note if there is none."""
+    try:
+        kept = profile_at(place, kept=True)
+    except CliError as error:
+        session.out.note(f"{error}; none is sent")
+        return
+    if kept.snapshot != snapshot or kept.made_at is None:
+        session.out.note(f"{place}: the profile there is of {kept.snapshot}; none is sent")
+        return
+    session.client.send_profile(team, snapshot, kept.profile, kept.made_at)
 
 
 def _wait(session: Session, run_id: str, timeout_s: float | None) -> None:

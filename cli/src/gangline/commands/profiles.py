@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from gangline.commands.data import profile_at
+from gangline.commands.list_options import parse_time
 from gangline.commands.rows_file import read_rows
 from gangline.errors import CliError, ExitCode
 from gangline.session import Session
 
-if TYPE_CHECKING:
-    from gangline_schemas.profile import Profile
-
-_MANIFEST = "manifest.json"
-_MOST_TOKENS = 100_000_000
-"""Token shares are counted in the first shards, up to so many tokens."""
+_TABLES = {".csv", ".jsonl"}
 
 
 def profile(
     session: Session,
     place: Annotated[
-        Path, typer.Argument(metavar="PLACE", help="A token snapshot's folder, .csv or .jsonl.")
+        str, typer.Argument(metavar="PLACE", help="A snapshot's folder or URL, .csv or .jsonl.")
     ],
     *,
     team: Annotated[str, typer.Option(help="The team whose data it is.")],
@@ -34,58 +30,41 @@ def profile(
         str | None,
         typer.Option(help="The snapshot's name; default: the manifest's, or of the file's bytes."),
     ] = None,
+    made_at: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="When the data were made: 2026-11-20, -7d."),
+    ] = None,
     serving: Annotated[
         bool, typer.Option("--serving", help="The data were seen by a system that serves.")
     ] = False,
 ) -> None:
-    """Profile data and send the profile: quantiles, categories, lengths, token shares."""
+    """Send the profile of data: quantiles, categories, lengths, token shares."""
+    now = datetime.now(UTC)
+    given = None if made_at is None else parse_time(made_at, now, "--made-at")
+    path = Path(place)
+    known: datetime | None
+    if path.suffix in _TABLES and path.is_file():
+        name, profiled, known = _of_table(path)
+    else:
+        found = profile_at(place)
+        name, profiled, known = found.snapshot, found.profile, found.made_at
+    when = given or known
+    if when is None:
+        raise CliError(f"{place}: does not say when it was made", "give --made-at", ExitCode.USAGE)
+    sent = session.client.send_profile(team, snapshot or name, profiled, when, serving=serving)
+    share = profiled["share"]
+    text = f"{sent.snapshot}: {sent.rows:,} rows, {sent.columns} columns"
+    session.out.show(sent, text + (f", a sample of {share:.1%}" if share < 1 else ""))
+
+
+def _of_table(path: Path) -> tuple[str, dict[str, Any], datetime]:
+    """The name, profile and time of a file."""
     from gangline_registry.core.profiling import profile_of
 
-    if (place / _MANIFEST).is_file():
-        name, made = _tokens(place)
-    elif place.suffix in {".csv", ".jsonl"} and place.is_file():
-        columns, rows = _table(place)
-        made = profile_of(columns, rows)
-        name = f"{_plain(place.stem)}@sha256-{hashlib.sha256(place.read_bytes()).hexdigest()}"
-    else:
-        raise CliError(f"{place}: is no token snapshot, .csv or .jsonl file", code=ExitCode.USAGE)
-    made_at = datetime.fromtimestamp(place.stat().st_mtime, UTC)
-    sent = session.client.send_profile(
-        team, snapshot or name, made.model_dump(mode="json"), made_at, serving=serving
-    )
-    text = f"{sent.snapshot}: {sent.rows:,} rows, {sent.columns} columns"
-    session.out.show(sent, text)
-
-
-def _tokens(folder: Path) -> tuple[str, Profile]:
-    """The name and profile of a token snapshot: lengths of documents, shares of tokens."""
-    import numpy as np
-
-    from gangline_registry.core.profiling import category_of, sketch_of
-    from gangline_schemas.profile import NumberColumn, Profile
-
-    manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
-    if "tokenizer" not in manifest:
-        raise CliError(f"{folder}: only token snapshots have a profile", code=ExitCode.USAGE)
-    kind = np.dtype("<u2") if manifest["tokenizer"]["vocab_size"] <= 1 << 16 else np.dtype("<u4")
-    starts, counts, at, seen = [], np.zeros(1, dtype=np.int64), 0, 0
-    for shard in manifest["shards"]:
-        offsets = np.fromfile(folder / shard["documents"]["name"], dtype="<u8")
-        starts.append(offsets.astype(np.int64) + at)
-        at += shard["tokens"]
-        if seen < _MOST_TOKENS:
-            tokens = np.memmap(folder / shard["name"], dtype=kind, mode="r")[:_MOST_TOKENS]
-            counted = np.bincount(tokens)
-            counts = np.pad(counts, (0, max(0, len(counted) - len(counts))))
-            counts[: len(counted)] += counted
-            seen += len(tokens)
-    lengths = np.diff(np.append(np.concatenate(starts), at)).astype(float)
-    shares = {str(token): int(counts[token]) for token in np.flatnonzero(counts)}
-    columns = (
-        NumberColumn(name="document_tokens", sketch=sketch_of(lengths)),
-        category_of("token", shares),
-    )
-    return manifest["name"], Profile(rows=len(lengths), columns=columns)
+    columns, rows = _table(path)
+    made = profile_of(columns, rows).model_dump(mode="json")
+    name = f"{_plain(path.stem)}@sha256-{hashlib.sha256(path.read_bytes()).hexdigest()}"
+    return name, made, datetime.fromtimestamp(path.stat().st_mtime, UTC)
 
 
 def _table(path: Path) -> tuple[dict[str, Sequence[Any]], int]:

@@ -1,4 +1,4 @@
-"""`python -m gangline_worker.data prepare|index|verify|show`, which `gangline data` runs.
+"""`python -m gangline_worker.data prepare|index|verify|show|profile`, which `gangline data` runs.
 
 Exit codes: 0 done; 1 a disk or store failed; 2 wrong usage or input; 66 a snapshot is damaged.
 A result goes to stdout, progress to stderr.
@@ -10,13 +10,17 @@ import argparse
 import json
 import re
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 from gangline_storage import NotFound, StoreError, open_store
 from gangline_storage.port import ObjectStore
-from gangline_worker.data.errors import EXIT_DATA_SHARD, DataError
+from gangline_worker.data.cache import CacheFolder
+from gangline_worker.data.errors import EXIT_DATA_SHARD, DataError, DataShardError
 from gangline_worker.data.inputs import find_inputs
 from gangline_worker.data.manifest import (
     CORPUS_PATTERN,
@@ -26,6 +30,8 @@ from gangline_worker.data.manifest import (
     parse_any,
 )
 from gangline_worker.data.prepare import Progress, Sources, prepare
+from gangline_worker.data.profile import MOST_BLOCKS, PROFILE_FILE, kept_profile, make_profile
+from gangline_worker.data.source import Snapshot, folder_snapshot, store_snapshot
 from gangline_worker.data.tar_index import index_tars
 from gangline_worker.data.tokenizer import BYTES, find_tokenizer
 from gangline_worker.data.verify import verify
@@ -50,8 +56,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     indexing = commands.add_parser("index")
     indexing.add_argument("place")
     indexing.add_argument("--name")
-    for name in ("verify", "show"):
+    for command in (making, indexing):
+        command.add_argument("--no-profile", action="store_true")
+    for name in ("verify", "show", "profile"):
         commands.add_parser(name).add_argument("snapshot")
+    commands.choices["profile"].add_argument("--kept", action="store_true")
     for command in commands.choices.values():
         command.add_argument("--json", action="store_true")
     return parser.parse_args(arguments)
@@ -65,11 +74,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "index": _index,
         "verify": _verify,
         "show": _show,
+        "profile": _profile,
     }
     try:
         return commands[options.command](options)
     except DataError as error:
         return _fail(str(error), EXIT_USAGE)
+    except DataShardError as error:
+        return _fail(str(error), EXIT_DATA_SHARD)
     except (OSError, StoreError) as error:
         again = "; run the same command to continue" if options.command == "prepare" else ""
         return _fail(f"{error}{again}", EXIT_FAILED)
@@ -109,6 +121,9 @@ def _prepare(options: argparse.Namespace) -> int:
         inputs=find_inputs(options.inputs, out=options.out),
     )
     manifest = prepare(options.out, sources, tokenizer, _progress_notes())
+    if not options.no_profile:
+        made_s = (options.out / MANIFEST_FILE).stat().st_mtime
+        _leave_profile(str(options.out), datetime.fromtimestamp(made_s, UTC))
     _print_manifest(manifest, json_wanted=options.json)
     return 0
 
@@ -158,6 +173,8 @@ def _index(options: argparse.Namespace) -> int:
         raise DataError(f"{place}: {error}") from None
     if made.passed_over:
         _note(f"{made.passed_over:,} files have no extension and belong to no sample")
+    if not options.no_profile:
+        _leave_profile(place, datetime.now(UTC))
     _print_manifest(made.manifest, json_wanted=options.json)
     return 0
 
@@ -187,6 +204,38 @@ def _show(options: argparse.Namespace) -> int:
     _, manifest = _open(options.snapshot)
     _print_manifest(manifest, json_wanted=options.json)
     return 0
+
+
+def _profile(options: argparse.Namespace) -> int:
+    """Print the profile that lies there; without `--kept` else one that is made now."""
+    with _opened(options.snapshot) as snapshot:
+        found = kept_profile(snapshot)
+        if found is None and options.kept:
+            raise DataError(
+                f"{options.snapshot}: has no {PROFILE_FILE} of {snapshot.manifest.name}"
+            )
+        found = found or make_profile(snapshot, None)
+    _say(found.encode().decode())
+    return 0
+
+
+def _leave_profile(place: str, made_at: datetime) -> None:
+    """Make the profile of a new snapshot beside its manifest. One that is there stays."""
+    with _opened(place) as snapshot:
+        if kept_profile(snapshot) is None:
+            made = make_profile(snapshot, made_at)
+            _store_at(place).put(PROFILE_FILE, made.encode())
+
+
+@contextmanager
+def _opened(place: str) -> Iterator[Snapshot]:
+    """A snapshot, as training reads it; blocks of a store stay in a folder of this call."""
+    with tempfile.TemporaryDirectory(prefix="gangline-profile-") as folder:
+        if "://" in place:
+            cache = CacheFolder(Path(folder), 2 * MOST_BLOCKS * BLOCK_BYTES)
+            yield store_snapshot(_store_at(place), cache)
+        else:
+            yield folder_snapshot(Path(place))
 
 
 def _store_at(place: str) -> ObjectStore:

@@ -27,13 +27,16 @@ from gangline_worker.data.errors import DataError, DataShardError
 from gangline_worker.data.fetching import Fetching
 from gangline_worker.data.manifest import (
     MANIFEST_FILE,
+    OFFSET_TYPE,
     Manifest,
+    ShardFile,
     SnapshotManifest,
     TarManifest,
     manifest_bytes,
     parse_any,
 )
 
+_INDEX_TRIES = 2
 Mapped = NDArray[np.uint8] | NDArray[np.uint16] | NDArray[np.uint32]
 
 
@@ -238,6 +241,21 @@ class StoreSource(Source):
     def _forget(self, shard: int) -> None:
         self._unmap(shard)
         del self._files[shard]
+
+
+def offsets_of(shard: ShardFile, read: Callable[[str], bytes]) -> NDArray[np.uint64]:
+    """The offsets of a shard's index, read again once if they are damaged.
+
+    Raises:
+        DataShardError: they stay damaged.
+        OSError, StoreError: as `read`.
+    """
+    for _ in range(_INDEX_TRIES):
+        raw = read(shard.index.name)
+        if digest_bytes(raw) == shard.index.xxh3:
+            return np.frombuffer(raw, dtype=OFFSET_TYPE)
+    reason = f"its index {shard.index.name} holds other bytes; a sound copy makes it whole again"
+    raise DataShardError(shard.name, None, reason)
 
 
 @dataclass(frozen=True)

@@ -17,16 +17,12 @@ from itertools import accumulate, chain
 import numpy as np
 from numpy.typing import NDArray
 
-from gangline_storage import digest_bytes
 from gangline_worker.data.blocks import Complain, DamagedBlock, VerifiedBlocks
-from gangline_worker.data.errors import DataShardError
 from gangline_worker.data.fetching import FETCHES
-from gangline_worker.data.manifest import OFFSET_TYPE, TarManifest
+from gangline_worker.data.manifest import TarManifest
 from gangline_worker.data.order import STAND_IN_TRIES, GroupedOrder, SampleOrder, stand_ins
-from gangline_worker.data.source import Source
+from gangline_worker.data.source import Source, offsets_of
 from gangline_worker.data.tar_index import split_name
-
-_INDEX_TRIES = 2
 
 
 @dataclass(frozen=True)
@@ -149,19 +145,18 @@ class TarData:
                 continue
         raise self.blocks.hopeless(STAND_IN_TRIES)
 
+    def beginning_in(self, block: int) -> range:
+        """The numbers of the samples that begin in a block, counted over all shards."""
+        shard, within = self._source.place(block)
+        start, length = self.manifest.block_range(shard, within)
+        first, end = np.searchsorted(self._offsets_of(shard), [start, start + length])
+        return range(self._firsts[shard] + int(first), self._firsts[shard] + int(end))
+
     def _offsets_of(self, shard: int) -> NDArray[np.uint64]:
-        """Where the shard's samples begin; read at its first use, again if it is damaged."""
+        """Where the shard's samples begin; read at its first use."""
         known = self._offsets.get(shard)
         if known is None:
-            index, raw = self.manifest.shards[shard].samples, b""
-            for _ in range(_INDEX_TRIES):
-                raw = self._read_index(index.name)
-                if digest_bytes(raw) == index.xxh3:
-                    break
-            else:
-                reason = f"its index {index.name} holds other bytes; make it again: `data index`"
-                raise DataShardError(self.manifest.shards[shard].name, None, reason)
-            known = self._offsets[shard] = np.frombuffer(raw, dtype=OFFSET_TYPE)
+            known = self._offsets[shard] = offsets_of(self.manifest.shards[shard], self._read_index)
         return known
 
 

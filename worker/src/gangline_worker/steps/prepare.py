@@ -16,11 +16,12 @@ from pathlib import Path
 
 from gangline_worker.data.__main__ import main as prepare
 from gangline_worker.data.errors import DataError
+from gangline_worker.data.profile import PROFILE_FILE
 from gangline_worker.data.step_inputs import placed
 from gangline_worker.steps.folders import StepError, output
 
-_LEFT_OUT = {"sources.json"}
-"""Names the inputs with their times: equal inputs must leave equal bytes."""
+_LEFT_OUT = {"sources.json", PROFILE_FILE}
+"""Files with times: equal inputs must leave equal bytes."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -26,9 +26,12 @@ _MOST_DISTINCT = 1000
 _VALUE_CHARS = 100
 
 
-def profile_of(columns: Mapping[str, Sequence[Any] | np.ndarray], rows: int) -> Profile:
+def profile_of(
+    columns: Mapping[str, Sequence[Any] | np.ndarray], rows: int, share: float = 1.0
+) -> Profile:
     """The profile of columns by name, each of `rows` values: numbers, texts, or None."""
-    return Profile(rows=rows, columns=tuple(_column(name, columns[name]) for name in columns))
+    found = tuple(_column(name, columns[name]) for name in columns)
+    return Profile(rows=rows, share=share, columns=found)
 
 
 def sketch_of(values: np.ndarray) -> Sketch:
