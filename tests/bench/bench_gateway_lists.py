@@ -62,9 +62,9 @@ LISTS = {
 class Cluster:
     """Sends what is there, then what changes."""
 
-    def __init__(self, scene: GatewayHarness) -> None:
-        self._scene = scene
-        self._writer = scene.bus.writer()
+    def __init__(self, harness: GatewayHarness) -> None:
+        self._harness = harness
+        self._writer = harness.bus.writer()
         self._sent = 0
         self._decided: dict[Topic, int] = {}
         self.specs = [
@@ -95,7 +95,7 @@ class Cluster:
         self._writer.send(self._record(envelope))
 
     def _record(self, envelope: Envelope) -> OutRecord:
-        topic = self._scene.names.name(topic_of(envelope.data.type))
+        topic = self._harness.names.name(topic_of(envelope.data.type))
         return encode(envelope, topic=topic)
 
     def fill(self) -> None:
@@ -221,11 +221,11 @@ def p99(taken: list[float]) -> float:
 
 
 def measured(context: Context, folder: Path) -> Iterator[Result]:
-    scene = GatewayHarness(folder, deciding=False)
-    cluster = Cluster(scene)
+    harness = GatewayHarness(folder, deciding=False)
+    cluster = Cluster(harness)
     cluster.fill()
-    with served(scene) as client:
-        scene.wait(lambda: len(scene.tail.view().jobs) == JOBS)
+    with served(harness) as client:
+        harness.wait(lambda: len(harness.tail.view().jobs) == JOBS)
         middle = f"{int(START.timestamp() + JOBS / 2) * 1000}.z"
         gc.collect()
         gc.freeze()  # as the gateway's process does

@@ -32,32 +32,32 @@ MOST_SUBMITTED = 8
 """Jobs a round: of a cluster that has not settled hundreds start at once."""
 
 
-def rounds(scene: BusyCluster, count: int, *, seed: int = 2) -> list[Cycle]:
+def rounds(cluster: BusyCluster, count: int, *, seed: int = 2) -> list[Cycle]:
     """So many rounds; their cycles."""
     jobs, chance = Jobs(seed), random.Random(seed)
-    scene.cycles.clear()
+    cluster.cycles.clear()
     for _ in range(count):
-        scene.wait(5)
-        live = [scene.state.jobs[job_id] for job_id in scene.state.live]
-        scene.finish(chance.choice([job.job_id for job in live if job.gpus <= LARGEST_TO_END]))
-        started, scene.allocated = scene.allocated, []
+        cluster.wait(5)
+        live = [cluster.state.jobs[job_id] for job_id in cluster.state.live]
+        cluster.finish(chance.choice([job.job_id for job in live if job.gpus <= LARGEST_TO_END]))
+        started, cluster.allocated = cluster.allocated, []
         for gang in [gang for gang in started if gang.world_size <= LARGEST_TO_END][:1]:
-            scene.start_ranks(gang)
+            cluster.start_ranks(gang)
         for _ in started[:MOST_SUBMITTED] or (None,):
-            scene.submit(jobs.draw())
-        scene.wait(1)
-        scene.tick()
-    return scene.cycles
+            cluster.submit(jobs.draw())
+        cluster.wait(1)
+        cluster.tick()
+    return cluster.cycles
 
 
 def run(context: Context) -> list[Result]:
     """P50 and P99 of the cycles about the queue, and of each kind of input."""
-    scene = settle(lambda: busy_cluster(1, running=500, pending=10_000))
-    state = scene.state
+    cluster = settle(lambda: busy_cluster(1, running=500, pending=10_000))
+    state = cluster.state
     held = sum(state.jobs[job_id].allocated_gpus for job_id in state.live)
     context.say(f"{len(state.live)} gangs on {held} GPUs, {len(state.pending)} jobs wait")
     note = f"{len(state.live)} gangs on {held} GPUs, {len(state.pending)} jobs wait"
-    cycles = rounds(scene, context.repeats(100, 25))
+    cycles = rounds(cluster, context.repeats(100, 25))
     calibration = calibration_ms()
     total = [cycle.ms for cycle in cycles if cycle.kind in QUEUE]
     results = [

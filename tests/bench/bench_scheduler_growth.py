@@ -28,10 +28,10 @@ def run(context: Context) -> list[Result]:
     results: list[Result] = []
     medians: dict[tuple[int, str], float] = {}
     for times in TIMES[:2] if context.quick else TIMES:
-        scene = settle(partial(busy, times))
-        note = f"{len(scene.state.live)} gangs, {len(scene.state.pending)} jobs wait"
+        cluster = settle(partial(busy, times))
+        note = f"{len(cluster.state.live)} gangs, {len(cluster.state.pending)} jobs wait"
         context.say(f"{times}x: {note}")
-        cycles = rounds(scene, ROUNDS[times])
+        cycles = rounds(cluster, ROUNDS[times])
         for kind in KINDS:
             values = (
                 [cycle.check_ms for cycle in cycles if cycle.kind in QUEUE]

@@ -67,7 +67,7 @@ def replay(cohorts: int) -> Ran:
     slots = cohorts * QUEUES * NOMINAL
     queues = [f"cohort-{number // QUEUES}-queue-{number % QUEUES}" for number in range(cohorts * 6)]
     nodes = one_pool(slots // SLOTS_PER_NODE, SLOTS_PER_NODE).pools[0].nodes
-    scene = BusyCluster(nodes, teams(cohorts), checks=False)
+    cluster = BusyCluster(nodes, teams(cohorts), checks=False)
     moments = [
         (number * kind.every_s, index, queue, kind)
         for index, queue in enumerate(queues)
@@ -84,22 +84,22 @@ def replay(cohorts: int) -> Ran:
     while arrivals or ends:
         due = [moments[-1][0] for moments in (arrivals,) if moments] + [e[0] for e in ends[:1]]
         now_s = min(due)
-        scene.now = START + timedelta(seconds=now_s)
+        cluster.now = START + timedelta(seconds=now_s)
         while ends and ends[0][0] <= now_s:
-            scene.finish(heapq.heappop(ends)[1])
+            cluster.finish(heapq.heappop(ends)[1])
             ended += 1
         while arrivals and arrivals[-1][0] <= now_s:
             _, _, queue, kind = arrivals.pop()
-            kinds[scene.submit(specs[queue, kind])] = kind
-        scene.check()
-        for gang in scene.allocated:
+            kinds[cluster.submit(specs[queue, kind])] = kind
+        cluster.check()
+        for gang in cluster.allocated:
             kind = kinds[gang.job_id]
             worked += kind.cpus * kind.runs_s
             heapq.heappush(ends, (now_s + kind.runs_s, gang.job_id))
-        scene.allocated.clear()
+        cluster.allocated.clear()
     cpu_s = time.process_time() - cpu
     assert ended == len(moments), f"{len(moments) - ended} workloads wait for ever"
-    return Ran(ended, cpu_s, now_s, len(scene.cycles), worked / (slots * now_s))
+    return Ran(ended, cpu_s, now_s, len(cluster.cycles), worked / (slots * now_s))
 
 
 def teams(cohorts: int) -> list[TeamConfig]:

@@ -43,18 +43,18 @@ def full_of_small_jobs() -> BusyCluster:
         node.model_copy(update={"rack": f"r{number // 32}", "block": f"b{number // 512}"})
         for number, node in enumerate(nodes)
     )
-    scene = BusyCluster(nodes, teams)
+    cluster = BusyCluster(nodes, teams)
     small = spec(BORROWER, 50, 1, (), 24.0)
     for node in nodes:
         for gpu in range(GPUS_PER_NODE):
-            run_on(scene, small, node.node_id, gpu)
-    scene.now = START + timedelta(hours=1)
-    return scene
+            run_on(cluster, small, node.node_id, gpu)
+    cluster.now = START + timedelta(hours=1)
+    return cluster
 
 
-def run_on(scene: BusyCluster, small: JobSpec, node_id: str, gpu: int) -> None:
+def run_on(cluster: BusyCluster, small: JobSpec, node_id: str, gpu: int) -> None:
     """Fold a one-GPU job that runs there."""
-    job_id = scene.fold_waiting(small, since=START)
+    job_id = cluster.fold_waiting(small, since=START)
     part = NodeAssignment(
         node_id=node_id, incarnation="1", address=node_id, gpus=(gpu,), first_rank=0
     )
@@ -67,31 +67,31 @@ def run_on(scene: BusyCluster, small: JobSpec, node_id: str, gpu: int) -> None:
         rendezvous=Rendezvous(address=node_id, port=1),
         spec=small,
     )
-    fold(scene.state, allocated, START)
+    fold(cluster.state, allocated, START)
     started = GangMemberChanged(job_id=job_id, attempt=1, rank=0, status="started")
     for before, after in (
         (JobState.PENDING, JobState.SCHEDULED),
         (JobState.SCHEDULED, JobState.RUNNING),
     ):
         changed = JobStateChanged(job_id=job_id, attempt=1, previous=before, state=after)
-        fold(scene.state, changed, START)
-    fold(scene.state, started, START)
+        fold(cluster.state, changed, START)
+    fold(cluster.state, started, START)
 
 
-def reclaim(scene: BusyCluster) -> tuple[float, int]:
+def reclaim(cluster: BusyCluster) -> tuple[float, int]:
     """Submit the gang and tick; (seconds until its GPUs are held, victims)."""
-    gang = scene.submit(spec(OWED, 50, GANG, (), 24.0))
-    if gang not in scene.state.reserved:
-        scene.wait(1)
-        scene.tick()
-    assert gang in scene.state.reserved, "nothing is being freed for the gang"
-    took_s = sum(cycle.ms for cycle in scene.cycles) / 1e3
-    victims = list(scene.state.reserved[gang].victims)
+    gang = cluster.submit(spec(OWED, 50, GANG, (), 24.0))
+    if gang not in cluster.state.reserved:
+        cluster.wait(1)
+        cluster.tick()
+    assert gang in cluster.state.reserved, "nothing is being freed for the gang"
+    took_s = sum(cycle.ms for cycle in cluster.cycles) / 1e3
+    victims = list(cluster.state.reserved[gang].victims)
     for victim in victims:
-        scene.finish(victim, ExitReason.STOPPED)
-    if not scene.allocated:
-        scene.tick()
-    assert [event.job_id for event in scene.allocated] == [gang], (
+        cluster.finish(victim, ExitReason.STOPPED)
+    if not cluster.allocated:
+        cluster.tick()
+    assert [event.job_id for event in cluster.allocated] == [gang], (
         "others took what was reserved for it"
     )
     return took_s, len(victims)
@@ -102,10 +102,10 @@ def run(context: Context) -> list[Result]:
     took, leave_ms = [], []
     victims = 0
     for _ in range(context.repeats(3)):
-        scene = settle(full_of_small_jobs)
-        took_s, victims = reclaim(scene)
+        cluster = settle(full_of_small_jobs)
+        took_s, victims = reclaim(cluster)
         took.append(took_s)
-        leave_ms += [cycle.decide_ms for cycle in scene.cycles if cycle.kind == "release"]
+        leave_ms += [cycle.decide_ms for cycle in cluster.cycles if cycle.kind == "release"]
     note = f"{victims} gangs are stopped for a gang of {GANG} GPUs on {NODES} nodes"
     return [
         context.median("reclaim_s", took, "s", note=note),

@@ -22,8 +22,10 @@ LARGEST_TO_END = 8
 
 def stuck(shapes: int) -> BusyCluster:
     """A settled cluster, and a tick that has looked at each shape."""
-    scene = busy_cluster(1, running=500, pending=10_000)
-    fold(scene.state, TeamNoted(config=TeamConfig(team="extra", gpu_limit=1_000_000)), scene.now)
+    cluster = busy_cluster(1, running=500, pending=10_000)
+    fold(
+        cluster.state, TeamNoted(config=TeamConfig(team="extra", gpu_limit=1_000_000)), cluster.now
+    )
     for number in range(shapes):
         job = {
             "name": "stuck",
@@ -33,24 +35,24 @@ def stuck(shapes: int) -> BusyCluster:
             "resources": {"gpus": 16 + number, "cpus_per_gpu": 4},
             "topology": {"level": "node", "mode": "required"},
         }
-        scene.fold_waiting(JobSpec.model_validate(job), since=scene.now - timedelta(hours=1))
+        cluster.fold_waiting(JobSpec.model_validate(job), since=cluster.now - timedelta(hours=1))
     for _ in range(2):
-        scene.wait(1)
-        scene.tick()
-    scene.cycles.clear()
-    return scene
+        cluster.wait(1)
+        cluster.tick()
+    cluster.cycles.clear()
+    return cluster
 
 
-def ends(scene: BusyCluster, count: int) -> list[float]:
+def ends(cluster: BusyCluster, count: int) -> list[float]:
     """So many jobs end, one after the other; what each pass cost in ms."""
     small = [
         job_id
-        for job_id in scene.state.live
-        if scene.state.jobs[job_id].allocated_gpus <= LARGEST_TO_END
+        for job_id in cluster.state.live
+        if cluster.state.jobs[job_id].allocated_gpus <= LARGEST_TO_END
     ]
     for job_id in small[:count]:
-        scene.finish(job_id)
-    return [cycle.decide_ms for cycle in scene.cycles if cycle.kind == "release"]
+        cluster.finish(job_id)
+    return [cycle.decide_ms for cycle in cluster.cycles if cycle.kind == "release"]
 
 
 def run(context: Context) -> list[Result]:
@@ -59,16 +61,16 @@ def run(context: Context) -> list[Result]:
     medians: dict[int, float] = {}
     results: list[Result] = []
     for shapes in (FEW, MANY):
-        scene = settle(lambda shapes=shapes: stuck(shapes))
-        values = ends(scene, count)
+        cluster = settle(lambda shapes=shapes: stuck(shapes))
+        values = ends(cluster, count)
         medians[shapes] = quantile(values, 0.5)
         note = f"{shapes} shapes that no node holds"
         results.append(context.median(f"stuck_{shapes}_release_ms", values, "ms", note=note))
-        scene.cycles.clear()
+        cluster.cycles.clear()
         for _ in range(10):
-            scene.wait(1)
-            scene.tick()
-        ticks = [cycle.decide_ms for cycle in scene.cycles]
+            cluster.wait(1)
+            cluster.tick()
+        ticks = [cycle.decide_ms for cycle in cluster.cycles]
         results.append(context.median(f"stuck_{shapes}_tick_ms", ticks, "ms", note=note))
     more = medians[MANY] / medians[FEW]
     results.append(context.result("stuck_shapes_ratio", more, "x"))

@@ -274,26 +274,26 @@ def busy_cluster(
     """
     nodes, jobs = repeated(inventory(), times), Jobs(seed)
     gpus = sum(len(node.gpus) for node in nodes)
-    scene = BusyCluster(nodes, [_team(name, number, gpus) for number, name in enumerate(TEAMS)])
-    earlier = scene.now
+    cluster = BusyCluster(nodes, [_team(name, number, gpus) for number, name in enumerate(TEAMS)])
+    earlier = cluster.now
     for number in range(running):
-        scene.fold_waiting(jobs.draw(), since=earlier + timedelta(milliseconds=number))
-    scene.tick()
-    scene.wait(6 * 3600)
-    for number in range(pending - len(scene.state.pending)):
-        since = scene.now - timedelta(seconds=6 * 3600 * (1 - number / pending))
-        scene.fold_waiting(jobs.draw(), since=since)
+        cluster.fold_waiting(jobs.draw(), since=earlier + timedelta(milliseconds=number))
+    cluster.tick()
+    cluster.wait(6 * 3600)
+    for number in range(pending - len(cluster.state.pending)):
+        since = cluster.now - timedelta(seconds=6 * 3600 * (1 - number / pending))
+        cluster.fold_waiting(jobs.draw(), since=since)
     for _ in range(ticks):
-        running = len(scene.state.live)
-        scene.wait(20)
-        scene.tick()
-        if len(scene.state.live) == running:
+        running = len(cluster.state.live)
+        cluster.wait(20)
+        cluster.tick()
+        if len(cluster.state.live) == running:
             break
-    while len(scene.state.pending) < pending:
-        scene.fold_waiting(jobs.draw(), since=scene.now)
-    scene.cycles.clear()
-    scene.allocated.clear()
-    return scene
+    while len(cluster.state.pending) < pending:
+        cluster.fold_waiting(jobs.draw(), since=cluster.now)
+    cluster.cycles.clear()
+    cluster.allocated.clear()
+    return cluster
 
 
 def _team(name: str, number: int, gpus: int) -> TeamConfig:
@@ -326,7 +326,7 @@ def quantile(values: Sequence[float], part: float) -> float:
 
 
 def settle(make: Callable[[], BusyCluster]) -> BusyCluster:
-    """A scene whose set-up left no garbage to the cycles that are measured."""
-    scene = make()
+    """A cluster whose set-up left no garbage to the cycles that are measured."""
+    cluster = make()
     gc.collect()
-    return scene
+    return cluster

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class RankLine:
     """A line of a rank: it has started, as process `pid`, or has taken a step (`pid` is None)."""
 
     attempt: int
@@ -41,18 +41,18 @@ class Told:
     model_import_s: float = 0.0
 
 
-def told(text: str) -> list[Told]:
+def told(text: str) -> list[RankLine]:
     """The lines of a rank's file; the last may be half written and is left out then."""
     whole, _, _ = text.rpartition("\n")
-    return [Told(**json.loads(line)) for line in whole.splitlines()]
+    return [RankLine(**json.loads(line)) for line in whole.splitlines()]
 
 
-def settled(lines: Sequence[Told], attempt: int) -> bool:
+def settled(lines: Sequence[RankLine], attempt: int) -> bool:
     """Whether the attempt has saved, which it does every ten steps, and trained on."""
     return sum(line.attempt == attempt and line.pid is None for line in lines) >= SETTLED_STEPS
 
 
-def first_step(lines: Sequence[Told], after: int) -> Told | None:
+def first_step(lines: Sequence[RankLine], after: int) -> RankLine | None:
     """The first step of a later attempt than `after`."""
     return next((line for line in lines if line.attempt > after and line.pid is None), None)
 
@@ -96,7 +96,7 @@ class Torchrun:
             time.sleep(POLL_S)
         self._launcher.wait(END_S)
 
-    def lines(self, rank: int) -> list[Told]:
+    def lines(self, rank: int) -> list[RankLine]:
         """Messages of the rank so far, in all attempts."""
         path = self._folder / f"rank-{rank}.jsonl"
         return told(path.read_text(encoding="utf-8")) if path.exists() else []
@@ -118,7 +118,7 @@ class Torchrun:
         if not self.wait(lambda: settled(self.lines(0), attempt)):
             raise RuntimeError(f"torchrun's attempt {attempt} took no steps within {WAIT_S:.0f} s")
 
-    def started(self, attempt: int, rank: int) -> Told:
+    def started(self, attempt: int, rank: int) -> RankLine:
         """The report of a rank that has started."""
         return next(line for line in self.lines(rank) if line.attempt == attempt and line.pid)
 
@@ -129,7 +129,7 @@ class Torchrun:
         process.send_signal(number)
         return at
 
-    def first_step(self, after: int, wait_s: float = WAIT_S) -> Told | None:
+    def first_step(self, after: int, wait_s: float = WAIT_S) -> RankLine | None:
         """Rank 0's first step in a later attempt than `after`; None: there was none in time."""
         return self.wait(lambda: first_step(self.lines(0), after), wait_s)
 

@@ -40,7 +40,7 @@ from gangline_worker.agent.decide.keys import Moment, RankKey
 from gangline_worker.agent.decide.membership import AgentLimits
 
 from .readers import bounded
-from .story import Scene
+from .story import EventCase
 
 LIMITS = AgentLimits(heartbeat_interval_s=1.0, lease_s=1e6)
 _STATE = TypeAdapter(CoreState)
@@ -48,17 +48,17 @@ _ROUNDS = 20
 
 
 class Agent:
-    """The node of a scene's gang, whose ranks run."""
+    """The node of a case's gang, whose ranks run."""
 
-    def __init__(self, scene: Scene) -> None:
-        assert scene.node is not None
-        assert scene.gang is not None
-        self._at = Moment(100.0, scene.now)
-        self._node, self._gang = scene.node, scene.gang
+    def __init__(self, case: EventCase) -> None:
+        assert case.node is not None
+        assert case.gang is not None
+        self._at = Moment(100.0, case.now)
+        self._node, self._gang = case.node, case.gang
         self.published: list[Received] = []
-        self.core = AgentCore(scene.node, LIMITS)
+        self.core = AgentCore(case.node, LIMITS)
         self._perform(self.core.start(self._at))
-        self.hear(self._received(self._event(scene.gang)))
+        self.hear(self._received(self._event(case.gang)))
 
     @property
     def rank(self) -> RankKey:

@@ -51,7 +51,7 @@ _TOPICS = {topic.value: topic for topic in Topic}
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class EventCase:
     """A type's event in raw data, and the readers before it, pickled: a copy is a load.
 
     `gang` is one that trains there on `node`, None where there is none. `after` is what came next
@@ -69,18 +69,18 @@ class Scene:
 
 
 @cache
-def scenes() -> dict[str, Scene]:
+def event_cases() -> dict[str, EventCase]:
     """One for each published type."""
-    found: dict[str, Scene] = {}
-    training: Scene | None = None
+    found: dict[str, EventCase] = {}
+    training: EventCase | None = None
     for seed in SEEDS:
         records = _records(seed)
         moments = _moments(records, found)
-        for scene, name in _fold(records, moments):
+        for case, name in _fold(records, moments):
             if name is None:
-                training = training or scene
+                training = training or case
             else:
-                found.setdefault(name, scene)
+                found.setdefault(name, case)
     assert training is not None
     for name in event_types():
         if name not in found:
@@ -90,9 +90,9 @@ def scenes() -> dict[str, Scene]:
 
 def forms(name: str) -> list[dict[str, Any]]:
     """The data that is varied: as it happened, and with specs that say more than simulated ones."""
-    data = dict(scenes()[name].data)
+    data = dict(event_cases()[name].data)
     if name == "worker.heartbeat":
-        return [data, _beat(scenes()[name])]
+        return [data, _beat(event_cases()[name])]
     if name in _OTHERS:
         return [data, {**data, **_OTHERS[name]}]
     spec_of = event_types()[name].model_fields.get("spec")
@@ -103,15 +103,15 @@ def forms(name: str) -> list[dict[str, Any]]:
     return [data, *({**data, "spec": {**spec, "team": team}} for spec in specs)]
 
 
-def _beat(scene: Scene) -> dict[str, Any]:
+def _beat(case: EventCase) -> dict[str, Any]:
     """A heartbeat of a node on which three ranks of the gang train alike."""
-    assert scene.gang is not None
-    gang = scene.gang
+    assert case.gang is not None
+    gang = case.gang
     status = {"pid": 7, "step": 20, "activity": "training", "quiet_s": 0.1, "step_p99_s": 1.0}
     ranks = [{"rank": rank, "busy_s": 1.0, **status} for rank in range(3)]
     told = {"job_id": gang.job_id, "attempt": gang.attempt, "ranks": ranks}
     here = {"node_id": gang.nodes[0].node_id, "incarnation": gang.nodes[0].incarnation}
-    return {**scene.data, **here, "gangs": [told]}
+    return {**case.data, **here, "gangs": [told]}
 
 
 def example(name: str) -> dict[str, Any]:
@@ -194,7 +194,7 @@ def _records(seed: int) -> list[tuple[datetime, Received]]:
 
 
 def _moments(
-    records: list[tuple[datetime, Received]], found: Mapping[str, Scene]
+    records: list[tuple[datetime, Received]], found: Mapping[str, EventCase]
 ) -> dict[int, str | None]:
     """Of each new type a place in the middle; of the whole, one at which a gang has trained."""
     places: dict[str, list[int]] = {}
@@ -211,7 +211,7 @@ def _moments(
 
 def _fold(
     records: list[tuple[datetime, Received]], moments: Mapping[int, str | None]
-) -> list[tuple[Scene, str | None]]:
+) -> list[tuple[EventCase, str | None]]:
     parts = deciders()
     states = {name: parts[name].initial() for name in DECIDERS}
     soft = {name: parts[name].initial_soft() for name in DECIDERS}
@@ -222,7 +222,7 @@ def _fold(
         # In the middle of a transaction a state need not hold; another seed has another moment.
         if number in moments and not any(parts[n].check(states[n]) for n in DECIDERS):
             gang = next(iter(gangs.values()), None)
-            scene = Scene(
+            case = EventCase(
                 data=_whole(event.type, event.data()),
                 subject=received.envelope.subject,
                 now=now,
@@ -232,7 +232,7 @@ def _fold(
                 node=nodes.get(gang.nodes[0].node_id) if gang is not None else None,
                 after=_after(records[number + 1 :], now),
             )
-            found.append((scene, moments[number]))
+            found.append((case, moments[number]))
         live.apply(received.envelope)
         for name, decider in parts.items():
             if decider.log is topic:
@@ -277,14 +277,14 @@ def _whole(name: str, data: dict[str, Any]) -> dict[str, Any]:
     return more
 
 
-def _transplanted(name: str, at: Scene) -> Scene:
-    """The golden example of a type, about the gang and the node of a scene."""
+def _transplanted(name: str, at: EventCase) -> EventCase:
+    """The golden example of a type, about the gang and the node of a case."""
     data = _renamed(example(name), _names(at))
     subject = str(data.get("job_id") or data.get("node_id") or "subject")
     return replace(at, data=data, subject=subject)
 
 
-def _names(at: Scene) -> dict[str, Any]:
+def _names(at: EventCase) -> dict[str, Any]:
     assert at.gang is not None
     assert at.node is not None
     return {

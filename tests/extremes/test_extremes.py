@@ -25,7 +25,7 @@ from gangline_schemas.catalog import Topic, event_types, topic_of
 
 from .agents import Agent
 from .readers import LATER_S, Services, bounded, check_gateway, check_replay, check_tracker
-from .story import Scene, forms, need_not_be_reached, scenes
+from .story import EventCase, event_cases, forms, need_not_be_reached
 from .values import Field, copy_value, fields, present_value, raw_values, with_value
 
 SOAK = int(os.environ.get("GANGLINE_EXTREMES", "0"))
@@ -105,33 +105,33 @@ def _read(model: type[Event], text: str, place: Field) -> Event | None:
         return None
 
 
-def states_of(scene: Scene) -> dict[str, tuple[Any, Any]]:
+def states_of(case: EventCase) -> dict[str, tuple[Any, Any]]:
     """The deciders' states and soft states at a moment, each a copy."""
-    return {name: pickle.loads(data) for name, data in scene.states.items()}
+    return {name: pickle.loads(data) for name, data in case.states.items()}
 
 
-def drive(event: Event, scene: Scene) -> None:
+def drive(event: Event, case: EventCase) -> None:
     """Give one event to everybody at its moment, and let time pass."""
-    services = Services(states_of(scene), scene.now)
-    again = (event, scene.subject) if topic_of(event.type) is Topic.HEARTBEATS else None
-    services.hear(event, scene.subject)
+    services = Services(states_of(case), case.now)
+    again = (event, case.subject) if topic_of(event.type) is Topic.HEARTBEATS else None
+    services.hear(event, case.subject)
     passed_s = 0.0
-    for after_s, later, subject in scene.after:
+    for after_s, later, subject in case.after:
         services.pass_time(max(0.0, after_s - passed_s), again)
         services.hear(later, subject)
         passed_s = after_s
     for seconds in LATER_S:
         services.pass_time(seconds, again)
-    for name, (before, _) in states_of(scene).items():
+    for name, (before, _) in states_of(case).items():
         if services.logs[name]:
             check_replay(name, before, services.states[name], services.logs[name])
-    if scene.gang is not None and scene.node is not None:
-        agent = Agent(scene)
+    if case.gang is not None and case.node is not None:
+        agent = Agent(case)
         for received in services.said:
             agent.hear(received)
         agent.pass_time(1.0)
         agent.check_handover()
-    check_gateway(pickle.loads(scene.live), services)
+    check_gateway(pickle.loads(case.live), services)
     check_tracker(services.said, services.now)
     if find_spec("mlflow") is not None:
         from .mlflow_runs import check_mlflow
@@ -141,7 +141,7 @@ def drive(event: Event, scene: Scene) -> None:
 
 @pytest.mark.parametrize("name", sorted(event_types()))
 def test_what_a_schema_lets_in_everybody_can_bear(name: str) -> None:
-    scene, found, wrong = scenes()[name], tried(name), list[str]()
+    case, found, wrong = event_cases()[name], tried(name), list[str]()
     assert not found.unreached, "no value was found for these: give `forms` one that has them"
     random = Random(f"{SEED}/{name}")
     events = [(place, event) for place, events in found.events.items() for event in events]
@@ -150,7 +150,7 @@ def test_what_a_schema_lets_in_everybody_can_bear(name: str) -> None:
     events += [("many", event) for event in mixed(found, random, SOAK or FEW)]
     for place, event in events:
         try:
-            drive(event, scene)
+            drive(event, case)
         except Exception as error:
             wrong.append(f"{place}: {_where(error)}\n    {event.encode()[:1000]!r}")
     assert not wrong, "\n".join(wrong[:10])

@@ -14,7 +14,7 @@ from gangline_schemas.rank_protocol import FROM_RANK, FromRank
 
 from .agents import Agent
 from .readers import Services, bounded, check_tracker
-from .story import scenes
+from .story import event_cases
 from .test_extremes import states_of
 from .values import example, fields, present_value, raw_values, with_value
 
@@ -54,15 +54,15 @@ def messages(kind: str) -> tuple[FromRank, ...]:
 def test_what_a_rank_may_say_its_agent_and_all_others_can_bear(kind: str) -> None:
     said = messages(kind)
     assert said
-    scene = scenes()["worker.started"]
+    case = event_cases()["worker.started"]
     for message in said:
-        agent = Agent(scene)
+        agent = Agent(case)
         for _ in range(12):  # enough for the messages of a number of steps
             agent.say(message)
         agent.pass_time(1.0)
         agent.pass_time(60.0)
         agent.check_handover()
-        services = Services(states_of(scene), scene.now)
+        services = Services(states_of(case), case.now)
         for received in agent.published:
             services.hear(received.envelope.data, received.envelope.subject)
         for seconds in (1.0, 33.0):

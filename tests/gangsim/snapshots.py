@@ -60,7 +60,7 @@ class SimSnapshots:
             raise Violation(f"{service.name}: a snapshot differs from the log")
 
 
-class Told:
+class SnapshotLog:
     """The log of `gangline_bus.snapshot`: no snapshot is ever passed over here."""
 
     def __init__(self, engine: Engine) -> None:

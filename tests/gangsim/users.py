@@ -26,7 +26,7 @@ TEAMS = (
 )
 NOBODY = "nobody"
 URGENT = 5
-"""The priority of every third job; most may be stopped for others. Told by their steps."""
+"""The priority of every third job; most may be stopped for others. SnapshotLog by their steps."""
 
 
 class Users:

@@ -38,7 +38,7 @@ from gangsim.parts import Parts
 from gangsim.plan import Fault, JobPlan, NodePlan, Plan
 from gangsim.poison import Poisons
 from gangsim.services import Service, ServiceProcess
-from gangsim.snapshots import SimSnapshots, Told
+from gangsim.snapshots import SimSnapshots, SnapshotLog
 from gangsim.store import SimStore
 from gangsim.training import RankProcess, Training
 from gangsim.users import Users
@@ -265,7 +265,7 @@ class World:
     def run(self) -> Outcome:
         """All phases. What was violated stands in the outcome."""
         violation = ""
-        told = (snapshot, "log", Told(self.engine))
+        told = (snapshot, "log", SnapshotLog(self.engine))
         loggers = [(module, "log", _Quiet()) for module in (decider, dlq, checkpoints_executor)]
         received = (decider, "receive", self.receive)
         with _patched(*self.parts.patches, received, told, *loggers):

@@ -18,14 +18,14 @@ def test_an_agent_offers_its_gpus_and_runs_a_gang_on_one_again_and_again(
     index = nvml_index(0)
     write(tmp_path, {"train.py": TRAINS})
     settings = {"GANGLINE_STANDBYS": "2", "GANGLINE_HEALTH_INTERVAL_S": "0.5"}
-    with NodeHarness(tmp_path, kafka_bootstrap, **settings, **driver_variables()) as scene:
-        del scene._environment["GANGLINE_SLOTS"]
-        node = scene.start_agent(warm="standby")
+    with NodeHarness(tmp_path, kafka_bootstrap, **settings, **driver_variables()) as harness:
+        del harness._environment["GANGLINE_SLOTS"]
+        node = harness.start_agent(warm="standby")
         [offered] = [gpu for gpu in node.gpus if gpu.index == index]
         assert offered.model != "cpu"
 
         def told() -> tuple[GpuStatus, GpuHealth] | None:
-            beats = scene.of(WorkerHeartbeat)
+            beats = harness.of(WorkerHeartbeat)
             if not (beats and beats[-1].gpus and beats[-1].health):
                 return None
             [status] = [gpu for gpu in beats[-1].gpus if gpu.index == index]
@@ -36,17 +36,17 @@ def test_an_agent_offers_its_gpus_and_runs_a_gang_on_one_again_and_again(
             found = told()
             return found[0].memory_used_gb or 0.0 if found is not None else 0.0
 
-        scene.wait(lambda: told() is not None, "no heartbeat tells of the GPU")
+        harness.wait(lambda: told() is not None, "no heartbeat tells of the GPU")
         before_gb = used_gb()
         for attempt in (1, 2):
             command = ["python", str(tmp_path / "train.py")]
-            gang = scene.allocate(node, attempt=attempt, gpus=[index], command=command)
-            scene.wait(lambda a=attempt: "holds" in scene.lines(0, a), "it never held memory")
-            scene.wait(lambda: used_gb() - before_gb > 0.9, "no heartbeat tells of the memory")
-            scene.fail_as_hung(gang)
-            scene.exits(attempt)
-            scene.wait(lambda: used_gb() - before_gb < 0.3, "the memory is not given back")
-        first, second = (scene.lines(0, attempt)[:6] for attempt in (1, 2))
+            gang = harness.allocate(node, attempt=attempt, gpus=[index], command=command)
+            harness.wait(lambda a=attempt: "holds" in harness.lines(0, a), "it never held memory")
+            harness.wait(lambda: used_gb() - before_gb > 0.9, "no heartbeat tells of the memory")
+            harness.fail_as_hung(gang)
+            harness.exits(attempt)
+            harness.wait(lambda: used_gb() - before_gb < 0.3, "the memory is not given back")
+        first, second = (harness.lines(0, attempt)[:6] for attempt in (1, 2))
         assert first == second
         assert (*first[:2], first[5]) == ("warm True", "gpus 1", "holds")
         found = told()

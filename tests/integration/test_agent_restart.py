@@ -72,76 +72,76 @@ LEAVES_PROCESSES = """
 
 
 @pytest.fixture
-def scene(tmp_path: Path, kafka_bootstrap: str) -> Iterator[NodeHarness]:
+def harness(tmp_path: Path, kafka_bootstrap: str) -> Iterator[NodeHarness]:
     config = tmp_path / "gangline.toml"
     config.write_text("[agent]\nspool_limit_mb = 32\n")
     with NodeHarness(tmp_path, kafka_bootstrap, GANGLINE_CONFIG=str(config)) as made:
         yield made
 
 
-def said(scene: NodeHarness, event: str) -> int:
+def said(harness: NodeHarness, event: str) -> int:
     """How often the agent's log has it."""
-    return (scene.folder / "agent.log").read_text().count(f'"{event}"')
+    return (harness.folder / "agent.log").read_text().count(f'"{event}"')
 
 
-def restart_in_place(scene: NodeHarness) -> None:
+def restart_in_place(harness: NodeHarness) -> None:
     """As `systemctl reload` does."""
-    assert scene.agent is not None
-    before, pid = said(scene, "agent.restarted"), scene.agent.pid
+    assert harness.agent is not None
+    before, pid = said(harness, "agent.restarted"), harness.agent.pid
     os.kill(pid, signal.SIGHUP)
-    scene.wait(lambda: said(scene, "agent.restarted") > before, "it did not go on")
+    harness.wait(lambda: said(harness, "agent.restarted") > before, "it did not go on")
 
 
-def once(scene: NodeHarness, kind: type[EventT]) -> list[EventT]:
+def once(harness: NodeHarness, kind: type[EventT]) -> list[EventT]:
     """As they came; what was sent again has the same id, and counts once for everybody."""
-    found = {item.id: item.data for item in list(scene.events)}
+    found = {item.id: item.data for item in list(harness.events)}
     return [event for event in found.values() if isinstance(event, kind)]
 
 
-def steps(scene: NodeHarness, rank: int) -> list[int]:
+def steps(harness: NodeHarness, rank: int) -> list[int]:
     """All that was published, as it came."""
-    return [step for item in once(scene, WorkerStep) if item.rank == rank for step in item.step]
+    return [step for item in once(harness, WorkerStep) if item.rank == rank for step in item.step]
 
 
-def written(scene: NodeHarness, rank: int) -> list[str]:
+def written(harness: NodeHarness, rank: int) -> list[str]:
     """Lines on stdout, as they came."""
-    batches = [item for item in once(scene, WorkerLog) if item.rank == rank]
+    batches = [item for item in once(harness, WorkerLog) if item.rank == rank]
     return [line.text for item in batches for line in item.lines if line.stream == "stdout"]
 
 
-def test_training_continues_while_its_agent_restarts_twice(scene: NodeHarness):
-    stop = scene.folder / "stop"
-    node = scene.start_agent()
+def test_training_continues_while_its_agent_restarts_twice(harness: NodeHarness):
+    stop = harness.folder / "stop"
+    node = harness.start_agent()
     command = ["python", "-c", dedent(TRAINS).replace("STOP_FILE", str(stop))]
-    scene.allocate(node, command=command)
-    scene.wait(lambda: len(steps(scene, 0)) > 20, "it never trained")
+    harness.allocate(node, command=command)
+    harness.wait(lambda: len(steps(harness, 0)) > 20, "it never trained")
 
     for _ in range(2):
-        restart_in_place(scene)
-        seen = len(steps(scene, 0))
-        scene.wait(lambda seen=seen: len(steps(scene, 0)) > seen + 20, "no more steps came")
+        restart_in_place(harness)
+        seen = len(steps(harness, 0))
+        harness.wait(lambda seen=seen: len(steps(harness, 0)) > seen + 20, "no more steps came")
     stop.touch()
 
-    exits = scene.exits(2)
+    exits = harness.exits(2)
     assert {key: item.exit_code for key, item in exits.items()} == {(1, 0): 0, (1, 1): 7}
     assert [exits[1, 0].reason, exits[1, 1].reason] == [ExitReason.FINISHED, ExitReason.FAILED]
-    started = {item.rank: item.pid for item in once(scene, WorkerStarted)}
-    assert len(once(scene, WorkerStarted)) == 2
+    started = {item.rank: item.pid for item in once(harness, WorkerStarted)}
+    assert len(once(harness, WorkerStarted)) == 2
     taken = exits[1, 0].last_step
     assert taken is not None
     for rank in (0, 1):
-        scene.wait(lambda rank=rank: len(steps(scene, rank)) >= taken)
-        assert steps(scene, rank) == list(range(1, taken + 1))
+        harness.wait(lambda rank=rank: len(steps(harness, rank)) >= taken)
+        assert steps(harness, rank) == list(range(1, taken + 1))
         expected = [f"step {step} of {started[rank]}" for step in range(1, taken + 1)]
-        scene.wait(lambda rank=rank: len(written(scene, rank)) > taken)
-        assert written(scene, rank) == [*expected, f"took {taken} steps"]
-        batches = [item for item in once(scene, WorkerLog) if item.rank == rank]
+        harness.wait(lambda rank=rank: len(written(harness, rank)) > taken)
+        assert written(harness, rank) == [*expected, f"took {taken} steps"]
+        batches = [item for item in once(harness, WorkerLog) if item.rank == rank]
         ends = [item.first_line + len(item.lines) for item in batches]
         assert [item.first_line for item in batches] == [0, *ends[:-1]]
-    assert [item.node.incarnation for item in once(scene, NodeJoined)] == [node.incarnation]
-    beats = [item.sequence for item in once(scene, WorkerHeartbeat)]
+    assert [item.node.incarnation for item in once(harness, NodeJoined)] == [node.incarnation]
+    beats = [item.sequence for item in once(harness, WorkerHeartbeat)]
     assert all(after > before for before, after in pairwise(beats))
-    assert {item.incarnation for item in once(scene, WorkerHeartbeat)} == {node.incarnation}
+    assert {item.incarnation for item in once(harness, WorkerHeartbeat)} == {node.incarnation}
 
 
 @pytest.fixture
@@ -158,43 +158,43 @@ def test_ranks_of_an_agent_that_began_anew_still_die_with_it(
     open_folder: Path, kafka_bootstrap: str
 ):
     """In sandboxes, where the machine has them: their first processes are tied to it, too."""
-    with NodeHarness(open_folder, kafka_bootstrap, GANGLINE_ISOLATION="auto") as scene:
-        node = scene.start_agent()
+    with NodeHarness(open_folder, kafka_bootstrap, GANGLINE_ISOLATION="auto") as harness:
+        node = harness.start_agent()
         for slot in (0, 1):
             command = ["python", "-c", dedent(LEAVES_PROCESSES)]
-            scene.allocate(node, job_id=f"job-{slot}", gpus=[slot], command=command)
-            scene.wait(lambda slot=slot: len(scene.of(WorkerLog)) > slot)
-            restart_in_place(scene)
-        assert scene.agent is not None
-        agent = psutil.Process(scene.agent.pid)
-        ranks = [item.pid for item in scene.of(WorkerStarted)]
+            harness.allocate(node, job_id=f"job-{slot}", gpus=[slot], command=command)
+            harness.wait(lambda slot=slot: len(harness.of(WorkerLog)) > slot)
+            restart_in_place(harness)
+        assert harness.agent is not None
+        agent = psutil.Process(harness.agent.pid)
+        ranks = [item.pid for item in harness.of(WorkerStarted)]
         assert [psutil.Process(pid).ppid() for pid in ranks] == [agent.pid] * 2
         everything = [child.pid for child in agent.children(recursive=True)]
         sandboxes = 2 if node.isolation.strength >= Isolation.NAMESPACES.strength else 0
         # Each rank has two children; the guard and the store server are the agent's own.
         assert len(everything) >= 2 * 3 + sandboxes + 2
 
-        scene.kill_agent()
+        harness.kill_agent()
 
         until(lambda: not any(alive(pid) for pid in everything), "a process outlived its agent")
-        assert scene.of(WorkerExited) == []
+        assert harness.of(WorkerExited) == []
 
 
-def test_a_program_that_would_not_start_costs_nothing(scene: NodeHarness):
-    config = scene.folder / "gangline.toml"
-    node = scene.start_agent()
-    scene.allocate(node, gpus=[0], command=["python", "-c", dedent(LEAVES_PROCESSES)])
-    scene.wait(lambda: scene.lines(0) == ["ready"])
-    assert scene.agent is not None
+def test_a_program_that_would_not_start_costs_nothing(harness: NodeHarness):
+    config = harness.folder / "gangline.toml"
+    node = harness.start_agent()
+    harness.allocate(node, gpus=[0], command=["python", "-c", dedent(LEAVES_PROCESSES)])
+    harness.wait(lambda: harness.lines(0) == ["ready"])
+    assert harness.agent is not None
 
     config.write_text("[agent]\nspool_limit_mb = 'much'\n")
-    os.kill(scene.agent.pid, signal.SIGHUP)
-    scene.wait(lambda: said(scene, "agent.restart_refused") == 1)
+    os.kill(harness.agent.pid, signal.SIGHUP)
+    harness.wait(lambda: said(harness, "agent.restart_refused") == 1)
 
     config.write_text("[agent]\nspool_limit_mb = 64\n")
-    restart_in_place(scene)
-    (rank,) = scene.of(WorkerStarted)
+    restart_in_place(harness)
+    (rank,) = harness.of(WorkerStarted)
     assert alive(rank.pid)
-    assert scene.stop_agent() == 0
-    (exited,) = scene.exits(1).values()
+    assert harness.stop_agent() == 0
+    (exited,) = harness.exits(1).values()
     assert exited.reason is ExitReason.STOPPED

@@ -9,10 +9,10 @@ from gangline_schemas.checkpoint import CommitRecord, commit_key, job_prefix
 from gangline_schemas.events.scheduling import CheckpointRef, GangAllocated, ReleaseReason
 from gangline_schemas.events.workers import CheckpointShardWritten, ExitReason
 from gangline_storage.local import LocalStore
-from support.fixtures.node import scene
+from support.fixtures.node import harness
 from support.harnesses.node import TEAM, NodeHarness
 
-__all__ = ["scene"]  # a fixture is used by being in this module
+__all__ = ["harness"]  # a fixture is used by being in this module
 
 SCRIPT = textwrap.dedent("""
     import os, torch
@@ -50,9 +50,9 @@ SCRIPT = textwrap.dedent("""
 """)
 
 
-def committed(scene: NodeHarness, allocation: GangAllocated) -> CheckpointRef:
+def committed(harness: NodeHarness, allocation: GangAllocated) -> CheckpointRef:
     """Commit what the attempt wrote, as the checkpoint service does."""
-    [part] = scene.of(CheckpointShardWritten)
+    [part] = harness.of(CheckpointShardWritten)
     record = CommitRecord(
         job_id="job-1",
         attempt=1,
@@ -63,33 +63,37 @@ def committed(scene: NodeHarness, allocation: GangAllocated) -> CheckpointRef:
         committed_at=datetime.now(UTC),
     )
     key = commit_key(job_prefix(TEAM, "job-1", allocation.spec), 1, 7)
-    LocalStore(scene.store).put(key, record.encode(), if_absent=True)
+    LocalStore(harness.store).put(key, record.encode(), if_absent=True)
     return CheckpointRef(job_id="job-1", attempt=1, step=7, world_size=1, commit_key=key)
 
 
-def test_a_rank_reads_on_from_the_store_when_its_nodes_copy_is_damaged(scene: NodeHarness) -> None:
+def test_a_rank_reads_from_the_store_when_its_nodes_copy_is_damaged(
+    harness: NodeHarness,
+) -> None:
     command = ["python", "-c", SCRIPT]
-    node = scene.start_agent()
-    first = scene.allocate(node, gpus=(0,), command=command)
-    assert scene.exits(1)[1, 0].reason is ExitReason.FINISHED, scene.lines(0)
-    ref = committed(scene, first)
-    scene.release(first, ReleaseReason.RESTARTING)
-    [part] = scene.of(CheckpointShardWritten)
-    stored = str(scene.store / part.shards[0].key)
+    node = harness.start_agent()
+    first = harness.allocate(node, gpus=(0,), command=command)
+    assert harness.exits(1)[1, 0].reason is ExitReason.FINISHED, harness.lines(0)
+    ref = committed(harness, first)
+    harness.release(first, ReleaseReason.RESTARTING)
+    [part] = harness.of(CheckpointShardWritten)
+    stored = str(harness.store / part.shards[0].key)
 
-    scene.allocate(node, attempt=2, gpus=(0,), resume=ref, command=command, env={"STORED": stored})
-
-    exits = scene.exits(2)
-    assert exits[2, 0].reason is ExitReason.FINISHED, scene.lines(0, 2)
-    scene.wait(
-        lambda: scene.lines(0, 2).count("restored True") == 6, "it did not restore six times"
+    harness.allocate(
+        node, attempt=2, gpus=(0,), resume=ref, command=command, env={"STORED": stored}
     )
-    said = scene.lines(0, 2)
+
+    exits = harness.exits(2)
+    assert exits[2, 0].reason is ExitReason.FINISHED, harness.lines(0, 2)
+    harness.wait(
+        lambda: harness.lines(0, 2).count("restored True") == 6, "it did not restore six times"
+    )
+    said = harness.lines(0, 2)
     assert [line for line in said if line.startswith("restored")] == ["restored True"] * 6
     assert any(line.startswith("refused corrupt checkpoint") for line in said), said
     notes = [line for line in said if line.startswith("gangline: ")]
     assert sum("a sound copy of the store lies there now" in line for line in notes) == 3
     assert sum("no other copy was found" in line for line in notes) == 1
-    log = (scene.folder / "agent.log").read_text()
+    log = (harness.folder / "agent.log").read_text()
     assert log.count("checkpoint.copy_damaged") == 4
     assert log.count("checkpoint.file_wanted") == 2, "what is not there was mostly not brought"

@@ -20,7 +20,7 @@ from gangline_schemas.events.scheduling import JobQueued, JobStateChanged
 from gangline_schemas.events.steps import WorkerStep
 from gangline_schemas.job import JobState
 from gangline_schemas.mlflow_workspace import mlflow_run_id
-from support.grafana import ALL, Asked, Screen, queries
+from support.grafana import ALL, Query, Screen, queries
 from support.harnesses.clickhouse_clients import go_answers, node_answers
 from support.harnesses.tracker_process import TrackerProcess, running_tracker, wait_until
 
@@ -168,7 +168,7 @@ def test_a_query_gets_the_columns_that_are_drawn(tracker: TrackerProcess, name: 
     assert len(every["data"]) >= len(answer["data"])
 
 
-def check_columns(asked: Asked, types: Mapping[str, str]) -> None:
+def check_columns(asked: Query, types: Mapping[str, str]) -> None:
     """Each kind of panel needs columns of its own."""
     kinds = list(types.values())
     if asked.kind in {"timeseries", "state-timeline", "annotation"}:

@@ -18,9 +18,9 @@ WAITS = """
 """
 
 
-def exits(scene: NodeHarness) -> dict[str, WorkerExited]:
+def exits(harness: NodeHarness) -> dict[str, WorkerExited]:
     """The ends by job."""
-    return {item.job_id: item for item in scene.of(WorkerExited)}
+    return {item.job_id: item for item in harness.of(WorkerExited)}
 
 
 def test_starts_and_ends_are_told_though_the_disk_takes_nothing(
@@ -29,21 +29,21 @@ def test_starts_and_ends_are_told_though_the_disk_takes_nothing(
     go, log = tmp_path / "go", tmp_path / "agent.log"
     with (
         mounted(tmp_path / "node", "64m") as disk,
-        NodeHarness(tmp_path, kafka_bootstrap, GANGLINE_SPOOL_LIMIT_MB="8") as scene,
+        NodeHarness(tmp_path, kafka_bootstrap, GANGLINE_SPOOL_LIMIT_MB="8") as harness,
     ):
-        node = scene.start_agent()
+        node = harness.start_agent()
         command = ["python", "-c", dedent(WAITS).replace("GO", str(go))]
-        scene.allocate(node, gpus=[0], command=command)
-        scene.wait(lambda: scene.lines(0) == ["waits"])
+        harness.allocate(node, gpus=[0], command=command)
+        harness.wait(lambda: harness.lines(0) == ["waits"])
 
         disk.fill()
         others = [f"other-{number}" for number in range(10)]  # the last page of a file has room
         for other in others:
-            scene.allocate(node, job_id=other, gpus=[1], run="true")
+            harness.allocate(node, job_id=other, gpus=[1], run="true")
         go.touch()
 
-        scene.wait(lambda: len(exits(scene)) == 1 + len(others))
-        ended = exits(scene)
+        harness.wait(lambda: len(exits(harness)) == 1 + len(others))
+        ended = exits(harness)
         assert (ended["job-1"].reason, ended["job-1"].exit_code) == (ExitReason.FAILED, 3)
         assert {ended[other].reason for other in others} <= {
             ExitReason.FINISHED,
@@ -51,9 +51,9 @@ def test_starts_and_ends_are_told_though_the_disk_takes_nothing(
         }
         assert "spool.held_in_memory" in log.read_text()
         disk.clear()
-        scene.allocate(node, job_id="job-2", gpus=[1], run="echo again")
-        scene.wait(lambda: "job-2" in exits(scene))
-        assert exits(scene)["job-2"].reason is ExitReason.FINISHED
+        harness.allocate(node, job_id="job-2", gpus=[1], run="echo again")
+        harness.wait(lambda: "job-2" in exits(harness))
+        assert exits(harness)["job-2"].reason is ExitReason.FINISHED
         assert log.read_text().count("spool.held_in_memory") == 1
-        assert [item.node for item in scene.of(NodeJoined)] == [node]
-        assert scene.stop_agent() == 0
+        assert [item.node for item in harness.of(NodeJoined)] == [node]
+        assert harness.stop_agent() == 0

@@ -33,15 +33,15 @@ FAILURES = frozenset({500, 502, 504})
 
 
 @pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> GatewayHarness:
+def harness(tmp_path_factory: pytest.TempPathFactory) -> GatewayHarness:
     return GatewayHarness(tmp_path_factory.mktemp("gateway"))
 
 
 @pytest.fixture(scope="module")
-def client(scene: GatewayHarness) -> Iterator[httpx.Client]:
-    with served(scene) as client:
-        scene.configure("nlp", 64)
-        scene.join("node-0", gpus=4)
+def client(harness: GatewayHarness) -> Iterator[httpx.Client]:
+    with served(harness) as client:
+        harness.configure("nlp", 64)
+        harness.join("node-0", gpus=4)
         client.post("/v1/training-jobs", json=job(), headers=bearer("nlp"))
         yield client
 
@@ -69,10 +69,10 @@ def bombard(
 
 
 def test_the_gateway_and_the_deciders_behind_it_are_up(
-    client: httpx.Client, scene: GatewayHarness
+    client: httpx.Client, harness: GatewayHarness
 ) -> None:
     def look() -> None:
-        assert scene.failures == [], "a decider has ended"
+        assert harness.failures == [], "a decider has ended"
         assert client.get("/v1/training-jobs", headers=bearer("admin")).status_code == 200
         assert client.get("/v1/queue", headers=bearer("nlp")).status_code == 200
 
@@ -80,7 +80,7 @@ def test_the_gateway_and_the_deciders_behind_it_are_up(
     assert {200, 400, 401, 422} <= set(seen), seen
     made = client.post("/v1/training-jobs", json=job(name="after"), headers=bearer("nlp"))
     assert made.status_code == 201
-    assert scene.context.streams.open == 0
+    assert harness.context.streams.open == 0
 
 
 def test_the_health_server_is_up() -> None:
@@ -105,9 +105,9 @@ class NoRows:
 
 
 @contextmanager
-def tracker(scene: GatewayHarness) -> Iterator[int]:
+def tracker(harness: GatewayHarness) -> Iterator[int]:
     reader = cast("QueryReader", NoRows())
-    endpoint = ClickHouseEndpoint(reader, reader, TokenBook.load(scene.tokens_file))
+    endpoint = ClickHouseEndpoint(reader, reader, TokenBook.load(harness.tokens_file))
     server = HttpServer("127.0.0.1")
     server.start(endpoint.app)
     try:
@@ -116,8 +116,8 @@ def tracker(scene: GatewayHarness) -> Iterator[int]:
         server.close()
 
 
-def test_the_trackers_sql_is_up(scene: GatewayHarness) -> None:
-    with tracker(scene) as port:
+def test_the_trackers_sql_is_up(harness: GatewayHarness) -> None:
+    with tracker(harness) as port:
 
         def look() -> None:
             answer = httpx.post(

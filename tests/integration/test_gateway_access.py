@@ -19,13 +19,13 @@ from support.fixtures.gateway_http import (
     NLP,
     SERVICE,
     VISION,
+    harness,
     http_client,
     problem,
-    scene,
     submit,
 )
 
-__all__ = ["http_client", "scene"]
+__all__ = ["harness", "http_client"]
 
 
 def make(client: httpx.Client, headers: dict[str, str] = NLP, **body: Any) -> dict[str, Any]:
@@ -39,13 +39,13 @@ def by(token: dict[str, Any]) -> dict[str, str]:
     return {"Authorization": f"Bearer {token['token']}"}
 
 
-def records(scene: GatewayHarness) -> list[dict[str, Any]]:
+def records(harness: GatewayHarness) -> list[dict[str, Any]]:
     """The audit log."""
-    return [json.loads(one.value) for one in scene.broker.dump(scene.names.name(Topic.AUDIT))]
+    return [json.loads(one.value) for one in harness.broker.dump(harness.names.name(Topic.AUDIT))]
 
 
 def audited(
-    scene: GatewayHarness, action: str, target: str = "", **fields: object
+    harness: GatewayHarness, action: str, target: str = "", **fields: object
 ) -> dict[str, Any]:
     """The newest record of an action with these fields. It comes after the answer."""
     found: list[dict[str, Any]] = []
@@ -53,17 +53,17 @@ def audited(
     def look() -> bool:
         found[:] = [
             one
-            for one in records(scene)
+            for one in records(harness)
             if (one["action"], target in one["target"]) == (action, True)
             and fields.items() <= one.items()
         ]
         return bool(found)
 
-    scene.wait(look)
+    harness.wait(look)
     return found[-1]
 
 
-def test_a_token_does_what_its_scope_says(scene: GatewayHarness, http_client: httpx.Client) -> None:
+def test_a_token_does_what_its_scope_is(harness: GatewayHarness, http_client: httpx.Client) -> None:
     reads, submits = make(http_client), make(http_client, scope="submit", teams=["nlp"])
     job_id = submit(http_client)
     assert http_client.get(f"/v1/training-jobs/{job_id}", headers=by(reads)).status_code == 200
@@ -77,7 +77,7 @@ def test_a_token_does_what_its_scope_says(scene: GatewayHarness, http_client: ht
     }  # fmt: skip
     other = http_client.post("/v1/training-jobs", json=job("vision"), headers=by(submits))
     assert other.status_code == 403
-    record = audited(scene, "job.submit", done.json()["job_id"])
+    record = audited(harness, "job.submit", done.json()["job_id"])
     assert record == {
         "user": "ada", "role": "member", "via": "access-token", "token": submits["token_id"],
         "action": "job.submit", "team": "nlp", "target": done.json()["job_id"], "outcome": "done",
@@ -130,10 +130,10 @@ def test_a_token_that_may_not_be_is_refused(
 
 
 def test_the_stream_of_a_revoked_token_ends(
-    scene: GatewayHarness, http_client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+    harness: GatewayHarness, http_client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sse, "CHECK_S", 0.0)
-    monkeypatch.setattr(scene.context.followers, "heartbeat_s", 0.05)
+    monkeypatch.setattr(harness.context.followers, "heartbeat_s", 0.05)
     token = make(http_client)
     path = f"/v1/training-jobs/{submit(http_client, gpus=8)}/events?follow=true"
     with http_client.stream("GET", path, headers=by(token)) as stream:
@@ -145,7 +145,7 @@ def test_the_stream_of_a_revoked_token_ends(
 
 
 def test_an_expired_token_and_one_of_an_owner_without_rights_are_refused(
-    scene: GatewayHarness, http_client: httpx.Client
+    harness: GatewayHarness, http_client: httpx.Client
 ) -> None:
     entries = [
         TokenEntry.of(TOKENS["admin"], name="root", role=Role.ADMIN),
@@ -154,12 +154,12 @@ def test_an_expired_token_and_one_of_an_owner_without_rights_are_refused(
         TokenEntry.of(TOKENS["svc"], name="svc", role=Role.SERVICE),
     ]
     extra = TokenEntry.of("gl_of-eve", name="eve", role=Role.MEMBER, teams=["nlp"])
-    write_tokens(scene.tokens_file, [*entries, extra])
+    write_tokens(harness.tokens_file, [*entries, extra])
     token = make(http_client, {"Authorization": "Bearer gl_of-eve"})
     assert http_client.get("/v1/whoami", headers=by(token)).status_code == 200
-    write_tokens(scene.tokens_file, entries)
+    write_tokens(harness.tokens_file, entries)
     assert http_client.get("/v1/whoami", headers=by(token)).status_code == 401
-    known = scene.tail.access_tokens
+    known = harness.tail.access_tokens
     mine = make(http_client)
     held = known.get(mine["token_id"])
     assert held is not None
@@ -170,69 +170,69 @@ def test_an_expired_token_and_one_of_an_owner_without_rights_are_refused(
 
 
 def test_a_token_of_an_admin_shows_that_it_is_for_all_teams(
-    scene: GatewayHarness, http_client: httpx.Client
+    harness: GatewayHarness, http_client: httpx.Client
 ) -> None:
-    before = scene.tokens_file.read_bytes()
+    before = harness.tokens_file.read_bytes()
     boss = TokenEntry.of("gl_of-boss", name="boss", role=Role.ADMIN, teams=["nlp"])
-    write_tokens(scene.tokens_file, [*TokenFile.decode(before).tokens, boss])
+    write_tokens(harness.tokens_file, [*TokenFile.decode(before).tokens, boss])
     headers = {"Authorization": "Bearer gl_of-boss"}
     assert make(http_client, headers)["teams"] == []
     assert make(http_client, headers, teams=["vision"])["teams"] == ["vision"]
     assert make(http_client, NLP)["teams"] == ["nlp"]
-    write_private(scene.tokens_file, before)
+    write_private(harness.tokens_file, before)
 
 
 def test_changes_sign_ins_and_refusals_are_recorded(
-    scene: GatewayHarness, http_client: httpx.Client
+    harness: GatewayHarness, http_client: httpx.Client
 ) -> None:
     job_id = submit(http_client, gpus=8)
     http_client.post(f"/v1/training-jobs/{job_id}/cancel", headers=NLP)
-    record = audited(scene, "job.cancel", job_id)
+    record = audited(harness, "job.cancel", job_id)
     assert (record["user"], record["team"], record["outcome"]) == ("ada", "nlp", "done")
     http_client.post("/v1/nodes/n-9/drain", json={}, headers=NLP)
-    assert audited(scene, "node.drain", user="ada", outcome="refused")["target"] == "n-9"
+    assert audited(harness, "node.drain", user="ada", outcome="refused")["target"] == "n-9"
     http_client.put("/v1/teams/audio", json={"gpu_limit": 4}, headers=ADMIN)
-    assert audited(scene, "team.set", "audio")["team"] == "audio"
+    assert audited(harness, "team.set", "audio")["team"] == "audio"
     http_client.get("/v1/events", headers=NLP)
-    record = audited(scene, "access", "GET /v1/events")
+    record = audited(harness, "access", "GET /v1/events")
     assert (record["user"], record["status"]) == ("ada", 403)
     http_client.get("/v1/whoami", headers={"Authorization": "Bearer gl_guessed"})
-    assert audited(scene, "access", status=401)["user"] == ""
+    assert audited(harness, "access", status=401)["user"] == ""
     guessed = {"Authorization": "Bearer gl_node_guessed"}
     node = http_client.post("/v1/nodes/join", json={"node_id": "n-9"}, headers=guessed)
-    assert audited(scene, "access", status=401, trace=node.headers["x-trace-id"])
+    assert audited(harness, "access", status=401, trace=node.headers["x-trace-id"])
     ours = {"Origin": str(http_client.base_url).rstrip("/")}
     http_client.post("/session", data={"token": TOKENS["vision"]}, headers=ours)
-    assert audited(scene, "session.begin", user="bob")["outcome"] == "done"
+    assert audited(harness, "session.begin", user="bob")["outcome"] == "done"
     http_client.post("/session/end", headers=ours)
-    assert audited(scene, "session.end", user="bob")
+    assert audited(harness, "session.end", user="bob")
     http_client.cookies.clear()
     token = make(http_client)
     http_client.delete(f"/v1/tokens/{token['token_id']}", headers=NLP)
-    assert audited(scene, "token.create")["target"]
-    assert audited(scene, "token.revoke", token["token_id"])["user"] == "ada"
+    assert audited(harness, "token.create")["target"]
+    assert audited(harness, "token.revoke", token["token_id"])["user"] == "ada"
 
 
 def test_a_dry_run_is_not_recorded_and_nothing_secret_is(
-    scene: GatewayHarness, http_client: httpx.Client
+    harness: GatewayHarness, http_client: httpx.Client
 ) -> None:
     dry = http_client.post("/v1/training-jobs?dry_run=true", json=job(), headers=NLP)
     assert dry.status_code == 200
     token = make(http_client)
-    assert audited(scene, "token.create", token["token_id"])
-    whole = json.dumps(records(scene))
+    assert audited(harness, "token.create", token["token_id"])
+    whole = json.dumps(records(harness))
     assert dry.headers["x-trace-id"] not in whole
     assert not [text for text in (token["token"], *TOKENS.values()) if text in whole]
 
 
 def test_one_user_fills_the_log_with_refusals_only_to_a_limit(
-    scene: GatewayHarness, http_client: httpx.Client
+    harness: GatewayHarness, http_client: httpx.Client
 ) -> None:
     for _ in range(60):
         http_client.get("/v1/dead-letters", headers=VISION)
     http_client.put("/v1/teams/vision", json={"gpu_limit": 8}, headers=ADMIN)
-    audited(scene, "team.set", "vision")
+    audited(harness, "team.set", "vision")
     refused = [
-        one for one in records(scene) if one["user"] == "bob" and one["outcome"] == "refused"
+        one for one in records(harness) if one["user"] == "bob" and one["outcome"] == "refused"
     ]
     assert 10 < len(refused) < 50

@@ -20,14 +20,14 @@ from support.fixtures.gateway_http import (
     SERVICE,
     VISION,
     events,
+    harness,
     http_client,
     problem,
-    scene,
     step,
     submit,
 )
 
-__all__ = ["http_client", "scene"]
+__all__ = ["harness", "http_client"]
 
 
 APPROVALS = "/v1/data-approvals"
@@ -110,7 +110,7 @@ def test_admins_routes_are_closed_to_others(
 
 
 def test_teams_and_nodes_are_changed_by_admins(
-    http_client: httpx.Client, scene: GatewayHarness
+    http_client: httpx.Client, harness: GatewayHarness
 ) -> None:
     body = {"gpu_limit": 16, "gpu_guarantee": 4, "borrow_limit": 2}
     for _ in range(2):
@@ -133,7 +133,7 @@ def test_teams_and_nodes_are_changed_by_admins(
     answer = http_client.put("/v1/teams/voices", json=child, headers=ADMIN).json()
     assert (answer["parent"], answer["depth"], answer["weight"]) == ("speech", 1, 2.0)
     assert answer["gpu_types"] == [{"gpu_type": "h100", "gpu_limit": None}]
-    scene.join("drained", gpus=1)
+    harness.join("drained", gpus=1)
     drains = (
         ({"drain": True}, "draining"),
         ({"drain": True, "move_jobs": False}, "cordoned"),
@@ -148,7 +148,7 @@ def test_teams_and_nodes_are_changed_by_admins(
 
 
 def test_bundles_are_stored_once_under_their_digest(
-    http_client: httpx.Client, scene: GatewayHarness
+    http_client: httpx.Client, harness: GatewayHarness
 ) -> None:
     content = gzip.compress(b"tar" * 1000)
     headers = {**NLP, "Content-Type": "application/gzip"}
@@ -159,8 +159,8 @@ def test_bundles_are_stored_once_under_their_digest(
         )
         assert answer.status_code == status
         assert answer.json() == {"digest": digest, "size_bytes": len(content)}
-    assert scene.context.store is not None
-    assert scene.context.store.get(code_key("nlp", digest)) == content
+    assert harness.context.store is not None
+    assert harness.context.store.get(code_key("nlp", digest)) == content
     other = http_client.post(
         "/v1/code-bundles", params={"team": "vision"}, content=content, headers=headers
     )
@@ -191,9 +191,9 @@ def test_what_is_away_is_told_and_the_rest_goes_on(tmp_path: Path) -> None:
     def away() -> Any:
         raise ConnectionRefusedError
 
-    scene = GatewayHarness(tmp_path, HistoryAccess(away))
-    with served(scene) as client:
-        scene.configure("nlp")
+    harness = GatewayHarness(tmp_path, HistoryAccess(away))
+    with served(harness) as client:
+        harness.configure("nlp")
         job_id = submit(client)
         answer = client.get("/v1/runs", headers=NLP)
         problem(answer, 503, "history-away")
@@ -201,20 +201,20 @@ def test_what_is_away_is_told_and_the_rest_goes_on(tmp_path: Path) -> None:
         assert client.get(f"/v1/training-jobs/{job_id}", headers=NLP).status_code == 200
         problem(client.get("/v1/training-jobs/unknown", headers=NLP), 503, "history-away")
         path = f"/training-runs/{job_id}/metrics"
-        scene.say(step(job_id, 1), job_id, job_id)
+        harness.say(step(job_id, 1), job_id, job_id)
         with client.stream("GET", path, headers=NLP) as stream:
             assert [next(events(stream.iter_lines()))[1]] == ["history"]
-        scene.broker.down = True
+        harness.broker.down = True
         lost = client.post("/v1/training-jobs", json=job(), headers=NLP)
         problem(lost, 503, "bus-away")
         assert client.get("/v1/training-jobs", headers=NLP).status_code == 200
-        scene.broker.down = False
-        scene.failures.clear()
+        harness.broker.down = False
+        harness.failures.clear()
 
 
 def test_without_a_decision_in_time_the_job_is_pending_and_safe(tmp_path: Path) -> None:
-    scene = GatewayHarness(tmp_path, deciding=False)
-    with served(scene) as client:
+    harness = GatewayHarness(tmp_path, deciding=False)
+    with served(harness) as client:
         headers = {**NLP, "Idempotency-Key": "k"}
         first = client.post("/v1/training-jobs", json=job(), headers=headers)
         assert (first.status_code, first.json()["state"]) == (201, "pending")

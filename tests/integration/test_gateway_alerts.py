@@ -12,13 +12,13 @@ from support.fixtures.gateway_http import (
     NLP,
     SERVICE,
     VISION,
+    harness,
     http_client,
     problem,
-    scene,
     submit,
 )
 
-__all__ = ["http_client", "scene"]  # fixtures are used by being in this module
+__all__ = ["harness", "http_client"]  # fixtures are used by being in this module
 
 
 def alerts(client: httpx.Client, who: dict[str, str]) -> list[dict[str, Any]]:
@@ -26,22 +26,22 @@ def alerts(client: httpx.Client, who: dict[str, str]) -> list[dict[str, Any]]:
     return found
 
 
-def waiting(client: httpx.Client, scene: GatewayHarness) -> tuple[str, int]:
+def waiting(client: httpx.Client, harness: GatewayHarness) -> tuple[str, int]:
     """A job that waits too long, and its alert's number."""
     job_id = submit(client, NLP, priority=10)
 
     def raised() -> list[int]:
         return [one["number"] for one in alerts(client, NLP) if one["subject"] == job_id]
 
-    scene.wait(raised)
+    harness.wait(raised)
     (number,) = raised()
     return job_id, number
 
 
 def test_teams_see_their_own_alerts_and_notifications(
-    http_client: httpx.Client, scene: GatewayHarness
+    http_client: httpx.Client, harness: GatewayHarness
 ) -> None:  # fmt: skip
-    job_id, _ = waiting(http_client, scene)
+    job_id, _ = waiting(http_client, harness)
     assert job_id in {one["subject"] for one in alerts(http_client, ADMIN)}
     assert job_id not in {one["subject"] for one in alerts(http_client, VISION)}
 
@@ -49,15 +49,15 @@ def test_teams_see_their_own_alerts_and_notifications(
         found = http_client.get("/v1/notifications", headers=who).json()["notifications"]
         return {one["team"] for one in found}
 
-    scene.wait(lambda: "nlp" in sent(ADMIN))
+    harness.wait(lambda: "nlp" in sent(ADMIN))
     assert sent(NLP) == {"nlp"}
     assert sent(VISION) == set()
 
 
 def test_a_team_silences_its_own_alerts_alone(
-    http_client: httpx.Client, scene: GatewayHarness
+    http_client: httpx.Client, harness: GatewayHarness
 ) -> None:  # fmt: skip
-    job_id, number = waiting(http_client, scene)
+    job_id, number = waiting(http_client, harness)
     made = http_client.post("/v1/silences", json={"alert": number, "hours": 1}, headers=NLP)
     assert made.status_code == 201, made.text
     silence = made.json()

@@ -18,15 +18,15 @@ Event = tuple[str, str, Any]
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> GatewayHarness:
+def harness(tmp_path: Path) -> GatewayHarness:
     return GatewayHarness(tmp_path)
 
 
 @pytest.fixture
-def http_client(scene: GatewayHarness) -> Iterator[httpx.Client]:
-    with served(scene) as client:
-        scene.configure("nlp", 64)
-        scene.configure("vision", 8)
+def http_client(harness: GatewayHarness) -> Iterator[httpx.Client]:
+    with served(harness) as client:
+        harness.configure("nlp", 64)
+        harness.configure("vision", 8)
         yield client
 
 
@@ -51,7 +51,7 @@ def until(stream: Iterator[Event], kind: str, **fields: object) -> Event:
 
 
 def test_a_viewer_sees_rows_of_its_own_teams_as_the_list_has_them(
-    http_client: httpx.Client, scene: GatewayHarness
+    http_client: httpx.Client, harness: GatewayHarness
 ) -> None:
     with (
         follow(http_client, NLP, "job") as nlp,
@@ -71,15 +71,15 @@ def test_a_viewer_sees_rows_of_its_own_teams_as_the_list_has_them(
                 rows[row["job_id"]] = row
         listed = http_client.get("/v1/training-jobs", headers=NLP).json()["jobs"]
         assert [row.keys() for row in listed] == [rows[ours].keys()]
-        scene.say(step(ours, 7), ours, ours)
+        harness.say(step(ours, 7), ours, ours)
         assert until(nlp, "job", job_id=ours, step=7)[2]["loss"] == 1 / 8
 
 
 def test_nodes_and_the_queue_are_told_to_all_and_jobs_of_others_are_not_named(
-    http_client: httpx.Client, scene: GatewayHarness
+    http_client: httpx.Client, harness: GatewayHarness
 ) -> None:
     with follow(http_client, NLP) as nlp, follow(http_client, VISION) as vision:
-        scene.join("node-1", gpus=4)
+        harness.join("node-1", gpus=4)
         for stream in (nlp, vision):
             row = until(stream, "node", node_id="node-1")[2]
             assert (row["status"], row["gpus"], row["gangs"]) == ("ready", [0, 1, 2, 3], [])
@@ -104,14 +104,14 @@ def test_nodes_and_the_queue_are_told_to_all_and_jobs_of_others_are_not_named(
 
 
 def test_a_viewer_continues_where_it_was_or_reads_its_lists_again(
-    http_client: httpx.Client, scene: GatewayHarness, monkeypatch: pytest.MonkeyPatch
+    http_client: httpx.Client, harness: GatewayHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(changes, "KEPT", 2)
     with follow(http_client, NLP, "job") as stream:
         next(stream)
         job_id = submit(http_client, gpus=64)
         last_id = until(stream, "job", job_id=job_id)[0]
-    scene.say(step(job_id, 1), job_id, job_id)
+    harness.say(step(job_id, 1), job_id, job_id)
     with follow(http_client, NLP, "job", last_id=last_id) as stream:
         assert next(stream)[1] == "job"
     for unknown in ("x", "abcd.1", last_id + "000", "1" * 4000):
@@ -120,7 +120,7 @@ def test_a_viewer_continues_where_it_was_or_reads_its_lists_again(
     with follow(http_client, NLP, "job") as stream:
         first = next(stream)[0]
         for number in (2, 3, 4):
-            scene.say(step(job_id, number), job_id, job_id)
+            harness.say(step(job_id, number), job_id, job_id)
             until(stream, "job", step=number)
     with follow(http_client, NLP, "job", last_id=first) as stream:
         assert next(stream)[1] == "snapshot"

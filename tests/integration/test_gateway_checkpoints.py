@@ -16,9 +16,9 @@ from gangline_schemas.events.checkpoints import (
 from gangline_schemas.events.quota import PinAdmitted
 from gangline_schemas.events.scheduling import CheckpointRef
 from support.builders.gateway import GatewayHarness
-from support.fixtures.gateway_http import NLP, VISION, http_client, problem, scene, submit
+from support.fixtures.gateway_http import NLP, VISION, harness, http_client, problem, submit
 
-__all__ = ["http_client", "scene"]  # fixtures are used by being in this module
+__all__ = ["harness", "http_client"]  # fixtures are used by being in this module
 
 
 def test_a_restore_needs_a_committed_checkpoint(http_client: httpx.Client) -> None:
@@ -30,7 +30,7 @@ def test_a_restore_needs_a_committed_checkpoint(http_client: httpx.Client) -> No
 
 
 def test_checkpoints_are_read_page_by_page(
-    scene: GatewayHarness, http_client: httpx.Client
+    harness: GatewayHarness, http_client: httpx.Client
 ) -> None:
     job_id = submit(http_client, gpus=58)
     path = f"/v1/training-jobs/{job_id}/checkpoints"
@@ -40,13 +40,13 @@ def test_checkpoints_are_read_page_by_page(
     for step in (10, 20, 30):
         ref = CheckpointRef(job_id=job_id, attempt=1, step=step, world_size=1, commit_key="k")
         saved = CheckpointCommitted(job_id=job_id, checkpoint=ref, size_bytes=1, objects=1)
-        scene.say(saved, job_id)
+        harness.say(saved, job_id)
     advised = IntervalAdvised(
         job_id=job_id, attempt=1, interval_s=90.0, limited_by="floor", cost_s=0.1, busy_s=1.0,
         mtbf_s=1e6, failures=0.0, lost_s=46.0, reason="because",
     )  # fmt: skip
-    scene.say(advised, job_id)
-    scene.wait(lambda: http_client.get(path, headers=NLP).json()["advice"])
+    harness.say(advised, job_id)
+    harness.wait(lambda: http_client.get(path, headers=NLP).json()["advice"])
     first = http_client.get(path, params={"limit": 2}, headers=NLP).json()
     assert [item["step"] for item in first["checkpoints"]] == [30, 20]
     second = http_client.get(path, params={"limit": 2, "cursor": first["cursor"]}, headers=NLP)
@@ -59,7 +59,7 @@ def test_checkpoints_are_read_page_by_page(
 
 
 def test_a_checkpoint_is_pinned_and_validated_if_it_is_committed(
-    http_client: httpx.Client, scene: GatewayHarness
+    http_client: httpx.Client, harness: GatewayHarness
 ) -> None:
     job_id = submit(http_client, gpus=49, checkpoint={"promote": "final"})
     plain = submit(http_client, gpus=48)
@@ -67,21 +67,22 @@ def test_a_checkpoint_is_pinned_and_validated_if_it_is_committed(
     for owner in (job_id, plain):
         ref = CheckpointRef(job_id=owner, attempt=1, step=20, world_size=1, commit_key="k")
         saved = CheckpointCommitted(job_id=owner, checkpoint=ref, size_bytes=1, objects=1)
-        scene.say(saved, owner)
+        harness.say(saved, owner)
         path = f"/v1/training-jobs/{owner}/checkpoints"
-        scene.wait(lambda path=path: http_client.get(path, headers=NLP).json()["checkpoints"])
+        harness.wait(lambda path=path: http_client.get(path, headers=NLP).json()["checkpoints"])
     pin = f"{base}/checkpoints/20/pin"
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(http_client.post, pin, json={"pinned": True}, headers=NLP)
-        quota = scene.names.name(Topic.QUOTA)
-        scene.wait(
+        quota = harness.names.name(Topic.QUOTA)
+        harness.wait(
             lambda: any(
-                isinstance(decode(record).data, PinAdmitted) for record in scene.broker.dump(quota)
+                isinstance(decode(record).data, PinAdmitted)
+                for record in harness.broker.dump(quota)
             )
         )
         assert not asked.done()
         changed = CheckpointPinChanged(job_id=job_id, attempt=1, step=20, pinned=True)
-        scene.say(changed, job_id)
+        harness.say(changed, job_id)
         answer = asked.result().json()
     assert (answer["step"], answer["pinned"]) == (20, True)
     again = http_client.post(pin, json={"pinned": True}, headers=NLP)
@@ -91,7 +92,7 @@ def test_a_checkpoint_is_pinned_and_validated_if_it_is_committed(
     promote = f"{base}/checkpoints/20/promote"
     run = http_client.post(promote, headers=NLP)
     assert run.status_code == 201
-    found = scene.tail.query(lambda live: live.jobs[run.json()["job_id"]].spec)
+    found = harness.tail.query(lambda live: live.jobs[run.json()["job_id"]].spec)
     assert found is not None
     assert (found.validates, found.resume_from, found.checkpoint.resume) == (True, job_id, "20")
     off = http_client.post(f"/v1/training-jobs/{plain}/checkpoints/20/promote", headers=NLP)

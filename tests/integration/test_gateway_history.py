@@ -12,9 +12,9 @@ from gangline_gateway.problems import ProblemError
 from gangline_gateway.state_history import StateHistory
 from gangline_schemas.catalog import Topic
 from support.builders.gateway import GatewayHarness
-from support.fixtures.gateway_http import ADMIN, NLP, VISION, http_client, problem, scene, submit
+from support.fixtures.gateway_http import ADMIN, NLP, VISION, harness, http_client, problem, submit
 
-__all__ = ["http_client", "scene"]  # fixtures are used by being in this module
+__all__ = ["harness", "http_client"]  # fixtures are used by being in this module
 
 RANGE, AT = "/v1/history/range", "/v1/history/at"
 JOB_FIELDS = ("job_id", "name", "team", "project", "user", "state", "priority", "gpus",
@@ -56,7 +56,7 @@ def _timeless(found: Any) -> Any:
     return [_timeless(item) for item in found] if isinstance(found, list) else found
 
 
-def wait_for(client: httpx.Client, scene: GatewayHarness, **states: str) -> datetime:
+def wait_for(client: httpx.Client, harness: GatewayHarness, **states: str) -> datetime:
     """A time at which these jobs are in these states and the scheduler has nothing to decide."""
 
     def reached() -> bool:
@@ -67,35 +67,35 @@ def wait_for(client: httpx.Client, scene: GatewayHarness, **states: str) -> date
             for job, state in states.items()
         )
 
-    scene.wait(reached)
-    places = scene.tail.places(Topic.SCHEDULING)
+    harness.wait(reached)
+    places = harness.tail.places(Topic.SCHEDULING)
     ends: list[object] = []
 
     def quiet() -> bool:
-        ends.append(scene.tail.ends(places))
+        ends.append(harness.tail.ends(places))
         return len(ends) > 40 and ends[-40] == ends[-1]
 
-    scene.wait(quiet)
+    harness.wait(quiet)
     return datetime.now(UTC)
 
 
 def test_the_past_is_what_the_live_routes_said(
-    http_client: httpx.Client, scene: GatewayHarness
+    http_client: httpx.Client, harness: GatewayHarness
 ) -> None:
     moments: list[tuple[datetime, dict[str, Any], dict[str, Any]]] = []
 
     def record(**states: str) -> None:
-        at = wait_for(http_client, scene, **states)
+        at = wait_for(http_client, harness, **states)
         moments.append((at, live(http_client, NLP), live(http_client, ADMIN)))
 
     before = datetime.now(UTC)
     assert http_client.get(RANGE, headers=NLP).json()["earliest"] < before.isoformat()
-    scene.join("node-1", gpus=4)
+    harness.join("node-1", gpus=4)
     record()
     first = submit(http_client, gpus=3)
     theirs = submit(http_client, VISION, team="vision", gpus=2)
     record(**{first: "scheduled", theirs: "pending"})
-    scene.join("node-2", gpus=2)
+    harness.join("node-2", gpus=2)
     record(**{theirs: "scheduled"})
     last = submit(http_client, gpus=4, name="late", priority=10)
     record(**{last: "pending"})
@@ -130,13 +130,13 @@ def test_a_time_without_an_answer_says_why(http_client: httpx.Client, text: str,
 
 
 def test_a_long_log_is_read_in_parts_and_one_time_after_the_other(
-    http_client: httpx.Client, scene: GatewayHarness
+    http_client: httpx.Client, harness: GatewayHarness
 ) -> None:
     submit(http_client, gpus=1)
     now = datetime.now(UTC)
-    places = scene.tail.places(Topic.SCHEDULING)
-    slow, asked = StateHistory(scene.bus, places, within_s=-1.0, pause_each=3), 0
-    events = StateHistory(scene.bus, places).shards(now)[1]
+    places = harness.tail.places(Topic.SCHEDULING)
+    slow, asked = StateHistory(harness.bus, places, within_s=-1.0, pause_each=3), 0
+    events = StateHistory(harness.bus, places).shards(now)[1]
     while asked < events:
         asked += 1
         try:

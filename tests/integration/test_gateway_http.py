@@ -19,13 +19,13 @@ from support.fixtures.gateway_http import (
     NLP,
     PROBLEM,
     VISION,
+    harness,
     http_client,
     problem,
-    scene,
     submit,
 )
 
-__all__ = ["http_client", "scene"]
+__all__ = ["harness", "http_client"]
 
 
 def every_operation() -> list[tuple[str, str]]:
@@ -90,7 +90,7 @@ def test_a_job_that_a_service_could_not_bear_is_refused_and_lists_stay(
 
 
 def test_a_submission_is_answered_with_what_was_decided(
-    http_client: httpx.Client, scene: GatewayHarness
+    http_client: httpx.Client, harness: GatewayHarness
 ) -> None:
     answer = http_client.post("/v1/training-jobs", json=job(gpus=60), headers=NLP)
     assert answer.status_code == 201
@@ -98,7 +98,7 @@ def test_a_submission_is_answered_with_what_was_decided(
     assert answer.headers["location"] == f"/v1/training-jobs/{found['job_id']}"
     assert (found["state"], found["user"]) == ("pending", "ada")
     job_id = found["job_id"]
-    scene.wait(lambda: scene.tail.query(lambda live: live.details(job_id).waiting))
+    harness.wait(lambda: harness.tail.query(lambda live: live.details(job_id).waiting))
     why = http_client.get(f"/v1/training-jobs/{job_id}/explain", headers=NLP).json()
     assert why["code"] == "shape"
     assert why["evidence"]["gpus_wanted"] == 60
@@ -114,7 +114,7 @@ def test_camel_case_bodies_are_accepted_and_answered_in_snake_case(
     assert found["spec"]["checkpoint"]["interval_minutes"] == 5
 
 
-def test_the_same_key_gives_the_same_job(http_client: httpx.Client, scene: GatewayHarness) -> None:
+def test_the_same_key_is_the_same_job(http_client: httpx.Client, harness: GatewayHarness) -> None:
     headers = {**NLP, "Idempotency-Key": "night-run-1"}
 
     def send(_: int) -> httpx.Response:
@@ -125,7 +125,7 @@ def test_the_same_key_gives_the_same_job(http_client: httpx.Client, scene: Gatew
     assert sorted(answer.status_code for answer in answers) == [200] * 15 + [201]
     (job_id,) = {answer.json()["job_id"] for answer in answers}
     submitted = [
-        decode(record).data for record in scene.broker.dump(scene.names.name(Topic.REQUESTS))
+        decode(record).data for record in harness.broker.dump(harness.names.name(Topic.REQUESTS))
     ]
     ids = [item.job_id for item in submitted if isinstance(item, JobSubmitted)]
     assert ids.count(job_id) == 1
@@ -134,7 +134,7 @@ def test_the_same_key_gives_the_same_job(http_client: httpx.Client, scene: Gatew
         problem(answer, 409, "key-reused")
     mine = http_client.post(
         "/training-runs",
-        json=job("vision", 8),  # more than any node of the scene has: it waits
+        json=job("vision", 8),  # more than any node of the harness has: it waits
         headers={**VISION, "Idempotency-Key": "night-run-1"},
     )
     assert mine.json()["run_id"] != job_id
@@ -209,8 +209,8 @@ def test_large_bodies_and_headers_are_cut_off(http_client: httpx.Client) -> None
     problem(many, 431, "too-large")
 
 
-def test_a_dry_run_submits_nothing(http_client: httpx.Client, scene: GatewayHarness) -> None:
-    before = len(scene.broker.dump(scene.names.name(Topic.REQUESTS)))
+def test_a_dry_run_submits_nothing(http_client: httpx.Client, harness: GatewayHarness) -> None:
+    before = len(harness.broker.dump(harness.names.name(Topic.REQUESTS)))
     answer = http_client.post(
         "/v1/training-jobs", params={"dry_run": True}, json=job(gpus=100), headers=NLP
     )
@@ -223,11 +223,11 @@ def test_a_dry_run_submits_nothing(http_client: httpx.Client, scene: GatewayHarn
     answer = http_client.post("/v1/training-jobs", params={"dry_run": True}, json=told, headers=NLP)
     assert "strategy: Gangline starts no DeepSpeed engine" in answer.json()["notes"][0]
     assert answer.json()["rejected"]
-    assert len(scene.broker.dump(scene.names.name(Topic.REQUESTS))) == before
+    assert len(harness.broker.dump(harness.names.name(Topic.REQUESTS))) == before
 
 
 def test_a_job_is_cancelled_and_reprioritized(
-    http_client: httpx.Client, scene: GatewayHarness
+    http_client: httpx.Client, harness: GatewayHarness
 ) -> None:
     job_id = submit(http_client, gpus=58)
     base = f"/v1/training-jobs/{job_id}"
@@ -242,7 +242,7 @@ def test_a_job_is_cancelled_and_reprioritized(
         found: str = http_client.get(base, headers=NLP).json()["state"]
         return found
 
-    scene.wait(lambda: state() == "cancelled")
+    harness.wait(lambda: state() == "cancelled")
     problem(http_client.post(f"{base}/cancel", headers=NLP), 409, "ended")
     problem(http_client.post("/v1/training-jobs/none/cancel", headers=NLP), 404, "not-found")
 
@@ -271,12 +271,12 @@ def test_lists_are_paged_without_gap_or_repetition(http_client: httpx.Client) ->
 
 
 def test_a_foreign_submission_is_listed_and_its_rejection_explained(
-    http_client: httpx.Client, scene: GatewayHarness
+    http_client: httpx.Client, harness: GatewayHarness
 ) -> None:
     spec = JobSubmitted.model_validate({"job_id": "foreign-1", "spec": job(gpus=99)})
-    scene.say(spec, "foreign-1")
-    scene.wait(lambda: scene.tail.query(lambda live: live.details("foreign-1")))
-    scene.wait(
+    harness.say(spec, "foreign-1")
+    harness.wait(lambda: harness.tail.query(lambda live: live.details("foreign-1")))
+    harness.wait(
         lambda: http_client.get("/v1/training-jobs/foreign-1", headers=NLP).json()["ended_at"]
     )
     found = http_client.get("/v1/training-jobs/foreign-1", headers=NLP).json()

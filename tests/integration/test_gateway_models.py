@@ -10,9 +10,9 @@ import pytest
 from gangline_registry.core.profile import write_profile
 from gangline_registry.core.profiling import profile_of
 from support.builders.gateway import GatewayHarness
-from support.fixtures.gateway_http import ADMIN, NLP, VISION, http_client, problem, scene
+from support.fixtures.gateway_http import ADMIN, NLP, VISION, harness, http_client, problem
 
-__all__ = ["http_client", "scene"]  # fixtures are used by being in this module
+__all__ = ["harness", "http_client"]  # fixtures are used by being in this module
 OLD, NEW = (f"tickets@sha256-{digit * 64}" for digit in "12")
 
 
@@ -56,12 +56,12 @@ class Model:
         return found
 
 
-def test_from_a_gate_to_a_rollback(http_client: httpx.Client, scene: GatewayHarness) -> None:
+def test_from_a_gate_to_a_rollback(http_client: httpx.Client, harness: GatewayHarness) -> None:
     model = Model(http_client, "way")
     model.version(1, right=60)
     assert model.promote(1, expected=0)["moved"]
     model.version(2, right=90)
-    scene.wait(lambda: model.get("/versions/2/check")["comparing"] == 0)
+    harness.wait(lambda: model.get("/versions/2/check")["comparing"] == 0)
     check = model.get("/versions/2/check?alias=champion")
     assert (check["verdict"], check["baseline"]) == ("pass", 1)
     assert model.promote(2, expected=1)["verdict"] == "pass"
@@ -71,9 +71,9 @@ def test_from_a_gate_to_a_rollback(http_client: httpx.Client, scene: GatewayHarn
     def verdict() -> Any:
         return model.get(f"/promotions/{judged['promotion']}")["verdict"]
 
-    scene.wait(verdict)
+    harness.wait(verdict)
     assert (verdict(), model.champion) == ("fail", 2)
-    scene.wait(lambda: scene.catalogue.aliases.get("nlp/way/champion") == 2)
+    harness.wait(lambda: harness.catalogue.aliases.get("nlp/way/champion") == 2)
     moved = model.post("aliases/champion/rollbacks", {"expected": 2, "reason": "too slow"})
     assert (moved["from_version"], moved["to_version"], moved["kind"]) == (2, 1, "rollback")
     kinds = [one["kind"] for one in model.get("/aliases/champion/history")["moves"]]
@@ -83,28 +83,28 @@ def test_from_a_gate_to_a_rollback(http_client: httpx.Client, scene: GatewayHarn
 
 
 def test_a_rollback_is_decided_while_mlflow_is_away(
-    http_client: httpx.Client, scene: GatewayHarness
+    http_client: httpx.Client, harness: GatewayHarness
 ) -> None:  # fmt: skip
     model = Model(http_client, "away")
     for number in (1, 2):
         model.version(number, right=50)
         override = {"person": "ada", "reason": "first"}
         assert model.promote(number, override=override)["moved"]
-    scene.wait(lambda: scene.catalogue.aliases.get("nlp/away/champion") == 2)
-    scene.catalogue.away = True
+    harness.wait(lambda: harness.catalogue.aliases.get("nlp/away/champion") == 2)
+    harness.catalogue.away = True
     try:
         assert model.post("aliases/champion/rollbacks", {})["to_version"] == 1
         assert model.get()["catalogue_behind"]
-        assert scene.catalogue.aliases["nlp/away/champion"] == 2
+        assert harness.catalogue.aliases["nlp/away/champion"] == 2
     finally:
-        scene.catalogue.away = False
-    scene.wait(lambda: scene.catalogue.aliases["nlp/away/champion"] == 1)
+        harness.catalogue.away = False
+    harness.wait(lambda: harness.catalogue.aliases["nlp/away/champion"] == 1)
 
 
 def test_other_teams_neither_see_nor_move_a_model(
-    http_client: httpx.Client, scene: GatewayHarness
+    http_client: httpx.Client, harness: GatewayHarness
 ) -> None:  # fmt: skip
-    del scene
+    del harness
     model = Model(http_client, "ours")
     model.version(1, right=50)
     listed = http_client.get("/v1/models", headers=VISION).json()["models"]
@@ -124,8 +124,8 @@ def test_other_teams_neither_see_nor_move_a_model(
     problem(answer, 403, "forbidden")
 
 
-def test_refusals_say_the_way_out(http_client: httpx.Client, scene: GatewayHarness) -> None:
-    del scene
+def test_refusals_say_the_way_out(http_client: httpx.Client, harness: GatewayHarness) -> None:
+    del harness
     model = Model(http_client, "refused")
     model.version(1, right=50)
     for path, body, words in (
@@ -154,9 +154,9 @@ def test_refusals_say_the_way_out(http_client: httpx.Client, scene: GatewayHarne
     ],
 )
 def test_a_wrong_gate_names_its_field(
-    http_client: httpx.Client, scene: GatewayHarness, fields: dict[str, Any], field: str
+    http_client: httpx.Client, harness: GatewayHarness, fields: dict[str, Any], field: str
 ) -> None:
-    del scene
+    del harness
     body = {name: value for name, value in gate("wrong", **fields).items() if value is not None}
     answer = http_client.put("/v1/models/wrong/gate", headers=NLP, json=body)
     problem(answer, 422, "invalid")
@@ -185,9 +185,9 @@ LONG = {"kind": "category", "name": "c", "counts": {"d" * 257: 1}, "distinct": 1
     ],
 )
 def test_a_wrong_profile_names_its_field(
-    http_client: httpx.Client, scene: GatewayHarness, fields: dict[str, Any], field: str
+    http_client: httpx.Client, harness: GatewayHarness, fields: dict[str, Any], field: str
 ) -> None:
-    del scene
+    del harness
     answer = http_client.post("/v1/profiles?team=nlp", headers=NLP, json={**PROFILED, **fields})
     problem(answer, 422, "invalid")
     assert answer.json()["errors"][0]["field"].startswith(field)
@@ -195,9 +195,9 @@ def test_a_wrong_profile_names_its_field(
 
 @pytest.mark.parametrize("scores", ["{}", '{"q":NaN}', '{"q":1.1e23}', f'{{"{"q" * 201}":1}}'])
 def test_scores_that_are_no_numbers_are_refused(
-    http_client: httpx.Client, scene: GatewayHarness, scores: str
+    http_client: httpx.Client, harness: GatewayHarness, scores: str
 ) -> None:
-    del scene
+    del harness
     model = Model(http_client, "unscored")
     sent = http_client.post(
         f"{model.path}/versions/1/evaluations",
@@ -208,7 +208,7 @@ def test_scores_that_are_no_numbers_are_refused(
 
 
 def test_drift_of_a_later_snapshot_is_found_once(
-    http_client: httpx.Client, scene: GatewayHarness
+    http_client: httpx.Client, harness: GatewayHarness
 ) -> None:  # fmt: skip
     model = Model(http_client, "drifting", training_data={"max_age_days": 30})
 
@@ -225,11 +225,11 @@ def test_drift_of_a_later_snapshot_is_found_once(
     model.version(1, right=50, snapshot=OLD)
     model.promote(1)
     send(NEW, 40.0)
-    scene.wait(lambda: model.get("/aliases/champion/drift")["checks"])
+    harness.wait(lambda: model.get("/aliases/champion/drift")["checks"])
     found = model.get("/aliases/champion/drift")
     (check,) = found["checks"]
     assert (check["snapshot"], check["found"], check["columns"][0]["column"]) == (NEW, 1, "length")
-    scene.wait(lambda: model.get("/aliases/champion/drift")["aged"])
+    harness.wait(lambda: model.get("/aliases/champion/drift")["aged"])
     listed = http_client.get("/v1/models", headers=ADMIN).json()["models"]
     (row,) = [one for one in listed if one["model"] == "drifting"]
     assert row["aliases"][0]["drift"] == 1

@@ -25,19 +25,19 @@ WHAT_IF = "/v1/what-if"
 
 
 @pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> GatewayHarness:
+def harness(tmp_path_factory: pytest.TempPathFactory) -> GatewayHarness:
     made = GatewayHarness(tmp_path_factory.mktemp("gateway"))
     made.context = replace(made.context, prices=GpuPrices.of({"cpu": 1.5}))
     return made
 
 
 @pytest.fixture(scope="module")
-def client(scene: GatewayHarness) -> Iterator[httpx.Client]:
+def client(harness: GatewayHarness) -> Iterator[httpx.Client]:
     """A cluster of 4 GPUs; vision runs on 3 of them for two hours, and waits with 2 more."""
-    with served(scene) as found:
+    with served(harness) as found:
         for team in ("nlp", "vision"):
-            scene.configure(team)
-        scene.join("n1", 4)
+            harness.configure(team)
+        harness.join("n1", 4)
         for gpus in (3, 2):
             body = job("vision", gpus, expected_runtime_hours=2)
             assert found.post("/v1/training-jobs", json=body, headers=VISION).status_code == 201
@@ -61,11 +61,11 @@ def test_a_job_that_fits_would_start_now_and_does(client: httpx.Client) -> None:
 
 
 def test_a_waiting_job_is_told_its_place_and_start(
-    client: httpx.Client, scene: GatewayHarness
+    client: httpx.Client, harness: GatewayHarness
 ) -> None:
     job_id = submit(client, 2)
     path = f"/v1/training-jobs/{job_id}/explain"
-    scene.wait(lambda: client.get(path, headers=NLP).json()["waits_for"])
+    harness.wait(lambda: client.get(path, headers=NLP).json()["waits_for"])
     why = client.get(path, headers=NLP).json()
     assert why["code"] == "capacity"
     assert why["eta"] is not None
@@ -120,12 +120,12 @@ def test_only_the_team_itself_may_ask(client: httpx.Client) -> None:
 
 
 def test_while_the_scheduler_is_down_the_gateway_answers_from_its_log(tmp_path: Path) -> None:
-    scene = GatewayHarness(tmp_path)
-    with served(scene) as client:
-        scene.configure("nlp")
+    harness = GatewayHarness(tmp_path)
+    with served(harness) as client:
+        harness.configure("nlp")
         path = f"/v1/training-jobs/{submit(client, 2)}/explain"
-        scene.wait(lambda: client.get(path, headers=NLP).json()["waits_for"])
-        scene.end_deciders()
+        harness.wait(lambda: client.get(path, headers=NLP).json()["waits_for"])
+        harness.end_deciders()
         why = client.get(path, headers=NLP).json()
         assert (why["code"], why["waits_for"]["position"]) == ("shape", 1)
         asked = client.post(WHAT_IF, json=job("nlp", 1), headers=NLP)
@@ -144,26 +144,28 @@ class Endless(SchedulerQuestions):
 
 
 def test_an_answer_that_takes_too_long_is_given_up_and_explain_goes_on(
-    client: httpx.Client, scene: GatewayHarness
+    client: httpx.Client, harness: GatewayHarness
 ) -> None:
     path = f"/v1/training-jobs/{submit(client, 2)}/explain"
-    scene.wait(lambda: client.get(path, headers=NLP).json()["waits_for"])
-    kept = scene.context.scheduler
-    object.__setattr__(scene.context, "scheduler", Endless(scene.tail, work_s=0.2))
+    harness.wait(lambda: client.get(path, headers=NLP).json()["waits_for"])
+    kept = harness.context.scheduler
+    object.__setattr__(harness.context, "scheduler", Endless(harness.tail, work_s=0.2))
     try:
         why = client.get(path, headers=NLP).json()
         away = client.post(WHAT_IF, json=job("nlp", 1), headers=NLP)
     finally:
-        object.__setattr__(scene.context, "scheduler", kept)
+        object.__setattr__(harness.context, "scheduler", kept)
     assert (why["waits_for"], why["code"]) == (None, "capacity")
     assert "took too long" in why["eta_note"]
     assert (away.status_code, away.headers["retry-after"]) == (503, "2")
     assert away.json()["type"].endswith(":no-answer")
 
 
-def test_more_than_a_few_questions_at_a_time_are_told_to_come_again(scene: GatewayHarness) -> None:
-    busy = SchedulerQuestions(scene.tail, work_s=30, wait_s=0.0)
-    spec, now = JobSpec.model_validate(job("nlp", 1)), scene.context.clock()
+def test_more_than_a_few_questions_at_a_time_must_come_again(
+    harness: GatewayHarness,
+) -> None:
+    busy = SchedulerQuestions(harness.tail, work_s=30, wait_s=0.0)
+    spec, now = JobSpec.model_validate(job("nlp", 1)), harness.context.clock()
     held = [busy._slots.acquire(blocking=False) for _ in range(AT_ONCE)]
     with pytest.raises(NoAnswerError, match="try again"):
         busy.what_if(spec, now)
@@ -173,14 +175,16 @@ def test_more_than_a_few_questions_at_a_time_are_told_to_come_again(scene: Gatew
     assert busy.what_if(spec, now).gpus == 1
 
 
-def test_a_log_that_cannot_be_followed_says_so(scene: GatewayHarness, client: httpx.Client) -> None:
+def test_a_log_that_cannot_be_followed_is_named(
+    harness: GatewayHarness, client: httpx.Client
+) -> None:
     asked = SchedulerQuestions(cast("Tail", Unfollowed()))
-    kept = scene.context.scheduler
-    object.__setattr__(scene.context, "scheduler", asked)
+    kept = harness.context.scheduler
+    object.__setattr__(harness.context, "scheduler", asked)
     try:
         away = client.post(WHAT_IF, json=job("nlp", 1), headers=NLP)
     finally:
-        object.__setattr__(scene.context, "scheduler", kept)
+        object.__setattr__(harness.context, "scheduler", kept)
     assert (away.status_code, "upgrade the gateway" in away.json()["detail"]) == (503, True)
 
 

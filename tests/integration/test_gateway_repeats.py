@@ -44,28 +44,28 @@ def history_run(job_id: str, spec: JobSpec) -> HistoryRun:
     return HistoryRun(run, spec.encode().decode())
 
 
-def end_and_forget(scene: GatewayHarness, client: httpx.Client) -> str:
+def end_and_forget(harness: GatewayHarness, client: httpx.Client) -> str:
     """A job of the key is submitted and cancelled, and falls out of the gateway's memory."""
     job_id: str = client.post("/v1/training-jobs", json=job(), headers=KEYED).json()["job_id"]
     client.post(f"/v1/training-jobs/{job_id}/cancel", headers=NLP)
-    quota = scene.names.name(Topic.QUOTA)
-    scene.wait(lambda: any(decode(r).type == JobClosed.type for r in scene.broker.dump(quota)))
-    scene.wait(lambda: scene.tail.query(lambda live: live.jobs[job_id].ended))
-    scene.tail._live._forget(job_id)
-    scene.tail._view.changed()
+    quota = harness.names.name(Topic.QUOTA)
+    harness.wait(lambda: any(decode(r).type == JobClosed.type for r in harness.broker.dump(quota)))
+    harness.wait(lambda: harness.tail.query(lambda live: live.jobs[job_id].ended))
+    harness.tail._live._forget(job_id)
+    harness.tail._view.changed()
     return job_id
 
 
 @pytest.mark.parametrize("path", ["/v1/training-jobs", "/training-runs"])
 def test_the_job_is_given_as_history_has_it(tmp_path: Path, path: str) -> None:
     known: Any = OneRun()
-    scene = GatewayHarness(
+    harness = GatewayHarness(
         tmp_path,
         HistoryAccess(lambda: Queries(known, known, known, known, known, known, known, known)),
     )
-    with served(scene) as client:
-        scene.configure("nlp")
-        job_id = end_and_forget(scene, client)
+    with served(harness) as client:
+        harness.configure("nlp")
+        job_id = end_and_forget(harness, client)
         known.row = history_run(job_id, JobSpec.model_validate(job()))
         again = client.post(path, json=job(), headers=KEYED)
         assert (again.status_code, again.json()["state"]) == (200, "cancelled")
@@ -80,10 +80,10 @@ def test_the_job_is_given_as_history_has_it(tmp_path: Path, path: str) -> None:
 def test_without_history_the_answer_says_how_the_job_ended_and_nothing_waits(
     tmp_path: Path,
 ) -> None:
-    scene = GatewayHarness(tmp_path)
-    with served(scene) as client:
-        scene.configure("nlp")
-        job_id = end_and_forget(scene, client)
+    harness = GatewayHarness(tmp_path)
+    with served(harness) as client:
+        harness.configure("nlp")
+        job_id = end_and_forget(harness, client)
         answer = client.post("/v1/training-jobs", json=job(), headers=KEYED)
         found = problem(answer, 409, "id-taken")
         assert found["detail"] == f"job '{job_id}' was submitted before and has ended: cancelled"

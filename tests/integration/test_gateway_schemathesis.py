@@ -48,10 +48,10 @@ REAL = {"team": "nlp"}
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     folder: Path = tmp_path_factory.mktemp("gateway")
-    scene = GatewayHarness(folder)
-    with served(scene) as client:
-        scene.configure("nlp", 8)
-        scene.join("node-0", gpus=1)
+    harness = GatewayHarness(folder)
+    with served(harness) as client:
+        harness.configure("nlp", 8)
+        harness.join("node-0", gpus=1)
         made = client.post("/v1/training-jobs", json=job(gpus=8), headers=ADMIN)
         job_id = made.json()["job_id"]
         REAL.update({"job_id": job_id, "run_id": job_id, "node_id": "node-0"})

@@ -11,9 +11,9 @@ from gangline_bus.ports import OutRecord
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.parts import PartVitals, VitalCheck
 from support.builders.gateway import GatewayHarness
-from support.fixtures.gateway_http import ADMIN, NLP, VISION, http_client, problem, scene, submit
+from support.fixtures.gateway_http import ADMIN, NLP, VISION, harness, http_client, problem, submit
 
-__all__ = ["http_client", "scene"]  # fixtures are used by being in this module
+__all__ = ["harness", "http_client"]  # fixtures are used by being in this module
 
 
 def search(client: httpx.Client, who: dict[str, str], query: str) -> list[dict[str, Any]]:
@@ -28,10 +28,10 @@ def places(found: list[dict[str, Any]]) -> set[tuple[str, str]]:
 
 
 def test_search_finds_what_the_caller_may_see(
-    http_client: httpx.Client, scene: GatewayHarness
+    http_client: httpx.Client, harness: GatewayHarness
 ) -> None:  # fmt: skip
     job_id = submit(http_client, NLP, name="needle")
-    scene.join("needle-node")
+    harness.join("needle-node")
     exact = search(http_client, NLP, job_id.upper())[0]
     assert (exact["kind"], exact["id"], exact["exact"]) == ("job", job_id, True)
     assert (exact["title"], exact["team"]) == ("needle", "nlp")
@@ -53,22 +53,22 @@ def test_search_finds_headings_whose_pages_can_be_read(http_client: httpx.Client
     problem(http_client.get("/v1/docs/guides%2F..%2F..%2FREADME.md", headers=NLP), 404, "not-found")
 
 
-def test_health_and_dead_letters(http_client: httpx.Client, scene: GatewayHarness) -> None:
+def test_health_and_dead_letters(http_client: httpx.Client, harness: GatewayHarness) -> None:
     check = VitalCheck(name="role", ok=True, detail="leads shard 0")
     now = datetime.now(UTC)
     vitals = PartVitals(
         part="quota", instance="q-0", release="0.1.0", started_at=now, ready=True,
         beat_age_s=0.1, checks=(check,),
     )  # fmt: skip
-    scene.say(vitals, "quota", "quota/q-0")
-    requests = scene.names.name(Topic.REQUESTS)
-    scene.bus.writer().send(OutRecord(requests, b"k", b"no event"))
+    harness.say(vitals, "quota", "quota/q-0")
+    requests = harness.names.name(Topic.REQUESTS)
+    harness.bus.writer().send(OutRecord(requests, b"k", b"no event"))
 
     def seen(who: dict[str, str]) -> dict[str, Any]:
         rows = http_client.get("/v1/health", headers=who).json()["services"]
         return {row["service"]: row for row in rows}
 
-    scene.wait(lambda: seen(ADMIN)["quota"]["state"] == "ready")
+    harness.wait(lambda: seen(ADMIN)["quota"]["state"] == "ready")
     assert seen(ADMIN)["quota"]["checks"][0]["detail"] == "leads shard 0"
     assert seen(NLP)["quota"]["checks"] == []
     assert seen(ADMIN)["scheduler"]["state"] == "absent"
@@ -78,7 +78,7 @@ def test_health_and_dead_letters(http_client: httpx.Client, scene: GatewayHarnes
         found: list[dict[str, Any]] = answer["dead_letters"]
         return found
 
-    scene.wait(letters)
+    harness.wait(letters)
     assert letters()[0]["message"] == "no event"
     assert "ce_specversion" in letters()[0]["reason"]
     problem(http_client.get("/v1/dead-letters", headers=NLP), 403, "forbidden")

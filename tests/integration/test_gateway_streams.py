@@ -17,14 +17,14 @@ from support.fixtures.gateway_http import (
     ADMIN,
     NLP,
     events,
+    harness,
     http_client,
     problem,
-    scene,
     step,
     submit,
 )
 
-__all__ = ["http_client", "scene"]  # fixtures are used by being in this module
+__all__ = ["harness", "http_client"]  # fixtures are used by being in this module
 
 
 def log_line(job_id: str, line: int) -> WorkerLog:
@@ -35,11 +35,11 @@ def log_line(job_id: str, line: int) -> WorkerLog:
 
 
 def test_metrics_are_streamed_and_resumed_without_loss(
-    http_client: httpx.Client, scene: GatewayHarness
+    http_client: httpx.Client, harness: GatewayHarness
 ) -> None:
     run_id = submit(http_client, gpus=56)
     path = f"/training-runs/{run_id}/metrics"
-    say = scene.say
+    say = harness.say
     say(step(run_id, 1, 2), run_id, run_id)
     seen: list[int] = []
     with http_client.stream("GET", path, headers=NLP) as answer:
@@ -77,17 +77,19 @@ def test_metrics_are_streamed_and_resumed_without_loss(
 
 
 def test_a_cursor_older_than_what_is_kept_is_read_from_the_bus(
-    http_client: httpx.Client, scene: GatewayHarness
+    http_client: httpx.Client, harness: GatewayHarness
 ) -> None:
     run_id = submit(http_client, gpus=55)
     path = f"/training-runs/{run_id}/metrics"
-    scene.say(step(run_id, 1), run_id, run_id)
+    harness.say(step(run_id, 1), run_id, run_id)
     with http_client.stream("GET", path, headers=NLP) as answer:
         last_id = next(cursor for cursor, kind, _ in events(answer.iter_lines()) if kind == "step")
     total = MAX_RECORDS + 100
     for index in range(2, total + 2):
-        scene.say(step(run_id, index), run_id, run_id)
-    scene.wait(lambda: scene.tail.query(lambda live: live.details(run_id).progress.step) > total)  # type: ignore[union-attr]
+        harness.say(step(run_id, index), run_id, run_id)
+    harness.wait(
+        lambda: harness.tail.query(lambda live: live.details(run_id).progress.step) > total
+    )  # type: ignore[union-attr]
     seen: list[int] = []
     with http_client.stream("GET", path, headers={**NLP, "Last-Event-ID": last_id}) as answer:
         for _, kind, data in events(answer.iter_lines()):
@@ -100,12 +102,12 @@ def test_a_cursor_older_than_what_is_kept_is_read_from_the_bus(
 
 
 def test_the_stream_has_the_run_s_progress_from_now_on(
-    http_client: httpx.Client, scene: GatewayHarness
+    http_client: httpx.Client, harness: GatewayHarness
 ) -> None:
     run_id = submit(http_client, gpus=57)
     path = f"/training-runs/{run_id}/metrics"
-    scene.say(step(run_id, 1), run_id, run_id)
-    scene.wait(lambda: scene.tail.query(lambda live: live.details(run_id)).progress)  # type: ignore[union-attr]
+    harness.say(step(run_id, 1), run_id, run_id)
+    harness.wait(lambda: harness.tail.query(lambda live: live.details(run_id)).progress)  # type: ignore[union-attr]
     last_id, seen = "", []
     for number in (2, 3):
         headers = {**NLP, "Last-Event-ID": last_id} if last_id else NLP
@@ -113,8 +115,8 @@ def test_the_stream_has_the_run_s_progress_from_now_on(
             stream = events(answer.iter_lines())
             if not last_id:
                 assert next(stream)[1] == "history", "its position is taken before"
-            scene.say(step(run_id, number), run_id, run_id)
-            scene.say(step("somebody-else", 9), "somebody-else", run_id)
+            harness.say(step(run_id, number), run_id, run_id)
+            harness.say(step("somebody-else", 9), "somebody-else", run_id)
             for cursor, kind, data in stream:
                 last_id = cursor or last_id
                 if kind == "progress":
@@ -124,24 +126,24 @@ def test_the_stream_has_the_run_s_progress_from_now_on(
     assert seen == [(run_id, 2, 1 / 3), (run_id, 3, 1 / 4)]
 
 
-def run_to_the_end(scene: GatewayHarness, job_id: str) -> None:
-    scene.wait(lambda: job_id in scene.tail.view().running)
-    placed = scene.tail.view().details(job_id).gang.nodes[0]
+def run_to_the_end(harness: GatewayHarness, job_id: str) -> None:
+    harness.wait(lambda: job_id in harness.tail.view().running)
+    placed = harness.tail.view().details(job_id).gang.nodes[0]
     who = {
         "job_id": job_id, "attempt": 1, "rank": 0, "node_id": placed.node_id,
         "incarnation": placed.incarnation,
     }  # fmt: skip
-    scene.say(WorkerStarted(**who, pid=1), job_id, job_id)
-    scene.wait(lambda: scene.tail.query(lambda live: live.jobs[job_id].state == "running"))
+    harness.say(WorkerStarted(**who, pid=1), job_id, job_id)
+    harness.wait(lambda: harness.tail.query(lambda live: live.jobs[job_id].state == "running"))
     exited: Event = WorkerExited(**who, reason=ExitReason.FINISHED, exit_code=0)
-    scene.say(exited, job_id, job_id)
-    scene.wait(lambda: scene.tail.query(lambda live: live.jobs[job_id].ended))
+    harness.say(exited, job_id, job_id)
+    harness.wait(lambda: harness.tail.query(lambda live: live.jobs[job_id].ended))
 
 
 def test_streams_of_a_job_end_when_it_has_ended(
-    http_client: httpx.Client, scene: GatewayHarness
+    http_client: httpx.Client, harness: GatewayHarness
 ) -> None:
-    scene.join("n", gpus=1)
+    harness.join("n", gpus=1)
     job_id = submit(http_client, gpus=1, hyperparameters={"steps": 10})
     base = f"/v1/training-jobs/{job_id}"
     kinds: list[str] = []
@@ -162,11 +164,11 @@ def test_streams_of_a_job_end_when_it_has_ended(
     for thread in threads:
         thread.start()
     for line in range(3):
-        scene.say(log_line(job_id, line), job_id, job_id)
-    scene.say(log_line(job_id, 2), job_id, job_id)  # the agent sent it twice
-    scene.say(log_line(job_id, 3).model_copy(update={"team": "vision"}), job_id, job_id)
-    scene.say(step(job_id, 1, 4), job_id, job_id)
-    run_to_the_end(scene, job_id)
+        harness.say(log_line(job_id, line), job_id, job_id)
+    harness.say(log_line(job_id, 2), job_id, job_id)  # the agent sent it twice
+    harness.say(log_line(job_id, 3).model_copy(update={"team": "vision"}), job_id, job_id)
+    harness.say(step(job_id, 1, 4), job_id, job_id)
+    run_to_the_end(harness, job_id)
     for thread in threads:
         thread.join(30)
     assert texts == ["line 0", "line 1", "line 2", "end"]
@@ -198,16 +200,16 @@ def test_admins_tail_any_topic(http_client: httpx.Client) -> None:
 
 
 def test_streams_are_bounded(tmp_path: Path) -> None:
-    scene = GatewayHarness(tmp_path)
-    object.__setattr__(scene.context, "streams", Streams(1))
-    with served(scene) as client:
-        scene.configure("nlp")
+    harness = GatewayHarness(tmp_path)
+    object.__setattr__(harness.context, "streams", Streams(1))
+    with served(harness) as client:
+        harness.configure("nlp")
         path = f"/v1/training-jobs/{submit(client)}/events?follow=true"
         with client.stream("GET", path, headers=NLP) as first:
             lines = first.iter_lines()  # kept: httpx closes the stream with it
             next(lines)
-            assert scene.context.streams.open == 1
+            assert harness.context.streams.open == 1
             problem(client.get(path, headers=NLP), 503, "busy")
-        scene.wait(lambda: scene.context.streams.open == 0)
+        harness.wait(lambda: harness.context.streams.open == 0)
         with client.stream("GET", path, headers=NLP) as second:
             assert second.status_code == 200

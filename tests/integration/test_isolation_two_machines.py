@@ -43,7 +43,7 @@ def stays(address, port):
         # As torch's own clients: the store's magic number, then a ping with a number.
         link.sendall(struct.pack("<BIBI", 0, 0x3C85F7CE, 13, 7))
         return link.recv(4) == struct.pack("<I", 7)
-tell(stays=attempt(stays, *json.loads(os.environ["DOOR"])))
+tell(stays=attempt(stays, *json.loads(os.environ["RENDEZVOUS"])))
 """
 
 
@@ -86,7 +86,7 @@ class Pair:
         until(lambda: self.told(job_id).count(met) == 2, f"{job_id} never met")
         return event
 
-    def tries(self, job_id: str, team: str, door: Rendezvous) -> str:
+    def tries(self, job_id: str, team: str, rendezvous: Rendezvous) -> str:
         """Whether the rendezvous answers another job's rank, on the far machine; or its error."""
         gang = self.far.allocate(
             self.nodes[1],
@@ -94,7 +94,7 @@ class Pair:
             team=team,
             gpus=[1],
             command=["python", "-c", HOSTILE + STAYS],
-            env={"DOOR": json.dumps([door.address, door.port])},
+            env={"RENDEZVOUS": json.dumps([rendezvous.address, rendezvous.port])},
         )
         until(lambda: bool(self.told(job_id)), f"{job_id} told nothing")
         self.far.release(gang, ReleaseReason.SUCCEEDED)
@@ -119,20 +119,20 @@ def pair(kafka_bootstrap: str) -> Iterator[Pair]:
             )
         )
         made.chmod(0o755)
-        scenes: list[NodeHarness] = []
+        harnesses: list[NodeHarness] = []
         for machine in machines:
             (made / machine.name).mkdir(mode=0o755)
-            scene = NodeHarness(
+            harness = NodeHarness(
                 made / machine.name,
                 kafka_bootstrap,
-                names=scenes[0].names if scenes else None,
+                names=harnesses[0].names if harnesses else None,
                 entering=machine.entering,
                 GANGLINE_ADDRESS=machine.address,
                 GANGLINE_STORE_URL=f"file://{made / 'store'}",
                 GANGLINE_ISOLATION="auto",
             )
-            scenes.append(ends.enter_context(scene))
-        near, far = scenes
+            harnesses.append(ends.enter_context(harness))
+        near, far = harnesses
         nodes = near.start_agent(), far.start_agent()
         if any(node.isolation.strength < Isolation.USER.strength for node in nodes):
             pytest.skip("this machine has no users for teams")
@@ -154,10 +154,12 @@ def test_from_another_machine_of_the_gang_its_own_user_alone_gets_to_the_rendezv
 
 def test_agents_that_begin_anew_in_place_still_know_whose_connections_are(pair: Pair) -> None:
     gang = pair.meet("goes-on")
-    for scene in (pair.near, pair.far):
-        assert scene.agent is not None
-        scene.agent.send_signal(signal.SIGHUP)
-        until(lambda scene=scene: "agent.restarted" in (scene.folder / "agent.log").read_text())
+    for harness in (pair.near, pair.far):
+        assert harness.agent is not None
+        harness.agent.send_signal(signal.SIGHUP)
+        until(
+            lambda harness=harness: "agent.restarted" in (harness.folder / "agent.log").read_text()
+        )
     assert pair.tries("teammate-of-it", OURS, gang.rendezvous) == "True"
     assert pair.tries("stranger-to-it", THEIRS, gang.rendezvous) != "True"
     pair.near.release(gang, ReleaseReason.CANCELLED)

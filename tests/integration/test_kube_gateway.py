@@ -9,9 +9,9 @@ from gangline_kube.core.training_job import status_of, wanted
 from gangline_kube.service.gateway import Away, Gateway, GatewayError
 from gangline_kube.service.operator import INVALID_ID
 from support.builders.gateway import GatewayHarness
-from support.fixtures.gateway_http import ADMIN, http_client, scene
+from support.fixtures.gateway_http import ADMIN, harness, http_client
 
-__all__ = ["http_client", "scene"]
+__all__ = ["harness", "http_client"]
 SPEC = {"team": "nlp", "run": "true", "resources": {"gpus": 2}}
 
 
@@ -48,9 +48,9 @@ def test_an_object_s_uid_is_one_job(gateway: Gateway) -> None:
     assert "512" in str(rejected.value)
 
 
-def test_nodes_are_drained_and_the_drain_ends(gateway: Gateway, scene: GatewayHarness) -> None:
-    scene.join("n-1")
-    scene.wait(lambda: "n-1" in gateway.statuses())
+def test_nodes_are_drained_and_the_drain_ends(gateway: Gateway, harness: GatewayHarness) -> None:
+    harness.join("n-1")
+    harness.wait(lambda: "n-1" in gateway.statuses())
     assert gateway.statuses() == {"n-1": "ready"}
     steps = [
         (True, True, "cordoned in Kubernetes", "draining"),
@@ -60,7 +60,7 @@ def test_nodes_are_drained_and_the_drain_ends(gateway: Gateway, scene: GatewayHa
     for on, move_jobs, reason, status in steps:
         before = gateway.statuses()
         gateway.drain("n-1", on=on, move_jobs=move_jobs, reason=reason)
-        scene.wait(lambda before=before: gateway.statuses() != before)
+        harness.wait(lambda before=before: gateway.statuses() != before)
         assert gateway.statuses() == {"n-1": status}
 
 

@@ -61,11 +61,11 @@ def test_a_gang_runs_in_pods_again_in_the_same_ones_and_loses_a_race(
         "GANGLINE_POD_BIND_S": "60",
     }
     with (
-        NodeHarness(tmp_path, kafka_bootstrap, **settings) as scene,
+        NodeHarness(tmp_path, kafka_bootstrap, **settings) as harness,
         KubeServer() as server,
         JobGateway() as gateway,
     ):
-        node = scene.start_agent()
+        node = harness.start_agent()
         server.do(lambda: server.add("namespaces", {"metadata": {"name": "gangline-jobs"}}))
         with (
             KubeNodes(server, {node.node_id: 2}) as nodes,
@@ -73,19 +73,19 @@ def test_a_gang_runs_in_pods_again_in_the_same_ones_and_loses_a_race(
                 server.kubeconfig(tmp_path), gateway.url, tmp_path, "gangline_kube.pods", **of_pods
             ) as process,
         ):
-            first = scene.allocate(node, image="train:1", run="echo rank $RANK; exit 9")
+            first = harness.allocate(node, image="train:1", run="echo rank $RANK; exit 9")
             show(gateway, first)
-            assert {item.exit_code for item in scene.exits(2).values()} == {9}
-            scene.wait(lambda: scene.lines(1) == ["rank 1"])
+            assert {item.exit_code for item in harness.exits(2).values()} == {9}
+            harness.wait(lambda: harness.lines(1) == ["rank 1"])
             (pod,) = ours(server)
-            scene.release(first, ReleaseReason.RESTARTING)
+            harness.release(first, ReleaseReason.RESTARTING)
             show(gateway, first, "pending")
 
-            again = scene.allocate(node, attempt=2, image="train:1", run="exit 0")
+            again = harness.allocate(node, attempt=2, image="train:1", run="exit 0")
             show(gateway, again)
-            assert scene.exits(4)[2, 0].reason is ExitReason.FINISHED
+            assert harness.exits(4)[2, 0].reason is ExitReason.FINISHED
             assert [each["metadata"]["uid"] for each in ours(server)] == [pod["metadata"]["uid"]]
-            scene.release(again, ReleaseReason.SUCCEEDED)
+            harness.release(again, ReleaseReason.SUCCEEDED)
             show(gateway, again, "succeeded")
             process.wait("no pods", lambda: server.objects("pods") == [])
 
@@ -93,7 +93,7 @@ def test_a_gang_runs_in_pods_again_in_the_same_ones_and_loses_a_race(
             foreign = {"metadata": {"name": "foreign"}, "spec": {"containers": [asked]}}
             server.do(lambda: server.add("pods", foreign, "default"))
             process.wait("foreign", lambda: nodes.most[node.node_id] > 0)
-            late = scene.allocate(node, job_id="job-2", run="true")
+            late = harness.allocate(node, job_id="job-2", run="true")
             show(gateway, late)
             process.wait("a pod", lambda: bool(ours(server)))
             process.wait("given up", lambda: ours(server) == [])

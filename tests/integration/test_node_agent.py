@@ -30,14 +30,14 @@ __all__ = ["agent_of_this_module", "shared"]  # fixtures are used by being in th
 
 
 @pytest.fixture
-def scene(shared: NodeHarness) -> NodeHarness:
+def harness(shared: NodeHarness) -> NodeHarness:
     """All tests of this module have one agent, whose ranks start warm if their command may."""
     return shared
 
 
-def test_a_gang_of_two_runs_and_all_it_wrote_and_reported_arrives(scene: NodeHarness) -> None:
-    node = scene.start_agent()
-    gang = scene.allocate(
+def test_a_gang_of_two_runs_and_all_it_wrote_and_reported_arrives(harness: NodeHarness) -> None:
+    node = harness.start_agent()
+    gang = harness.allocate(
         node,
         hyperparameters={"lr": 0.5},
         env={"COLOUR": "green"},
@@ -53,15 +53,15 @@ def test_a_gang_of_two_runs_and_all_it_wrote_and_reported_arrives(scene: NodeHar
         """),
     )
 
-    exits = scene.exits(2)
+    exits = harness.exits(2)
 
     assert {item.reason for item in exits.values()} == {ExitReason.FINISHED}
     assert {item.exit_code for item in exits.values()} == {0}
     assert {item.last_step for item in exits.values()} == {3}
-    assert {item.rank for item in scene.of(WorkerStarted)} == {0, 1}
-    scene.wait(lambda: all(len(scene.lines(rank)) == 3 for rank in (0, 1)))
+    assert {item.rank for item in harness.of(WorkerStarted)} == {0, 1}
+    harness.wait(lambda: all(len(harness.lines(rank)) == 3 for rank in (0, 1)))
     for rank in (0, 1):
-        lines = scene.lines(rank)
+        lines = harness.lines(rank)
         assert {"to stderr", "torn"} < set(lines)
         environment = json.loads(next(line for line in lines if line.startswith("{")))
         assert "AGENT_ONLY_VARIABLE" not in environment
@@ -82,19 +82,19 @@ def test_a_gang_of_two_runs_and_all_it_wrote_and_reported_arrives(scene: NodeHar
             "GANGLINE_NUM_NODES": "1",
         }
         assert {name: environment.get(name) for name in wanted} == wanted
-        assert environment["HOME"].startswith(str(scene.folder))
+        assert environment["HOME"].startswith(str(harness.folder))
         # The token stays secret.
         assert environment["GANGLINE_RANK_TOKEN"] == "[redacted]"
-    scene.wait(lambda: len(scene.of(WorkerStep)) >= 2)
-    steps = {item.rank: item for item in scene.of(WorkerStep)}
+    harness.wait(lambda: len(harness.of(WorkerStep)) >= 2)
+    steps = {item.rank: item for item in harness.of(WorkerStep)}
     assert steps[1].metrics["loss"] == pytest.approx((1.0, 1 / 2, 1 / 3))
 
 
 def test_no_line_is_lost_when_a_rank_kills_itself_and_exits_are_told_apart(
-    scene: NodeHarness,
+    harness: NodeHarness,
 ) -> None:
-    node = scene.start_agent()
-    scene.allocate(
+    node = harness.start_agent()
+    harness.allocate(
         node,
         command=python("""
             import os, signal, sys
@@ -108,26 +108,26 @@ def test_no_line_is_lost_when_a_rank_kills_itself_and_exits_are_told_apart(
         """),
     )
 
-    exits = scene.exits(2)
+    exits = harness.exits(2)
 
     assert (exits[1, 0].reason, exits[1, 0].signal) == (ExitReason.FAILED, signal.SIGKILL)
     assert (exits[1, 1].reason, exits[1, 1].exit_code) == (ExitReason.FAILED, 1)
     assert exits[1, 1].message == "wrong input"
-    scene.wait(lambda: len(scene.lines(0)) == 20_001)
-    written = [line for line in scene.lines(0) if line.startswith("line ")]
+    harness.wait(lambda: len(harness.lines(0)) == 20_001)
+    written = [line for line in harness.lines(0) if line.startswith("line ")]
     assert written == [f"line {number}" for number in range(20_000)]
-    first_lines = [item.first_line for item in scene.of(WorkerLog) if item.rank == 0]
+    first_lines = [item.first_line for item in harness.of(WorkerLog) if item.rank == 0]
     assert len(first_lines) == len(set(first_lines))
 
 
-def test_a_shell_line_and_a_command_that_does_not_exist(scene: NodeHarness) -> None:
-    node = scene.start_agent()
-    scene.allocate(node, job_id="shell", gpus=[0], run='echo "$0" here; exit 3')
-    scene.allocate(node, job_id="missing", gpus=[1], command=["no-such-program"])
+def test_a_shell_line_and_a_command_that_does_not_exist(harness: NodeHarness) -> None:
+    node = harness.start_agent()
+    harness.allocate(node, job_id="shell", gpus=[0], run='echo "$0" here; exit 3')
+    harness.allocate(node, job_id="missing", gpus=[1], command=["no-such-program"])
 
-    scene.exits(1)
-    scene.wait(lambda: len(scene.of(WorkerExited)) == 2)
-    exits = {item.job_id: item for item in scene.of(WorkerExited)}
+    harness.exits(1)
+    harness.wait(lambda: len(harness.of(WorkerExited)) == 2)
+    exits = {item.job_id: item for item in harness.of(WorkerExited)}
 
     assert exits["shell"].exit_code == 3
     assert exits["missing"].exit_code == 127
@@ -135,7 +135,7 @@ def test_a_shell_line_and_a_command_that_does_not_exist(scene: NodeHarness) -> N
 
 
 def test_what_a_program_caches_is_there_in_its_next_attempt_and_goes_with_the_job(
-    scene: NodeHarness,
+    harness: NodeHarness,
 ) -> None:
     script = python("""
         import os, pathlib
@@ -146,15 +146,15 @@ def test_what_a_program_caches_is_there_in_its_next_attempt_and_goes_with_the_jo
             place.mkdir(parents=True, exist_ok=True)
             (place / "mine").touch()
     """)
-    node = scene.start_agent()
-    first = scene.allocate(node, gpus=(0,), command=script)
-    scene.exits(1)
-    scene.release(first, ReleaseReason.RESTARTING)
-    second = scene.allocate(node, attempt=2, gpus=(0,), command=script)
-    assert scene.exits(2)[2, 0].reason is ExitReason.FINISHED
-    scene.wait(lambda: [*scene.lines(0), *scene.lines(0, 2)] == ["finds 0", "finds 2"])
-    scene.release(second, ReleaseReason.SUCCEEDED)
-    scene.wait(lambda: not files_below(scene.folder, "mine"), "something is left of the job")
+    node = harness.start_agent()
+    first = harness.allocate(node, gpus=(0,), command=script)
+    harness.exits(1)
+    harness.release(first, ReleaseReason.RESTARTING)
+    second = harness.allocate(node, attempt=2, gpus=(0,), command=script)
+    assert harness.exits(2)[2, 0].reason is ExitReason.FINISHED
+    harness.wait(lambda: [*harness.lines(0), *harness.lines(0, 2)] == ["finds 0", "finds 2"])
+    harness.release(second, ReleaseReason.SUCCEEDED)
+    harness.wait(lambda: not files_below(harness.folder, "mine"), "something is left of the job")
 
 
 def files_below(folder: Path, name: str) -> list[str]:
@@ -162,9 +162,9 @@ def files_below(folder: Path, name: str) -> list[str]:
     return [path for path, _, names in os.walk(folder) if name in names]
 
 
-def test_a_program_can_make_sockets_where_its_temporary_files_lie(scene: NodeHarness) -> None:
+def test_a_program_can_make_sockets_where_its_temporary_files_lie(harness: NodeHarness) -> None:
     """As the workers of a data loader do; the name of a socket has 107 bytes."""
-    make_sockets(scene, warm=True)
+    make_sockets(harness, warm=True)
 
 
 @pytest.mark.nightly
@@ -173,8 +173,8 @@ def test_and_so_it_can_without_a_warm_start(tmp_path: Path, kafka_bootstrap: str
         make_sockets(own, warm=False)
 
 
-def make_sockets(scene: NodeHarness, *, warm: bool) -> None:
-    script = scene.folder / "makes_sockets.py"
+def make_sockets(harness: NodeHarness, *, warm: bool) -> None:
+    script = harness.folder / "makes_sockets.py"
     script.write_text(
         dedent("""
             import os, pathlib, sys, tempfile
@@ -184,22 +184,22 @@ def make_sockets(scene: NodeHarness, *, warm: bool) -> None:
             pathlib.Path(tempfile.gettempdir(), "left").touch()
         """)
     )
-    node = scene.start_agent()
-    gang = scene.allocate(node, job_id="j" * 60, gpus=(0,), command=["python", str(script)])
-    assert scene.exits(1)[1, 0].reason is ExitReason.FINISHED, scene.lines(0)
-    scene.wait(lambda: scene.lines(0) == [f"{warm} True"], "its sockets are elsewhere")
-    scene.release(gang, ReleaseReason.SUCCEEDED)
-    scene.wait(
-        lambda: all("left" not in names for _, _, names in os.walk(scene.folder)),
+    node = harness.start_agent()
+    gang = harness.allocate(node, job_id="j" * 60, gpus=(0,), command=["python", str(script)])
+    assert harness.exits(1)[1, 0].reason is ExitReason.FINISHED, harness.lines(0)
+    harness.wait(lambda: harness.lines(0) == [f"{warm} True"], "its sockets are elsewhere")
+    harness.release(gang, ReleaseReason.SUCCEEDED)
+    harness.wait(
+        lambda: all("left" not in names for _, _, names in os.walk(harness.folder)),
         "something is left of the job",
     )
 
 
 def test_saves_that_are_not_what_they_were_said_to_be_do_not_fill_the_disk(
-    scene: NodeHarness,
+    harness: NodeHarness,
 ) -> None:
-    node = scene.start_agent()
-    gang = scene.allocate(
+    node = harness.start_agent()
+    gang = harness.allocate(
         node,
         gpus=[0],
         command=python("""
@@ -221,17 +221,19 @@ def test_saves_that_are_not_what_they_were_said_to_be_do_not_fill_the_disk(
             time.sleep(300)
         """),
     )
-    saves = scene.folder / "node" / "checkpoints" / gang.job_id / "attempt-0001"
-    scene.wait(lambda: {lost.step for lost in scene.of(CheckpointShardLost)} == set(range(1, 6)))
+    saves = harness.folder / "node" / "checkpoints" / gang.job_id / "attempt-0001"
+    harness.wait(
+        lambda: {lost.step for lost in harness.of(CheckpointShardLost)} == set(range(1, 6))
+    )
     until(lambda: sorted(path.name[-1] for path in saves.iterdir()) == ["4", "5"])
-    assert scene.of(NodeSaved) == []
+    assert harness.of(NodeSaved) == []
 
 
 @pytest.mark.nightly  # tests/e2e/test_examples.py runs such a script too
-def test_an_unmodified_torchrun_script_finds_its_peers(scene: NodeHarness) -> None:
-    node = scene.start_agent()
+def test_an_unmodified_torchrun_script_finds_its_peers(harness: NodeHarness) -> None:
+    node = harness.start_agent()
     for attempt in (1, 2):
-        gang = scene.allocate(
+        gang = harness.allocate(
             node,
             attempt=attempt,
             command=python("""
@@ -244,20 +246,20 @@ def test_an_unmodified_torchrun_script_finds_its_peers(scene: NodeHarness) -> No
                 dist.destroy_process_group()
             """),
         )
-        exits = scene.exits(2 * attempt)
+        exits = harness.exits(2 * attempt)
         assert exits[attempt, 0].reason is ExitReason.FINISHED, exits[attempt, 0].message
-        scene.wait(lambda at=attempt: "total 3.0" in scene.lines(1, at))
-        scene.release(gang, ReleaseReason.RESTARTING)
+        harness.wait(lambda at=attempt: "total 3.0" in harness.lines(1, at))
+        harness.release(gang, ReleaseReason.RESTARTING)
 
 
-def test_a_secret_reaches_the_rank_and_nothing_else(scene: NodeHarness) -> None:
+def test_a_secret_reaches_the_rank_and_nothing_else(harness: NodeHarness) -> None:
     value = "s3cr3t-\u00fc-value-of-this-test"
-    folder = scene.secrets / TEAM
+    folder = harness.secrets / TEAM
     folder.mkdir(parents=True)
     (folder / "DB_LOGIN").write_text(value + "\n")
     (folder / "DB_LOGIN").chmod(0o600)
-    node = scene.start_agent()
-    scene.allocate(
+    node = harness.start_agent()
+    harness.allocate(
         node,
         secrets=["DB_LOGIN"],
         command=python("""
@@ -269,47 +271,47 @@ def test_a_secret_reaches_the_rank_and_nothing_else(scene: NodeHarness) -> None:
         """),
     )
 
-    exits = scene.exits(2)
-    scene.wait(lambda: len(scene.lines(0)) >= 3)
+    exits = harness.exits(2)
+    harness.wait(lambda: len(harness.lines(0)) >= 3)
 
-    assert f"digest {sha256(value.encode()).hexdigest()}" in scene.lines(0)
+    assert f"digest {sha256(value.encode()).hexdigest()}" in harness.lines(0)
     assert exits[1, 0].message == "cannot log in as [redacted]"
-    everything = b"".join(item.data.encode() for item in scene.events)
-    said = (scene.folder / "agent.log").read_bytes()
+    everything = b"".join(item.data.encode() for item in harness.events)
+    said = (harness.folder / "agent.log").read_bytes()
     spooled = b"".join(
-        path.read_bytes() for path in (scene.folder / "node").rglob("*") if path.is_file()
+        path.read_bytes() for path in (harness.folder / "node").rglob("*") if path.is_file()
     )
     assert value.encode() not in everything + said + spooled
     assert b"s3cr3t" not in everything + said + spooled
 
 
-def test_a_missing_secret_is_named_and_nothing_runs(scene: NodeHarness) -> None:
-    node = scene.start_agent()
-    scene.allocate(node, secrets=["HF_LOGIN"], run="echo ran")
+def test_a_missing_secret_is_named_and_nothing_runs(harness: NodeHarness) -> None:
+    node = harness.start_agent()
+    harness.allocate(node, secrets=["HF_LOGIN"], run="echo ran")
 
-    exits = scene.exits(2)
+    exits = harness.exits(2)
 
     assert {item.reason for item in exits.values()} == {ExitReason.LAUNCH_FAILED}
     assert {item.exit_code for item in exits.values()} == {78}
     assert "HF_LOGIN" in exits[1, 1].message
-    assert scene.of(WorkerStarted) == []
+    assert harness.of(WorkerStarted) == []
 
 
-def test_a_code_bundle_is_the_working_directory(scene: NodeHarness) -> None:
-    source = scene.folder / "source"
+def test_a_code_bundle_is_the_working_directory(harness: NodeHarness) -> None:
+    source = harness.folder / "source"
     source.mkdir()
     (source / "train.py").write_text("print(open('data.txt').read())")
     (source / "data.txt").write_text("from the bundle")
-    packed = scene.folder / "packed.tar.gz"
+    packed = harness.folder / "packed.tar.gz"
     with tarfile.open(packed, "w:gz") as archive:
         archive.add(source, arcname=".")
     digest = sha256(packed.read_bytes()).hexdigest()
-    key = scene.store / code_key(TEAM, digest)
+    key = harness.store / code_key(TEAM, digest)
     key.parent.mkdir(parents=True)
     packed.rename(key)
-    node = scene.start_agent()
+    node = harness.start_agent()
 
-    scene.allocate(node, code_bundle=digest, command=["python", "train.py"])
+    harness.allocate(node, code_bundle=digest, command=["python", "train.py"])
 
-    assert scene.exits(2)[1, 0].reason is ExitReason.FINISHED
-    scene.wait(lambda: scene.lines(0) == ["from the bundle"])
+    assert harness.exits(2)[1, 0].reason is ExitReason.FINISHED
+    harness.wait(lambda: harness.lines(0) == ["from the bundle"])

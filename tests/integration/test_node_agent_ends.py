@@ -23,10 +23,10 @@ from gangline_schemas.events.workers import (
     WorkerStarted,
 )
 from support.fakes.metadata_server import MetadataServer
-from support.fixtures.node import agent_of_this_module, scene, shared
+from support.fixtures.node import agent_of_this_module, harness, shared
 from support.harnesses.node import TEAM, NodeHarness, alive, python, until
 
-__all__ = ["agent_of_this_module", "scene", "shared"]  # fixtures are used by being here
+__all__ = ["agent_of_this_module", "harness", "shared"]  # fixtures are used by being here
 
 NIGHTLY = pytest.mark.nightly
 
@@ -133,18 +133,18 @@ FORKED_GRANDCHILDREN = """
 """
 
 
-def grandchildren(scene: NodeHarness, *, warm: str) -> list[str]:
+def grandchildren(harness: NodeHarness, *, warm: str) -> list[str]:
     """A command whose ranks leave processes behind, by exec or, where they start warm, by fork."""
     if warm == "off":
         return python(GRANDCHILDREN)
-    script = scene.folder / "grandchildren.py"
+    script = harness.folder / "grandchildren.py"
     script.write_text(dedent(FORKED_GRANDCHILDREN))
     return ["python", str(script)]
 
 
-def pids(scene: NodeHarness, attempt: int = 1) -> list[int]:
-    scene.wait(lambda: all(len(scene.lines(rank, attempt)) == 1 for rank in (0, 1)))
-    found = [int(pid) for rank in (0, 1) for pid in scene.lines(rank, attempt)[0].split()]
+def pids(harness: NodeHarness, attempt: int = 1) -> list[int]:
+    harness.wait(lambda: all(len(harness.lines(rank, attempt)) == 1 for rank in (0, 1)))
+    found = [int(pid) for rank in (0, 1) for pid in harness.lines(rank, attempt)[0].split()]
     assert len(found) == 6
     assert all(alive(pid) for pid in found)
     return found
@@ -153,22 +153,22 @@ def pids(scene: NodeHarness, attempt: int = 1) -> list[int]:
 # As for ranks that are forks, see the test of a dead guard.
 @pytest.mark.parametrize("warm", ["off", pytest.param("fork", marks=NIGHTLY), "standby"])
 def test_nothing_outlives_a_killed_agent_and_the_next_one_joins_anew(
-    scene: NodeHarness, warm: str
+    harness: NodeHarness, warm: str
 ) -> None:
-    first = scene.start_agent(warm=warm)
-    scene.allocate(first, command=grandchildren(scene, warm=warm))
-    started = pids(scene)
-    assert scene.agent is not None
-    until(lambda: "store_server.started" in (scene.folder / "agent.log").read_text())
-    started += [child.pid for child in psutil.Process(scene.agent.pid).children(recursive=True)]
+    first = harness.start_agent(warm=warm)
+    harness.allocate(first, command=grandchildren(harness, warm=warm))
+    started = pids(harness)
+    assert harness.agent is not None
+    until(lambda: "store_server.started" in (harness.folder / "agent.log").read_text())
+    started += [child.pid for child in psutil.Process(harness.agent.pid).children(recursive=True)]
 
-    scene.kill_agent()
+    harness.kill_agent()
 
     until(lambda: not any(alive(pid) for pid in started), "a process outlived its agent")
-    second = scene.start_agent()
+    second = harness.start_agent()
     assert second.incarnation != first.incarnation
-    scene.allocate(second, job_id="job-2", run="echo again")
-    assert scene.exits(2)[1, 0].reason is ExitReason.FINISHED
+    harness.allocate(second, job_id="job-2", run="echo again")
+    assert harness.exits(2)[1, 0].reason is ExitReason.FINISHED
 
 
 def guards(agent: int) -> list[int]:
@@ -182,11 +182,11 @@ def guards(agent: int) -> list[int]:
 
 @pytest.mark.parametrize("warm", [pytest.param("off", marks=NIGHTLY), "fork"])
 def test_a_dead_guard_is_replaced_and_one_killed_with_its_agent_is_made_up_for(
-    scene: NodeHarness, warm: str
+    harness: NodeHarness, warm: str
 ) -> None:
-    node = scene.start_agent(warm=warm)
-    scene.allocate(node, command=grandchildren(scene, warm=warm))
-    started, agent = pids(scene), scene.agent
+    node = harness.start_agent(warm=warm)
+    harness.allocate(node, command=grandchildren(harness, warm=warm))
+    started, agent = pids(harness), harness.agent
     assert agent is not None
     [first] = guards(agent.pid)
     os.kill(first, signal.SIGKILL)
@@ -195,8 +195,8 @@ def test_a_dead_guard_is_replaced_and_one_killed_with_its_agent_is_made_up_for(
 
     [second] = guards(agent.pid)
     os.kill(second, signal.SIGKILL)
-    scene.kill_agent()
-    scene.start_agent()
+    harness.kill_agent()
+    harness.start_agent()
 
     until(lambda: not any(alive(pid) for pid in started), "a process outlived its agent")
 
@@ -244,31 +244,31 @@ HANGING = """
 
 @pytest.mark.parametrize("warm", [pytest.param("off", marks=NIGHTLY), "fork"])
 def test_what_hanging_ranks_did_is_known_before_they_are_killed(
-    scene: NodeHarness, warm: str
+    harness: NodeHarness, warm: str
 ) -> None:
     value = "a_value_of_this_test"
-    (scene.secrets / TEAM).mkdir(parents=True)
-    (scene.secrets / TEAM / "PASSWORD").write_text(value)
-    (scene.secrets / TEAM / "PASSWORD").chmod(0o600)
-    node = scene.start_agent(warm=warm)
-    script = scene.folder / "program" / "hanging.py"
+    (harness.secrets / TEAM).mkdir(parents=True)
+    (harness.secrets / TEAM / "PASSWORD").write_text(value)
+    (harness.secrets / TEAM / "PASSWORD").chmod(0o600)
+    node = harness.start_agent(warm=warm)
+    script = harness.folder / "program" / "hanging.py"
     script.parent.mkdir()
     script.write_text(dedent(HANGING))
     warmly = warm == "fork"
     command = ["python", str(script)] if warmly else python(HANGING)
-    gang = scene.allocate(node, secrets=["PASSWORD"], command=command)
-    scene.wait(lambda: all(scene.lines(rank) == [f"hangs {warmly}"] for rank in (0, 1)))
-    scene.wait(lambda: len(scene.of(WorkerStarted)) == 2)
-    processes = {item.rank: item.pid for item in scene.of(WorkerStarted)}
+    gang = harness.allocate(node, secrets=["PASSWORD"], command=command)
+    harness.wait(lambda: all(harness.lines(rank) == [f"hangs {warmly}"] for rank in (0, 1)))
+    harness.wait(lambda: len(harness.of(WorkerStarted)) == 2)
+    processes = {item.rank: item.pid for item in harness.of(WorkerStarted)}
     until(lambda: psutil.Process(processes[1]).status() == psutil.STATUS_STOPPED)
 
-    scene.fail_as_hung(gang)
+    harness.fail_as_hung(gang)
 
-    exits = scene.exits(2)
+    exits = harness.exits(2)
     assert {item.reason for item in exits.values()} == {ExitReason.FENCED}
     assert not any(alive(pid) for pid in processes.values())
-    scene.wait(lambda: len(scene.of(WorkerStacks)) == 2)
-    stacks = {item.rank: item for item in scene.of(WorkerStacks)}
+    harness.wait(lambda: len(harness.of(WorkerStacks)) == 2)
+    stacks = {item.rank: item for item in harness.of(WorkerStacks)}
     assert {rank: item.pid for rank, item in stacks.items()} == processes
     assert {item.missing for item in stacks.values()} == {None}
     assert stacks[1].state == "stopped"
@@ -276,21 +276,21 @@ def test_what_hanging_ranks_did_is_known_before_they_are_killed(
         frames = stacks[rank].stacks.splitlines()
         inner = frames.index(next(line for line in frames if line.startswith(f"  {function} (")))
         assert frames[inner + 1].startswith("  [redacted] (<string>:")
-        scene.wait(lambda at=rank, frame=frames[inner]: f"gangline: {frame}" in scene.lines(at))
-    assert value.encode() not in b"".join(item.data.encode() for item in scene.events)
+        harness.wait(lambda at=rank, frame=frames[inner]: f"gangline: {frame}" in harness.lines(at))
+    assert value.encode() not in b"".join(item.data.encode() for item in harness.events)
 
 
-def test_an_agent_that_is_told_to_stop_lets_its_ranks_end(scene: NodeHarness) -> None:
-    node = scene.start_agent()
-    scene.allocate(node, command=python(GRANDCHILDREN))
-    started = pids(scene)
+def test_an_agent_that_is_told_to_stop_lets_its_ranks_end(harness: NodeHarness) -> None:
+    node = harness.start_agent()
+    harness.allocate(node, command=python(GRANDCHILDREN))
+    started = pids(harness)
 
-    assert scene.stop_agent() == 0
+    assert harness.stop_agent() == 0
 
-    exits = scene.exits(2)
+    exits = harness.exits(2)
     assert {item.reason for item in exits.values()} == {ExitReason.STOPPED}
     assert not any(alive(pid) for pid in started)
-    scene.wait(lambda: len(scene.of(NodeLeaving)) == 1)
+    harness.wait(lambda: len(harness.of(NodeLeaving)) == 1)
 
 
 def test_a_machine_that_is_to_go_leaves_and_joins_no_more(
@@ -304,10 +304,10 @@ def test_a_machine_that_is_to_go_leaves_and_joins_no_more(
             GANGLINE_NOTICE_PROVIDER="aws",
             GANGLINE_NOTICE_URL=cloud.url,
             GANGLINE_NOTICE_INTERVAL_S="0.1",
-        ) as scene,
+        ) as harness,
     ):
-        node = scene.start_agent()
-        scene.allocate(
+        node = harness.start_agent()
+        harness.allocate(
             node,
             stop_grace_seconds=60,
             command=python("""
@@ -319,37 +319,37 @@ def test_a_machine_that_is_to_go_leaves_and_joins_no_more(
                     time.sleep(0.01)
             """),
         )
-        scene.wait(lambda: all(scene.lines(rank) == ["trains"] for rank in (0, 1)))
+        harness.wait(lambda: all(harness.lines(rank) == ["trains"] for rank in (0, 1)))
 
         goes_at = datetime.now(UTC) + timedelta(seconds=120)
         cloud.spot_action = {"action": "terminate", "time": f"{goes_at:%Y-%m-%dT%H:%M:%SZ}"}
 
-        exits = scene.exits(2)  # tests/integration/test_stopped_examples.py saves before it
-        assert scene.agent is not None
-        assert scene.agent.wait(60) == 0
+        exits = harness.exits(2)  # tests/integration/test_stopped_examples.py saves before it
+        assert harness.agent is not None
+        assert harness.agent.wait(60) == 0
         assert {(item.reason, item.exit_code) for item in exits.values()} == {
             (ExitReason.STOPPED, 0)
         }
-        (leaving,) = scene.of(NodeLeaving)
+        (leaving,) = harness.of(NodeLeaving)
         assert leaving.incarnation == node.incarnation
         assert leaving.reason == "aws will terminate this spot instance"
 
         # What starts it again does not bring it back, unless the notice is withdrawn.
-        scene.launch_agent()
-        scene.wait(lambda: "agent.join_delayed" in (tmp_path / "agent.log").read_text())
-        assert len(scene.of(NodeJoined)) == 1
+        harness.launch_agent()
+        harness.wait(lambda: "agent.join_delayed" in (tmp_path / "agent.log").read_text())
+        assert len(harness.of(NodeJoined)) == 1
         cloud.spot_action = None
-        scene.wait(lambda: len(scene.of(NodeJoined)) == 2)
+        harness.wait(lambda: len(harness.of(NodeJoined)) == 2)
 
 
 def test_a_node_that_is_cut_off_kills_its_ranks_and_joins_again(tmp_path: Path) -> None:
     with (
         EmbeddedKafka(tmp_path / "kafka") as broker,
-        NodeHarness(tmp_path, broker.bootstrap, GANGLINE_LEASE_S="8") as scene,
+        NodeHarness(tmp_path, broker.bootstrap, GANGLINE_LEASE_S="8") as harness,
     ):
-        node = scene.start_agent()
-        scene.allocate(node, command=python(GRANDCHILDREN))
-        started = pids(scene)
+        node = harness.start_agent()
+        harness.allocate(node, command=python(GRANDCHILDREN))
+        started = pids(harness)
         assert broker.pid is not None
 
         os.kill(broker.pid, signal.SIGSTOP)
@@ -358,14 +358,16 @@ def test_a_node_that_is_cut_off_kills_its_ranks_and_joins_again(tmp_path: Path) 
         finally:
             os.kill(broker.pid, signal.SIGCONT)
 
-        exits = scene.exits(2)
+        exits = harness.exits(2)
         assert {item.reason for item in exits.values()} == {ExitReason.LEASE_LOST}
         assert {item.incarnation for item in exits.values()} == {node.incarnation}
-        scene.wait(lambda: len(scene.of(NodeJoined)) == 2, "the node never joined again")
-        again = scene.of(NodeJoined)[-1].node
+        harness.wait(lambda: len(harness.of(NodeJoined)) == 2, "the node never joined again")
+        again = harness.of(NodeJoined)[-1].node
         assert again.incarnation != node.incarnation
-        scene.wait(
-            lambda: any(item.incarnation == again.incarnation for item in scene.of(WorkerHeartbeat))
+        harness.wait(
+            lambda: any(
+                item.incarnation == again.incarnation for item in harness.of(WorkerHeartbeat)
+            )
         )
-        scene.allocate(again, job_id="job-2", run="echo again")
-        assert scene.exits(4)[1, 0].reason is ExitReason.FINISHED
+        harness.allocate(again, job_id="job-2", run="echo again")
+        assert harness.exits(4)[1, 0].reason is ExitReason.FINISHED

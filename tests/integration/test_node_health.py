@@ -48,9 +48,9 @@ def says(folder: Path, health: dict[str, Any]) -> None:
 
 
 @contextmanager
-def fault_manager(scene: NodeHarness, bootstrap: str) -> Iterator[None]:
-    own = {"GANGLINE_BOOTSTRAP_SERVERS": bootstrap, "GANGLINE_TOPIC_PREFIX": scene.names.prefix}
-    with (scene.folder / "faults.log").open("wb") as log:
+def fault_manager(harness: NodeHarness, bootstrap: str) -> Iterator[None]:
+    own = {"GANGLINE_BOOTSTRAP_SERVERS": bootstrap, "GANGLINE_TOPIC_PREFIX": harness.names.prefix}
+    with (harness.folder / "faults.log").open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "gangline_faults"],
             env={"PATH": os.environ["PATH"], "GANGLINE_TICK_INTERVAL_S": "0.1", **own},
@@ -70,23 +70,23 @@ def test_a_node_that_fails_its_check_joins_when_it_is_mended(
     settings = {"GANGLINE_NODE_CHECK": "light", "GANGLINE_CHECK_AGAIN_S": "0.3"}
     blocked = tmp_path / "node" / PROBE  # a folder: what is to be written there is not taken
     blocked.mkdir(parents=True)
-    with scripted(tmp_path, kafka_bootstrap, **settings) as scene:
+    with scripted(tmp_path, kafka_bootstrap, **settings) as harness:
         says(tmp_path, WELL | {"disk_free_gb": 0.2})
-        scene.launch_agent()
-        scene.wait(lambda: bool(scene.of(NodeUnfit)), "nobody was told")
-        assert scene.of(NodeUnfit)[0].reasons == (
+        harness.launch_agent()
+        harness.wait(lambda: bool(harness.of(NodeUnfit)), "nobody was told")
+        assert harness.of(NodeUnfit)[0].reasons == (
             "its disk does not take data: Is a directory",
             "its disk has 0.20 GB left, and 1.00 are wanted",
         )
         says(tmp_path, WELL)
         left = ("its disk does not take data: Is a directory",)
-        scene.wait(lambda: scene.of(NodeUnfit)[-1].reasons == left, "it was not checked again")
-        assert scene.of(NodeJoined) == []
-        assert scene.of(WorkerHeartbeat), "its agent lives"
+        harness.wait(lambda: harness.of(NodeUnfit)[-1].reasons == left, "it was not checked again")
+        assert harness.of(NodeJoined) == []
+        assert harness.of(WorkerHeartbeat), "its agent lives"
 
         blocked.rmdir()
-        scene.wait(lambda: len(scene.of(NodeJoined)) == 1, "it never joined")
-        assert scene.of(NodeJoined)[0].node == scene.of(NodeUnfit)[0].node
+        harness.wait(lambda: len(harness.of(NodeJoined)) == 1, "it never joined")
+        assert harness.of(NodeJoined)[0].node == harness.of(NodeUnfit)[0].node
         assert not blocked.exists()
 
 
@@ -142,12 +142,12 @@ def test_a_job_saves_when_the_health_of_its_node_gets_worse(
             time.sleep(0.05)
         print("saving", flush=True)
     """
-    with scripted(tmp_path, kafka_bootstrap) as scene, fault_manager(scene, kafka_bootstrap):
-        node = scene.start_agent()
-        gang = scene.allocate(node, gpus=[0], command=["python", "-c", dedent(script)])
-        scene.wait(lambda: scene.lines(0) == ["training"], "the rank never ran")
-        scene.wait(lambda: bool(scene.of(GangWatched)), "the fault manager knows of no gang")
-        assert scene.of(CheckpointRequested) == []
+    with scripted(tmp_path, kafka_bootstrap) as harness, fault_manager(harness, kafka_bootstrap):
+        node = harness.start_agent()
+        gang = harness.allocate(node, gpus=[0], command=["python", "-c", dedent(script)])
+        harness.wait(lambda: harness.lines(0) == ["training"], "the rank never ran")
+        harness.wait(lambda: bool(harness.of(GangWatched)), "the fault manager knows of no gang")
+        assert harness.of(CheckpointRequested) == []
 
         errors = 0
 
@@ -155,12 +155,12 @@ def test_a_job_saves_when_the_health_of_its_node_gets_worse(
             nonlocal errors
             errors += 1
             says(tmp_path, WELL | {"gpus": [{"index": 0, "ecc_uncorrected": errors}]})
-            return bool(scene.of(CheckpointRequested))
+            return bool(harness.of(CheckpointRequested))
 
-        scene.wait(asked, "nobody asked the gang to save")
-        (request,) = scene.of(CheckpointRequested)
+        harness.wait(asked, "nobody asked the gang to save")
+        (request,) = harness.of(CheckpointRequested)
         assert (request.job_id, request.attempt) == (gang.job_id, 1)
         assert request.node_id == node.node_id
         assert "uncorrectable ECC error" in request.reason
-        assert scene.exits(1)[1, 0].exit_code == 0
-        scene.wait(lambda: scene.lines(0) == ["training", "saving"], "it did not save")
+        assert harness.exits(1)[1, 0].exit_code == 0
+        harness.wait(lambda: harness.lines(0) == ["training", "saving"], "it did not save")

@@ -36,17 +36,17 @@ from support.harnesses.peers import PeerHarness, PeerNode, commit, running_peers
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Iterator[PeerHarness]:
+def harness(tmp_path: Path) -> Iterator[PeerHarness]:
     with running_peers(tmp_path) as made:
         yield made
 
 
-def starts(scene: PeerHarness, node: str, allocation: GangAllocated) -> dict[str, object]:
+def starts(harness: PeerHarness, node: str, allocation: GangAllocated) -> dict[str, object]:
     """Prepare a gang on a node: all bytes are right; what the log says of where they came from."""
     with capture_logs() as lines:
-        folder = scene.nodes[node].fetch(allocation)
+        folder = harness.nodes[node].fetch(allocation)
     for rank in (0, 1):
-        assert (folder / f"rank-{rank:05d}.bin").read_bytes() == scene.data[rank]
+        assert (folder / f"rank-{rank:05d}.bin").read_bytes() == harness.data[rank]
         assert (folder / f"rank-{rank:05d}.json").read_bytes() == b"manifest of %d" % rank
     [told] = [line for line in lines if line["event"] == "checkpoint.fetched"]
     return dict(told)
@@ -57,38 +57,40 @@ def counts(told: dict[str, object]) -> tuple[object, ...]:
 
 
 def test_each_node_gets_the_others_part_from_it_and_the_store_is_not_read(
-    scene: PeerHarness,
+    harness: PeerHarness,
 ) -> None:
-    second = scene.restart("a", "b")
-    assert counts(starts(scene, "a", second)) == (2, 2, 0)
-    assert counts(starts(scene, "b", second)) == (2, 2, 0)
-    assert scene.store.files_read == []
-    assert counts(starts(scene, "a", second)) == (4, 0, 0), "now it has them itself"
+    second = harness.restart("a", "b")
+    assert counts(starts(harness, "a", second)) == (2, 2, 0)
+    assert counts(starts(harness, "b", second)) == (2, 2, 0)
+    assert harness.store.files_read == []
+    assert counts(starts(harness, "a", second)) == (4, 0, 0), "now it has them itself"
 
 
-def test_a_copy_that_is_gone_or_damaged_here_comes_from_the_other_node(scene: PeerHarness) -> None:
-    second = scene.restart("a", "b")
-    starts(scene, "b", second)
-    scene.nodes["a"].path("rank-00000.json").unlink()
-    os.truncate(scene.nodes["a"].path("rank-00000.bin"), 1000)
-    told = starts(scene, "a", second)
+def test_a_copy_that_is_lost_or_damaged_here_is_of_the_other_node(
+    harness: PeerHarness,
+) -> None:
+    second = harness.restart("a", "b")
+    starts(harness, "b", second)
+    harness.nodes["a"].path("rank-00000.json").unlink()
+    os.truncate(harness.nodes["a"].path("rank-00000.bin"), 1000)
+    told = starts(harness, "a", second)
     assert counts(told) == (0, 4, 0)
-    assert told["peer_bytes"] == 2 * len(scene.data[0]) + 2 * len(b"manifest of 0")
-    assert scene.store.files_read == []
+    assert told["peer_bytes"] == 2 * len(harness.data[0]) + 2 * len(b"manifest of 0")
+    assert harness.store.files_read == []
 
 
-def test_a_node_that_has_nothing_gets_all_of_it_from_two_nodes(scene: PeerHarness) -> None:
+def test_a_node_that_has_nothing_gets_all_of_it_from_two_nodes(harness: PeerHarness) -> None:
     """The whole gang moved: neither a nor b is of it, but c heard that they were."""
-    moved = scene.restart("c")
-    assert counts(starts(scene, "c", moved)) == (0, 4, 0)
-    assert scene.store.files_read == []
+    moved = harness.restart("c")
+    assert counts(starts(harness, "c", moved)) == (0, 4, 0)
+    assert harness.store.files_read == []
 
 
-def test_nodes_that_failed_are_not_asked(scene: PeerHarness) -> None:
-    scene.hear(NodeFailed(node_id="a", incarnation="i", reason="silent"))
-    moved = scene.restart("c")
-    assert counts(starts(scene, "c", moved)) == (0, 2, 2)
-    assert scene.store.files_read == ["rank-00000.json", "rank-00000.bin"]
+def test_nodes_that_failed_are_not_asked(harness: PeerHarness) -> None:
+    harness.hear(NodeFailed(node_id="a", incarnation="i", reason="silent"))
+    moved = harness.restart("c")
+    assert counts(starts(harness, "c", moved)) == (0, 2, 2)
+    assert harness.store.files_read == ["rank-00000.json", "rank-00000.bin"]
 
 
 def flip(path: Path) -> None:
@@ -103,62 +105,64 @@ def flip(path: Path) -> None:
     ids=["flipped", "short", "gone"],
 )
 def test_where_a_peers_copy_is_damaged_the_store_has_another(
-    scene: PeerHarness, damage: Callable[[Path], None]
+    harness: PeerHarness, damage: Callable[[Path], None]
 ) -> None:
-    damage(scene.nodes["b"].path("rank-00001.bin"))
-    second = scene.restart("a", "b")
-    assert counts(starts(scene, "a", second)) == (2, 1, 1)
-    assert scene.store.files_read == ["rank-00001.bin"]
+    damage(harness.nodes["b"].path("rank-00001.bin"))
+    second = harness.restart("a", "b")
+    assert counts(starts(harness, "a", second)) == (2, 1, 1)
+    assert harness.store.files_read == ["rank-00001.bin"]
     if damage is flip:  # its rank finds it
-        assert scene.nodes["b"].refetch(second, "rank-00001.bin") == ("node a", True)
+        assert harness.nodes["b"].refetch(second, "rank-00001.bin") == ("node a", True)
     else:
-        assert counts(starts(scene, "b", second)) == (1, 3, 0), "it gets its own back from a"
+        assert counts(starts(harness, "b", second)) == (1, 3, 0), "it gets its own back from a"
 
 
-def test_damage_everywhere_is_said_so_and_nothing_is_left_to_start_from(scene: PeerHarness) -> None:
-    flip(scene.nodes["b"].path("rank-00001.bin"))
-    stored = next(scene.store.root.rglob("rank-00001.bin"))
+def test_damage_everywhere_is_reported_and_no_start_is_left(
+    harness: PeerHarness,
+) -> None:
+    flip(harness.nodes["b"].path("rank-00001.bin"))
+    stored = next(harness.store.root.rglob("rank-00001.bin"))
     flip(stored)
-    second = scene.restart("a", "b")
+    second = harness.restart("a", "b")
     with pytest.raises(CheckpointDamaged, match=r"rank-00001\.bin") as found:
-        scene.nodes["a"].fetch(second)
-    assert found.value.key == str(stored.relative_to(scene.store.root))
-    assert not scene.nodes["a"].path("rank-00001.bin").exists()
+        harness.nodes["a"].fetch(second)
+    assert found.value.key == str(stored.relative_to(harness.store.root))
+    assert not harness.nodes["a"].path("rank-00001.bin").exists()
 
 
-def test_a_peer_that_is_away_is_passed_over(scene: PeerHarness) -> None:
-    second = scene.restart("a", "b")
-    scene.nodes["b"].stop()
-    assert counts(starts(scene, "a", second)) == (2, 0, 2)
-    assert sorted(scene.store.files_read) == ["rank-00001.bin", "rank-00001.json"]
+def test_a_peer_that_is_away_is_passed_over(harness: PeerHarness) -> None:
+    second = harness.restart("a", "b")
+    harness.nodes["b"].stop()
+    assert counts(starts(harness, "a", second)) == (2, 0, 2)
+    assert sorted(harness.store.files_read) == ["rank-00001.bin", "rank-00001.json"]
 
 
-def test_a_peer_that_never_heard_of_the_attempt_gives_nothing(scene: PeerHarness) -> None:
+def test_a_peer_that_never_heard_of_the_attempt_gives_nothing(harness: PeerHarness) -> None:
     """Nor does one that knows it to be over: a token of another attempt opens nothing."""
-    stale = scene.gang(2, "a", "b", resume=scene.ref)
-    scene.nodes["a"].tier.note(stale)
-    scene.restart("a", "b", attempt=3)
-    assert counts(starts(scene, "a", stale)) == (2, 0, 2)
+    stale = harness.gang(2, "a", "b", resume=harness.ref)
+    harness.nodes["a"].tier.note(stale)
+    harness.restart("a", "b", attempt=3)
+    assert counts(starts(harness, "a", stale)) == (2, 0, 2)
 
 
-def test_a_rank_that_finds_damage_is_told_whose_copy_it_reads_on_from(scene: PeerHarness) -> None:
-    second = scene.restart("a", "b")
-    folder = scene.nodes["a"].fetch(second)
+def test_a_rank_that_finds_damage_is_told_whose_copy_it_reads_on_from(harness: PeerHarness) -> None:
+    second = harness.restart("a", "b")
+    folder = harness.nodes["a"].fetch(second)
     flip(folder / "rank-00001.bin")
-    scene.store.read.clear()
-    peers = scene.nodes["a"].copies.round(second)
+    harness.store.read.clear()
+    peers = harness.nodes["a"].copies.round(second)
     notes: list[str] = []
     repairs = Repairs(
-        scene.nodes["a"].checkpoints, lambda _, text: notes.append(text), lambda _: None
+        harness.nodes["a"].checkpoints, lambda _, text: notes.append(text), lambda _: None
     )
     asked = CopyDamaged(file="rank-00001.bin", reason="its xxh3-128 is another")
     answer = repairs.answer(RankKey(GangKey("job", 2), 0), second, asked, peers=peers)
     assert answer == CopyReplaced(file="rank-00001.bin", sound=True)
-    assert (folder / "rank-00001.bin").read_bytes() == scene.data[1]
+    assert (folder / "rank-00001.bin").read_bytes() == harness.data[1]
     assert notes == [
         "rank-00001.bin of the checkpoint was damaged here; a sound copy of node b lies there now"
     ]
-    assert scene.store.read == [], "what it may ask for is known since the gang was prepared"
+    assert harness.store.read == [], "what it may ask for is known since the gang was prepared"
 
 
 class BadPeer:
@@ -227,10 +231,10 @@ def forges(peer: socket.socket, request: bytes) -> None:
 def test_a_program_that_is_no_agent_costs_a_bounded_time_and_gives_nothing(
     tmp_path: Path, does: Callable[[socket.socket, bytes], None]
 ) -> None:
-    with running_peers(tmp_path, timeout_s=0.3) as scene:
-        second = scene.restart("a", "b")
-        with in_place_of(scene.nodes["b"], does):
-            assert counts(starts(scene, "a", second)) == (2, 0, 2)
+    with running_peers(tmp_path, timeout_s=0.3) as harness:
+        second = harness.restart("a", "b")
+        with in_place_of(harness.nodes["b"], does):
+            assert counts(starts(harness, "a", second)) == (2, 0, 2)
 
 
 @pytest.mark.parametrize("how", ["stalls", "hangs up"])
@@ -240,9 +244,9 @@ def test_a_peer_that_stops_in_the_middle_of_a_file_is_not_asked_for_the_next(
     """It answers by the real agent behind it, but passes on the first bytes of a body alone."""
     monkeypatch.setattr(peer_client, "SLOWEST_BYTES_PER_S", 1 << 30)
     asked: list[str] = []
-    with running_peers(tmp_path, timeout_s=0.5) as scene:
-        second = scene.restart("a", "b")
-        real = PeerNode(tmp_path, "b", scene.store)
+    with running_peers(tmp_path, timeout_s=0.5) as harness:
+        second = harness.restart("a", "b")
+        real = PeerNode(tmp_path, "b", harness.store)
         real.tier.note(second)
 
         def stops(peer: socket.socket, request: bytes) -> None:
@@ -262,8 +266,8 @@ def test_a_peer_that_stops_in_the_middle_of_a_file_is_not_asked_for_the_next(
             if "rank-" in path and how == "stalls":
                 peer.recv(1)
 
-        with in_place_of(scene.nodes["b"], stops), contextlib.closing(real.tier._server):
-            assert counts(starts(scene, "a", second)) == (2, 0, 2)
+        with in_place_of(harness.nodes["b"], stops), contextlib.closing(real.tier._server):
+            assert counts(starts(harness, "a", second)) == (2, 0, 2)
             assert len(asked) == 1
 
 
@@ -280,36 +284,36 @@ def test_an_agent_starts_a_gang_from_another_agents_copy(
 ) -> None:
     """The store's own objects are damaged, so nothing else can have been used."""
     told = tmp_path / "health.json"
-    with NodeHarness(tmp_path, kafka_bootstrap) as scene:
-        first_node = scene.start_agent()
+    with NodeHarness(tmp_path, kafka_bootstrap) as harness:
+        first_node = harness.start_agent()
         environment = {
-            **scene._environment,
+            **harness._environment,
             "GANGLINE_NODE_ID": "second",
             "GANGLINE_DATA_DIR": str(tmp_path / "second"),
             "GANGLINE_HEALTH_FILE": str(told),
         }
         second = subprocess.Popen(
-            [sys.executable, "-m", "gangline_worker.agent"], env=environment, stdout=scene._log
+            [sys.executable, "-m", "gangline_worker.agent"], env=environment, stdout=harness._log
         )
         try:
-            scene.wait(lambda: len(scene.of(NodeJoined)) == 2)
-            first = scene.allocate(first_node, gpus=(0,), command=["true"])
-            scene.exits(1)
-            store = LocalStore(scene.store)
+            harness.wait(lambda: len(harness.of(NodeJoined)) == 2)
+            first = harness.allocate(first_node, gpus=(0,), command=["true"])
+            harness.exits(1)
+            store = LocalStore(harness.store)
             held = Checkpoints(
                 tmp_path / "node" / "checkpoints", store, node_id="first", link=False
             )
             ref = commit(store, [save(held, 0, first, b"of the first node")])
-            for stored in scene.store.rglob("rank-*"):
+            for stored in harness.store.rglob("rank-*"):
                 os.truncate(stored, 3)
-            scene.release(first, ReleaseReason.RESTARTING)
-            [node] = [item.node for item in scene.of(NodeJoined) if item.node.node_id == "second"]
+            harness.release(first, ReleaseReason.RESTARTING)
+            [node] = [item.node for item in harness.of(NodeJoined) if item.node.node_id == "second"]
 
             command = ["python", "-c", LISTS]
-            scene.allocate(node, attempt=2, gpus=(0,), resume=ref, command=command)
-            assert scene.exits(2)[2, 0].exit_code == 0
-            scene.wait(lambda: len(scene.lines(0, 2)) == 2)
-            assert scene.lines(0, 2) == [
+            harness.allocate(node, attempt=2, gpus=(0,), resume=ref, command=command)
+            assert harness.exits(2)[2, 0].exit_code == 0
+            harness.wait(lambda: len(harness.lines(0, 2)) == 2)
+            assert harness.lines(0, 2) == [
                 "rank-00000.bin of the first node",
                 "rank-00000.json manifest of 0",
             ]

@@ -27,7 +27,7 @@ def data() -> Iterator[Path]:
 
 
 @pytest.fixture
-def scene(tmp_path: Path, kafka_bootstrap: str, data: Path) -> Iterator[NodeHarness]:
+def harness(tmp_path: Path, kafka_bootstrap: str, data: Path) -> Iterator[NodeHarness]:
     settings = {
         "GANGLINE_DATA_DIR": str(data),
         "GANGLINE_RANKS_IN_PODS": "true",
@@ -38,11 +38,11 @@ def scene(tmp_path: Path, kafka_bootstrap: str, data: Path) -> Iterator[NodeHarn
 
 
 def test_attempts_of_a_gang_run_in_its_pod_and_survive_a_restart_of_the_agent(
-    scene: NodeHarness, data: Path
+    harness: NodeHarness, data: Path
 ) -> None:
-    node = scene.start_agent()
+    node = harness.start_agent()
     assert (node.runs_images, node.isolation) == (True, Isolation.PROCESS)
-    first = scene.allocate(
+    first = harness.allocate(
         node,
         image="example.test/train:1",
         command=python("""
@@ -61,48 +61,48 @@ def test_attempts_of_a_gang_run_in_its_pod_and_survive_a_restart_of_the_agent(
     path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
     own = {"PATH": path, "OF_THE_IMAGE": "1", "KUBERNETES_PORT": "tcp://10.0.0.1"}
     with PodProcess(data, "job-1", own) as pod:
-        scene.wait(lambda: all(scene.lines(rank) for rank in (0, 1)))
-        assert scene.lines(1)[0].startswith("{"), scene.lines(1)
-        environment = json.loads(scene.lines(1)[0])
+        harness.wait(lambda: all(harness.lines(rank) for rank in (0, 1)))
+        assert harness.lines(1)[0].startswith("{"), harness.lines(1)
+        environment = json.loads(harness.lines(1)[0])
         assert environment["OF_THE_IMAGE"] == "1"
         assert "KUBERNETES_PORT" not in environment
         assert environment["RANK"] == "1"
         assert environment["GANGLINE_AGENT_SOCKET"].startswith(
             str(data / "sockets" / pod_folder("job-1"))
         )
-        assert scene.agent is not None
-        os.kill(scene.agent.pid, signal.SIGHUP)
-        log = scene.folder / "agent.log"
-        scene.wait(lambda: "agent.restarted" in log.read_text(), "it did not restart")
+        assert harness.agent is not None
+        os.kill(harness.agent.pid, signal.SIGHUP)
+        log = harness.folder / "agent.log"
+        harness.wait(lambda: "agent.restarted" in log.read_text(), "it did not restart")
         (data / "checkpoints" / "job-1" / "go").touch()
-        exits = scene.exits(2)
+        exits = harness.exits(2)
         assert {(item.exit_code, item.reason) for item in exits.values()} == {
             (4, ExitReason.FAILED)
         }
-        scene.release(first, ReleaseReason.RESTARTING)
+        harness.release(first, ReleaseReason.RESTARTING)
 
-        scene.allocate(node, attempt=2, run="echo again; exit 0")
-        assert scene.exits(4)[2, 1].reason is ExitReason.FINISHED
+        harness.allocate(node, attempt=2, run="echo again; exit 0")
+        assert harness.exits(4)[2, 1].reason is ExitReason.FINISHED
         assert pod.process.poll() is None
         parents = {Path(f"/proc/{pod.process.pid}/task/{pod.process.pid}/children").read_text()}
         assert parents == {""}, "a rank was left in the pod"
 
 
 def test_ranks_in_pods_end_with_their_agent_and_a_new_one_takes_the_pod(
-    scene: NodeHarness, data: Path
+    harness: NodeHarness, data: Path
 ) -> None:
-    node = scene.start_agent()
-    first = scene.allocate(node, run="setsid sleep 600 & sleep 600")
+    node = harness.start_agent()
+    first = harness.allocate(node, run="setsid sleep 600 & sleep 600")
     with PodProcess(data, "job-1") as pod:
-        scene.wait(lambda: len(scene.of(WorkerStarted)) == 2)
-        pids = [item.pid for item in scene.of(WorkerStarted)]
-        scene.kill_agent()
+        harness.wait(lambda: len(harness.of(WorkerStarted)) == 2)
+        pids = [item.pid for item in harness.of(WorkerStarted)]
+        harness.kill_agent()
         until(lambda: not any(map(alive, pids)), "ranks outlived their agent")
         assert pod.process.poll() is None
-        node = scene.start_agent()
-        scene.release(first, ReleaseReason.RESTARTING)
-        scene.allocate(node, attempt=2, run="exit 3")
-        exits = {key: item for key, item in scene.exits(2).items() if key[0] == 2}
+        node = harness.start_agent()
+        harness.release(first, ReleaseReason.RESTARTING)
+        harness.allocate(node, attempt=2, run="exit 3")
+        exits = {key: item for key, item in harness.exits(2).items() if key[0] == 2}
         assert {item.exit_code for item in exits.values()} == {3}
 
 
@@ -114,13 +114,13 @@ def test_a_gang_without_a_pod_or_a_command_fails_with_the_reason(
         "GANGLINE_RANKS_IN_PODS": "true",
         "GANGLINE_POD_BIND_S": "0.5",
     }
-    with NodeHarness(tmp_path, kafka_bootstrap, **settings) as scene:
-        node = scene.start_agent()
-        scene.allocate(node, run="true", gpus=[0])
-        found: WorkerExited = scene.exits(1)[1, 0]
+    with NodeHarness(tmp_path, kafka_bootstrap, **settings) as harness:
+        node = harness.start_agent()
+        harness.allocate(node, run="true", gpus=[0])
+        found: WorkerExited = harness.exits(1)[1, 0]
         assert found.reason is ExitReason.LAUNCH_FAILED
         assert f"pod not bound: no pod of the gang came to node {node.node_id}" in found.message
-        scene.allocate(node, job_id="job-2", image="example.test/train:1", gpus=[0])
-        scene.wait(lambda: len(scene.of(WorkerExited)) == 2)
+        harness.allocate(node, job_id="job-2", image="example.test/train:1", gpus=[0])
+        harness.wait(lambda: len(harness.of(WorkerExited)) == 2)
         refused = "a pod does not run ENTRYPOINT or CMD of its image; give command or run"
-        assert refused in scene.of(WorkerExited)[1].message
+        assert refused in harness.of(WorkerExited)[1].message

@@ -27,9 +27,9 @@ from gangline_worker.steps import export, register
 from gangline_worker.training.config import TrainConfig
 from gangline_worker.training.model import Transformer
 from support.builders.gateway import GatewayHarness
-from support.fixtures.gateway_http import NLP, http_client, problem, scene, submit
+from support.fixtures.gateway_http import NLP, harness, http_client, problem, submit
 
-__all__ = ["http_client", "scene"]
+__all__ = ["harness", "http_client"]
 SMALL = {"dim": 16, "layers": 1, "heads": 2, "seq_len": 16}
 ALL = {"formats": ["safetensors"], "max_bytes": 10**9, "p99_ms": 60_000, "batch": 8,
        "memory_bytes": 10**11, "difference": 0.0}  # fmt: skip
@@ -50,14 +50,14 @@ def shift(folder: Path) -> None:
 
 
 @pytest.fixture
-def job(http_client: httpx.Client, scene: GatewayHarness, tmp_path: Path,
+def job(http_client: httpx.Client, harness: GatewayHarness, tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch) -> str:  # fmt: skip
     """A running job whose checkpoint validated itself, and its environment."""
-    if not scene.tail.view().node("n1"):
-        scene.join("n1", 8)
+    if not harness.tail.view().node("n1"):
+        harness.join("n1", 8)
     job_id = submit(http_client)
-    scene.wait(lambda: (found := scene.tail.job(job_id)) is not None and found.attempt == 1)
-    scene.say(CheckpointPromoted(job_id=job_id, attempt=1, step=20, run=f"{job_id}-p"), job_id)
+    harness.wait(lambda: (found := harness.tail.job(job_id)) is not None and found.attempt == 1)
+    harness.say(CheckpointPromoted(job_id=job_id, attempt=1, step=20, run=f"{job_id}-p"), job_id)
     model = Transformer(TrainConfig.model_validate(SMALL))
     model.reset_buffers()
     model.reset_weights(1)
@@ -67,7 +67,7 @@ def job(http_client: httpx.Client, scene: GatewayHarness, tmp_path: Path,
     saver.wait()
     saved = tmp_path / "attempt-0001" / "step-0000000020"
     assert commit_local(saved, 1)
-    secret = SharedSecret(LocalStore(scene.folder / "store"), SECRET_KEY).value()
+    secret = SharedSecret(LocalStore(harness.folder / "store"), SECRET_KEY).value()
     for name, value in {
         "GANGLINE_HYPERPARAMETERS": json.dumps(SMALL),
         "GANGLINE_RESUME_FROM": str(saved),
@@ -136,9 +136,9 @@ def test_a_gate_refuses_exports_that_do_not_serve(
 
 
 def test_a_job_reports_about_its_teams_models_and_does_nothing_else(
-    http_client: httpx.Client, scene: GatewayHarness, job: str
+    http_client: httpx.Client, harness: GatewayHarness, job: str
 ) -> None:
-    secret = SharedSecret(LocalStore(scene.folder / "store"), SECRET_KEY).value()
+    secret = SharedSecret(LocalStore(harness.folder / "store"), SECRET_KEY).value()
     own = {"Authorization": f"Bearer {make_token(secret, JobAttempt(job, 1))}"}
     later = {"Authorization": f"Bearer {make_token(secret, JobAttempt(job, 2))}"}
     wanted = {"job_id": job}

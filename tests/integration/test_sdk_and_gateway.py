@@ -12,23 +12,23 @@ from support.builders.gateway import TOKENS, GatewayHarness, job, served
 
 
 def test_answers_are_read_as_the_values_that_were_built(tmp_path: Path) -> None:
-    scene = GatewayHarness(tmp_path)
-    with served(scene) as client, connect(str(client.base_url), TOKENS["admin"]) as sdk:
+    harness = GatewayHarness(tmp_path)
+    with served(harness) as client, connect(str(client.base_url), TOKENS["admin"]) as sdk:
         team = sdk.configure_team("nlp", gpu_limit=8, gpu_types=[GpuTypeLimit(gpu_type="cpu")])
         assert sdk.teams() == [team]
-        scene.join("n1")
+        harness.join("n1")
         node, spec = sdk.nodes()[0], job(gpus=2, hyperparameters={"steps": 5})
         assert (node.node_id, node.isolation.strength, len(node.gpus)) == ("n1", 0, 4)
         planned = sdk.dry_run(spec)
         assert (planned.rejected, planned.notes, planned.spec.resources.gpus) == (False, [], 2)
         assert sdk.what_if(spec).starts == "now"
         submitted = sdk.submit(spec, "key")
-        scene.wait(lambda: sdk.get(submitted.job_id).nodes)
+        harness.wait(lambda: sdk.get(submitted.job_id).nodes)
         found = sdk.get(submitted.job_id)
         assert (found.total_steps, found.gpus_allocated, found.ended) == (5, 2, False)
         assert found.spec == planned.spec
         waits = sdk.submit(job(gpus=4), "other")
-        scene.wait(lambda: sdk.get(waits.job_id).waiting)
+        harness.wait(lambda: sdk.get(waits.job_id).waiting)
         (entry,) = sdk.queue().queue
         assert (entry.job_id, entry.waiting) == (waits.job_id, sdk.get(waits.job_id).waiting)
         told = sdk.explain(waits.job_id).waits_for

@@ -31,22 +31,22 @@ MANY = int(os.environ.get("GANGLINE_SLOW_CLIENTS", "200"))
 
 
 @pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> GatewayHarness:
+def harness(tmp_path_factory: pytest.TempPathFactory) -> GatewayHarness:
     return GatewayHarness(tmp_path_factory.mktemp("gateway"))
 
 
 @pytest.fixture(scope="module")
-def client(scene: GatewayHarness) -> Iterator[httpx.Client]:
-    with served(scene) as client:
-        scene.configure("nlp", 64)
+def client(harness: GatewayHarness) -> Iterator[httpx.Client]:
+    with served(harness) as client:
+        harness.configure("nlp", 64)
         yield client
 
 
 @contextmanager
-def another_server(scene: GatewayHarness, **settings: Any) -> Iterator[httpx.Client]:
+def another_server(harness: GatewayHarness, **settings: Any) -> Iterator[httpx.Client]:
     """The same gateway behind a server with other limits."""
     server = HttpServer("127.0.0.1", **settings)
-    server.start(scene.app(server.port))
+    server.start(harness.app(server.port))
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", trust_env=False) as client:
             yield client
@@ -73,9 +73,9 @@ def test_slow_connections_leave_others_their_answers(client: httpx.Client) -> No
         health.close()
 
 
-def test_slow_connections_end_the_oldest_of_them_and_nobody_else(scene: GatewayHarness) -> None:
+def test_slow_connections_end_the_oldest_of_them_and_nobody_else(harness: GatewayHarness) -> None:
     limits = ConnectionLimits(unproven=16)
-    with another_server(scene, limits=limits) as client:
+    with another_server(harness, limits=limits) as client:
         assert client.get("/v1/version", headers=NLP).status_code == 200
         with slow_clients(int(client.base_url.port or 0), 60) as slow:
             assert all(ended(connection) for connection in slow[:40])
@@ -86,18 +86,18 @@ def test_slow_connections_end_the_oldest_of_them_and_nobody_else(scene: GatewayH
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nX-Slow: "])
 def test_a_head_that_does_not_arrive_ends_its_connection(
-    scene: GatewayHarness, sent: bytes
+    harness: GatewayHarness, sent: bytes
 ) -> None:
     with (
-        another_server(scene, head_s=0.2) as client,
+        another_server(harness, head_s=0.2) as client,
         socket.create_connection(("127.0.0.1", int(client.base_url.port or 0))) as connection,
     ):
         connection.sendall(sent)
         assert ended(connection)
 
 
-def test_the_head_of_a_later_request_has_its_time_too(scene: GatewayHarness) -> None:
-    with another_server(scene, head_s=0.2) as client:
+def test_the_head_of_a_later_request_has_its_time_too(harness: GatewayHarness) -> None:
+    with another_server(harness, head_s=0.2) as client:
         address = ("127.0.0.1", int(client.base_url.port or 0))
         host = f"{address[0]}:{address[1]}"
         with socket.create_connection(address, 30) as connection:
@@ -109,9 +109,9 @@ def test_the_head_of_a_later_request_has_its_time_too(scene: GatewayHarness) -> 
             assert ended(connection)
 
 
-def test_a_users_connections_are_bounded(scene: GatewayHarness) -> None:
+def test_a_users_connections_are_bounded(harness: GatewayHarness) -> None:
     limits = ConnectionLimits(per_user=1)
-    with another_server(scene, limits=limits) as client:
+    with another_server(harness, limits=limits) as client:
         job_id = client.post("/v1/training-jobs", json=job(gpus=60), headers=NLP).json()["job_id"]
         path = f"/v1/training-jobs/{job_id}/events?follow=true"
         with client.stream("GET", path, headers=NLP) as stream:
@@ -126,9 +126,9 @@ def test_a_users_connections_are_bounded(scene: GatewayHarness) -> None:
 def test_a_users_requests_are_bounded_and_the_refusal_says_when_to_come_again(
     tmp_path: Path,
 ) -> None:
-    scene = GatewayHarness(tmp_path, deciding=False)
-    scene.limits = RequestLimits(per_s=0.001, burst=2)
-    with served(scene) as client:
+    harness = GatewayHarness(tmp_path, deciding=False)
+    harness.limits = RequestLimits(per_s=0.001, burst=2)
+    with served(harness) as client:
         for _ in range(2):
             assert client.get("/v1/version", headers=NLP).status_code == 200
         refused = client.get("/v1/version", headers=NLP)
@@ -139,9 +139,9 @@ def test_a_users_requests_are_bounded_and_the_refusal_says_when_to_come_again(
 
 
 def test_uploads_that_trickle_in_hold_their_users_slots_alone(
-    client: httpx.Client, scene: GatewayHarness
+    client: httpx.Client, harness: GatewayHarness
 ) -> None:
-    scene.configure("vision", 8)
+    harness.configure("vision", 8)
     address = ("127.0.0.1", int(client.base_url.port or 0))
     kind = {"Content-Type": "application/gzip"}
 
@@ -170,17 +170,17 @@ def test_uploads_that_trickle_in_hold_their_users_slots_alone(
 
         for _ in range(UPLOADS_PER_USER):
             trickle()
-        scene.wait(all_held)
+        harness.wait(all_held)
         assert upload("vision").is_success
-    scene.wait(lambda: upload("nlp").is_success)
+    harness.wait(lambda: upload("nlp").is_success)
 
 
 def test_a_handshake_that_does_not_arrive_ends_its_connection_and_others_speak_tls(
-    scene: GatewayHarness, tmp_path: Path
+    harness: GatewayHarness, tmp_path: Path
 ) -> None:
     server = HttpServer("127.0.0.1", limits=ConnectionLimits(unproven=16), head_s=1.0)
     tls = certificate(tmp_path, "gateway")
-    server.start(scene.app(server.port), tls=tls)
+    server.start(harness.app(server.port), tls=tls)
     try:
         with slow_clients(server.port, 40) as slow:
             assert ended(slow[0])

@@ -64,28 +64,28 @@ NOT_SAVING = Example(
 )
 
 
-def last_step(scene: NodeHarness, job_id: str) -> int:
+def last_step(harness: NodeHarness, job_id: str) -> int:
     """The last step that a rank of the job reported."""
     return max(
-        (max(item.step) for item in scene.of(WorkerStep) if item.run_id == job_id), default=0
+        (max(item.step) for item in harness.of(WorkerStep) if item.run_id == job_id), default=0
     )
 
 
-def saves(scene: NodeHarness, example: Example) -> set[tuple[int, int]]:
+def saves(harness: NodeHarness, example: Example) -> set[tuple[int, int]]:
     """The rank and the step of each part of a checkpoint that is in the store."""
     return {
         (item.rank, item.step)
-        for item in scene.of(CheckpointShardWritten)
+        for item in harness.of(CheckpointShardWritten)
         if item.job_id == example.name
     }
 
 
-def train_all(scene: NodeHarness, saving: Sequence[Example]) -> None:
+def train_all(harness: NodeHarness, saving: Sequence[Example]) -> None:
     """All these examples and the other one at once, until each has trained for some steps."""
-    node = scene.start_agent(warm="fork")
+    node = harness.start_agent(warm="fork")
     first = 0
     for example in (*saving, NOT_SAVING):
-        scene.allocate(
+        harness.allocate(
             node,
             job_id=example.name,
             gpus=range(first, first + example.gpus),
@@ -95,25 +95,25 @@ def train_all(scene: NodeHarness, saving: Sequence[Example]) -> None:
             stop_grace_seconds=GRACE_S,
         )
         first += example.gpus
-    scene.wait(lambda: all(last_step(scene, example.name) >= 3 for example in saving))
-    scene.wait(lambda: any("epoch 2" in line for line in scene.lines(0, job_id=TORCHRUN)))
+    harness.wait(lambda: all(last_step(harness, example.name) >= 3 for example in saving))
+    harness.wait(lambda: any("epoch 2" in line for line in harness.lines(0, job_id=TORCHRUN)))
 
 
 def stop_by(*reasons: StopReason) -> Callable[[NodeHarness, MetadataServer], None]:
     """Each example for one of the reasons, in turn."""
 
-    def stop(scene: NodeHarness, _: MetadataServer) -> None:
+    def stop(harness: NodeHarness, _: MetadataServer) -> None:
         deadline = datetime.now(UTC) + timedelta(seconds=GRACE_S)
         for example, reason in zip((*SAVING, NOT_SAVING), cycle(reasons), strict=False):
             event = GangStopping(job_id=example.name, attempt=1, reason=reason, deadline=deadline)
-            scene.publish(example.name, event)
+            harness.publish(example.name, event)
 
     return stop
 
 
-def stop_agent(scene: NodeHarness, _: MetadataServer) -> None:
-    assert scene.agent is not None
-    scene.agent.send_signal(signal.SIGTERM)
+def stop_agent(harness: NodeHarness, _: MetadataServer) -> None:
+    assert harness.agent is not None
+    harness.agent.send_signal(signal.SIGTERM)
 
 
 def give_notice(_: NodeHarness, cloud: MetadataServer) -> None:
@@ -161,24 +161,26 @@ def test_no_step_of_an_example_is_lost(
             GANGLINE_NOTICE_PROVIDER="aws",
             GANGLINE_NOTICE_URL=cloud.url,
             GANGLINE_NOTICE_INTERVAL_S="0.1",
-        ) as scene,
+        ) as harness,
     ):
-        train_all(scene, saving)
-        STOPS[kind](scene, cloud)
-        scene.wait(lambda: all(len(saves(scene, example)) == example.gpus for example in saving))
+        train_all(harness, saving)
+        STOPS[kind](harness, cloud)
+        harness.wait(
+            lambda: all(len(saves(harness, example)) == example.gpus for example in saving)
+        )
         for example in saving:  # as the scheduler does once the save is committed
-            scene.publish(
-                example.name, resumes(1, last_step(scene, example.name), job_id=example.name)
+            harness.publish(
+                example.name, resumes(1, last_step(harness, example.name), job_id=example.name)
             )
         ranks = sum(example.gpus for example in (*saving, NOT_SAVING))
-        scene.wait(lambda: len(scene.of(WorkerExited)) == ranks)
-        exits = {(item.job_id, item.rank): item for item in scene.of(WorkerExited)}
+        harness.wait(lambda: len(harness.of(WorkerExited)) == ranks)
+        exits = {(item.job_id, item.rank): item for item in harness.of(WorkerExited)}
         assert {item.reason for item in exits.values()} == {ExitReason.STOPPED}
         for example in saving:
-            last = last_step(scene, example.name)
+            last = last_step(harness, example.name)
             for rank in range(example.gpus):
                 found = exits[example.name, rank]
-                log = "\n".join(scene.lines(rank, job_id=example.name)[-20:])
+                log = "\n".join(harness.lines(rank, job_id=example.name)[-20:])
                 assert found.exit_code == 0, f"{example.name}: {found.signal}\n{log}"
-            assert saves(scene, example) == {(r, last) for r in range(example.gpus)}
+            assert saves(harness, example) == {(r, last) for r in range(example.gpus)}
         assert signal.SIGTERM in {exits[TORCHRUN, rank].signal for rank in range(NOT_SAVING.gpus)}

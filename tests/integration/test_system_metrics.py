@@ -11,9 +11,9 @@ from support.harnesses.node import TEAM, NodeHarness, python
 
 
 def test_the_use_of_a_job_is_logged_to_its_run(tmp_path: Path, kafka_bootstrap: str) -> None:
-    with NodeHarness(tmp_path, kafka_bootstrap, GANGLINE_SYSTEM_METRICS_S="0.3") as scene:
-        node = scene.start_agent()
-        scene.allocate(
+    with NodeHarness(tmp_path, kafka_bootstrap, GANGLINE_SYSTEM_METRICS_S="0.3") as harness:
+        node = harness.start_agent()
+        harness.allocate(
             node,
             command=python("""
                 import time
@@ -26,7 +26,7 @@ def test_the_use_of_a_job_is_logged_to_its_run(tmp_path: Path, kafka_bootstrap: 
         prefix = f"system/{node.node_id}/"
 
         def newest() -> dict[str, float | None]:
-            found = scene.of(MetricLogged)
+            found = harness.of(MetricLogged)
             return dict(zip(found[-1].name, found[-1].value, strict=True)) if found else {}
 
         def is_busy() -> bool:
@@ -36,11 +36,11 @@ def test_the_use_of_a_job_is_logged_to_its_run(tmp_path: Path, kafka_bootstrap: 
             )
             return cpu > 0 and memory > 160
 
-        scene.wait(is_busy, "the metrics never showed two ranks at work")
-        (run_id,) = {event.run_id for event in scene.of(MetricLogged)}
+        harness.wait(is_busy, "the metrics never showed two ranks at work")
+        (run_id,) = {event.run_id for event in harness.of(MetricLogged)}
         assert run_id == mlflow_run_id("job-1")
-        assert {event.team for event in scene.of(MetricLogged)} == {TEAM}
-        uses = [beat.use for beat in scene.of(WorkerHeartbeat) if beat.use is not None]
+        assert {event.team for event in harness.of(MetricLogged)} == {TEAM}
+        uses = [beat.use for beat in harness.of(WorkerHeartbeat) if beat.use is not None]
         assert uses[0].disk_free_gb
         # a reading comes again until the bus has confirmed it, in the same order
         assert uses == sorted(uses, key=lambda use: use.read_at)

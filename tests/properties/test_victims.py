@@ -91,8 +91,8 @@ def waiting(cluster: Cluster, draw: Random) -> tuple[Session, Demand, str]:
     each = draw.choice([each for each in (1, 1, 2, 3, 4) if gpus % each == 0])
     need = {"cpus_per_gpu": per_gpu, "gpus_per_worker": each}
     cluster.submit("w", gpus, priority=90, resources=need)
-    scene = Session(cluster.state, cluster.now, Policy())
-    return scene, Demand(gpus=gpus, cpus_per_gpu=per_gpu, gpus_per_worker=each), "w"
+    harness = Session(cluster.state, cluster.now, Policy())
+    return harness, Demand(gpus=gpus, cpus_per_gpu=per_gpu, gpus_per_worker=each), "w"
 
 
 def domains(snapshot: Snapshot) -> Iterator[list[frozenset[str]]]:
@@ -181,18 +181,18 @@ def test_no_set_is_dearer_than_the_best_or_than_the_gap_allows(
         draw = Random(seed)
         jobs = [(f"j{i}", job) for i, job in enumerate(drawn(draw, 8, cpus=exact, elastic=elastic))]
         cluster = cluster_of(draw, jobs, nodes=draw.choice((2, 3, 4)))
-        scene, demand, name = waiting(cluster, draw)
+        harness, demand, name = waiting(cluster, draw)
         if not exact:
             demand = Demand(gpus=demand.gpus)
-        snapshot = scene.question(cluster.job(name))
-        if snapshot is None or not scene.steps:
+        snapshot = harness.question(cluster.job(name))
+        if snapshot is None or not harness.steps:
             continue
-        guarantees = scene.guarantees(cluster.job(name))
+        guarantees = harness.guarantees(cluster.job(name))
         wanted = Wanted(cluster.job(name), demand, guarantees)
-        victim_set = first(wanted, snapshot.snapshot, scene.steps)
-        best = best_by_trying_all(wanted, snapshot.snapshot, scene.steps)
+        victim_set = first(wanted, snapshot.snapshot, harness.steps)
+        best = best_by_trying_all(wanted, snapshot.snapshot, harness.steps)
         cost = victim_set.cost if victim_set is not None else inf
-        tolerance = TIE * len(scene.steps)
+        tolerance = TIE * len(harness.steps)
         assert cost <= best * (1 if exact else GAP) + tolerance, f"seed {seed}: {cost}, not {best}"
         assert not exact or cost >= best - tolerance, f"seed {seed}: {best} was overlooked"
         found += victim_set is not None

@@ -28,7 +28,7 @@ def boards() -> dict[str, dict[str, Any]]:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Query:
     """One query of a dashboard: of a panel, a variable or an annotation."""
 
     board: str
@@ -40,22 +40,22 @@ class Asked:
         return f"{self.board}: {self.title}"
 
 
-def queries() -> list[Asked]:
+def queries() -> list[Query]:
     """All SQL of all dashboards."""
     found = []
     for name, board in boards().items():
         for panel in board["panels"]:
             if panel.get("datasource", {}).get("type") == CLICKHOUSE:
                 (target,) = panel["targets"]
-                found.append(Asked(name, panel["title"], panel["type"], target["rawSql"]))
+                found.append(Query(name, panel["title"], panel["type"], target["rawSql"]))
         for variable in board["templating"]["list"]:
             if variable["type"] != "query":
                 continue
             sql = variable["query"]["rawSql"]
-            found.append(Asked(name, f"variable {variable['name']}", "variable", sql))
+            found.append(Query(name, f"variable {variable['name']}", "variable", sql))
         for mark in board["annotations"]["list"]:
             sql = mark["target"]["rawSql"]
-            found.append(Asked(name, f"annotation {mark['name']}", "annotation", sql))
+            found.append(Query(name, f"annotation {mark['name']}", "annotation", sql))
     return found
 
 

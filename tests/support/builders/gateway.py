@@ -322,11 +322,11 @@ class GatewayHarness:
 
 
 @contextmanager
-def served(scene: GatewayHarness) -> Iterator[httpx.Client]:
-    """The scene behind a real HTTP server; the client has no token."""
-    scene.start()
+def served(harness: GatewayHarness) -> Iterator[httpx.Client]:
+    """The harness behind a real HTTP server; the client has no token."""
+    harness.start()
     server = HttpServer("127.0.0.1", 0)
-    server.start(scene.app(server.port))
+    server.start(harness.app(server.port))
     client = httpx.Client(
         base_url=f"http://127.0.0.1:{server.port}", timeout=DEADLINE_S * 2, trust_env=False
     )
@@ -335,7 +335,7 @@ def served(scene: GatewayHarness) -> Iterator[httpx.Client]:
     finally:
         client.close()
         server.close()
-        scene.stop()
+        harness.stop()
 
 
 def bearer(who: str) -> dict[str, str]:

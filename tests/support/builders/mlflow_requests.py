@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from support.builders import unicode_names
-from support.harnesses.mlflow_replay import API, Asked
+from support.harnesses.mlflow_replay import API, Request
 
 GOOD: dict[str, Any] = {
     "run_id": "<run>", "key": "loss", "value": 0.5, "timestamp": 1_700_000_000_000, "step": 3,
@@ -26,7 +26,7 @@ NAMES = (
 RUNS = ("0" * 32, "", "x", 5, None)
 
 
-def all_requests() -> Iterator[Asked]:
+def all_requests() -> Iterator[Request]:
     """In the order in which they must be asked."""
     yield from _experiments()
     yield from _runs()
@@ -40,15 +40,15 @@ def all_requests() -> Iterator[Asked]:
     yield from _ends()
 
 
-def _post(path: str, body: Any, *keep: str) -> Asked:
-    return Asked("POST", f"{API}/{path}", body, keep=keep)
+def _post(path: str, body: Any, *keep: str) -> Request:
+    return Request("POST", f"{API}/{path}", body, keep=keep)
 
 
-def _get(path: str, query: str = "") -> Asked:
-    return Asked("GET", f"{API}/{path}", query=query)
+def _get(path: str, query: str = "") -> Request:
+    return Request("GET", f"{API}/{path}", query=query)
 
 
-def _experiments() -> Iterator[Asked]:
+def _experiments() -> Iterator[Request]:
     yield _post("experiments/create", {"name": "first"}, "experiment_id", "exp")
     for body in ({"name": "first"}, {"name": ""}, {}, {"name": 5}, {"name": "a/b c"}):
         yield _post("experiments/create", body)
@@ -61,7 +61,7 @@ def _experiments() -> Iterator[Asked]:
         yield _post("experiments/search", {"max_results": 10, **found})
 
 
-def _runs() -> Iterator[Asked]:
+def _runs() -> Iterator[Request]:
     for number, name in enumerate(("run", "second", "third", "empty")):
         body = {"experiment_id": "1", "user_id": "ada", "start_time": 1000 + number}
         body["run_name"] = name
@@ -77,8 +77,8 @@ def _runs() -> Iterator[Asked]:
     yield _post("runs/delete-tag", {"run_id": "<run>", "key": "none"})
 
 
-def _metrics() -> Iterator[Asked]:
-    def one(**changes: Any) -> Asked:
+def _metrics() -> Iterator[Request]:
+    def one(**changes: Any) -> Request:
         return _post("runs/log-metric", {**GOOD, **changes})
 
     yield one()
@@ -102,10 +102,10 @@ def _metrics() -> Iterator[Asked]:
         yield one(key="curve", value=value, step=number // 2, timestamp=5000 + number % 7)
 
 
-def _batches() -> Iterator[Asked]:
+def _batches() -> Iterator[Request]:
     point = {name: value for name, value in GOOD.items() if name != "run_id"}
 
-    def batch(metrics: Any, run: str = "<second>", **more: Any) -> Asked:
+    def batch(metrics: Any, run: str = "<second>", **more: Any) -> Request:
         return _post("runs/log-batch", {"run_id": run, "metrics": metrics, **more})
 
     yield batch([{**point, "step": step, "value": step / 3} for step in range(40)])
@@ -132,7 +132,7 @@ def _batches() -> Iterator[Asked]:
     yield batch([{**point, "model_id": "m-none"}])
 
 
-def _unicode() -> Iterator[Asked]:
+def _unicode() -> Iterator[Request]:
     """Names and texts with a character of each category."""
     for name in unicode_names.names().values():
         yield _post("runs/log-metric", {**GOOD, "key": name})
@@ -142,7 +142,7 @@ def _unicode() -> Iterator[Asked]:
         yield _post("runs/search", {"experiment_ids": ["1"], "filter": f"tags.`{name}` = '{name}'"})
 
 
-def _bodies() -> Iterator[Asked]:
+def _bodies() -> Iterator[Request]:
     path = f"{API}/runs/log-metric"
     good = json.dumps({**GOOD, "run_id": "0" * 32}).encode()
     for raw in (
@@ -156,19 +156,19 @@ def _bodies() -> Iterator[Asked]:
         good + b" ",
         b"[" + good + b"]",
     ):
-        yield Asked("POST", path, raw=raw)
+        yield Request("POST", path, raw=raw)
     for kind in (
         "text/plain",
         "application/json; charset=utf-8",
         "application/x-www-form-urlencoded",
     ):
-        yield Asked("POST", path, {**GOOD, "key": "kind"}, kind=kind)
-    yield Asked("GET", path)
-    yield Asked("PUT", path, GOOD)
-    yield Asked("POST", f"{path}/", GOOD)
+        yield Request("POST", path, {**GOOD, "key": "kind"}, kind=kind)
+    yield Request("GET", path)
+    yield Request("PUT", path, GOOD)
+    yield Request("POST", f"{path}/", GOOD)
 
 
-def _reads() -> Iterator[Asked]:
+def _reads() -> Iterator[Request]:
     for run in ("<run>", "<second>", "<third>", "<empty>", "0" * 32, ""):
         yield _get("runs/get", f"run_id={run}")
     for name in ("loss", "curve", "odd-value", "odd-step", "odd-timestamp", "none", "", "a%20b"):
@@ -206,12 +206,14 @@ def _reads() -> Iterator[Asked]:
     yield _get(path, "run_ids=" + "0" * 32 + "&metric_key=curve")
     for path in ("metrics/get-history-bulk", "metrics/get-history-bulk-interval"):
         query = "run_id=<second>&metric_key=loss&max_results=7"
-        yield Asked("GET", f"/ajax-api/2.0/mlflow/{path}", query=query)
-        yield Asked("GET", f"/ajax-api/2.0/mlflow/{path}", query=query.replace("run_id", "run_ids"))
+        yield Request("GET", f"/ajax-api/2.0/mlflow/{path}", query=query)
+        yield Request(
+            "GET", f"/ajax-api/2.0/mlflow/{path}", query=query.replace("run_id", "run_ids")
+        )
 
 
-def _searches() -> Iterator[Asked]:
-    def search(**more: Any) -> Asked:
+def _searches() -> Iterator[Request]:
+    def search(**more: Any) -> Request:
         return _post("runs/search", {"experiment_ids": ["1"], **more})
 
     for text in (
@@ -259,7 +261,7 @@ def _searches() -> Iterator[Asked]:
         yield search(experiment_ids=experiments)
 
 
-def _registry() -> Iterator[Asked]:
+def _registry() -> Iterator[Request]:
     for body in ({"name": "sft"}, {"name": "sft"}, {"name": ""}, {"name": "a/b"}, {}):
         yield _post("registered-models/create", body)
     for body in (
@@ -272,11 +274,11 @@ def _registry() -> Iterator[Asked]:
     for alias in ("best", "none"):
         yield _get("registered-models/alias", f"name=sft&alias={alias}")
     yield _get("model-versions/search", "filter=" + quote("name='sft'"))
-    yield Asked("DELETE", f"{API}/registered-models/alias", {"name": "sft", "alias": "best"})
+    yield Request("DELETE", f"{API}/registered-models/alias", {"name": "sft", "alias": "best"})
     yield _get("registered-models/get", "name=sft")
 
 
-def _ends() -> Iterator[Asked]:
+def _ends() -> Iterator[Request]:
     for status in ("FINISHED", "x", 3):
         yield _post("runs/update", {"run_id": "<run>", "status": status, "end_time": 2000})
     yield _post("runs/log-metric", {**GOOD, "key": "late"})

@@ -18,7 +18,7 @@ NOW = "2026-11-21T10:00:00Z"
 
 
 @dataclass(frozen=True)
-class Asked:
+class Request:
     """One request as the server saw it."""
 
     method: str
@@ -43,7 +43,7 @@ class Reply:
     retry_after: str = ""
 
 
-Route = Callable[[Asked], Reply]
+Route = Callable[[Request], Reply]
 
 
 @dataclass
@@ -52,13 +52,13 @@ class Stub:
 
     url: str = ""
     routes: dict[tuple[str, str], Route] = field(default_factory=dict)
-    asked: list[Asked] = field(default_factory=list)
+    asked: list[Request] = field(default_factory=list)
 
     def on(self, method: str, path: str, *replies: Reply | Any) -> None:
         """Answer with these one after the other; the last one stays."""
         left = [item if isinstance(item, Reply) else Reply(item) for item in replies]
 
-        def answer(_asked: Asked) -> Reply:
+        def answer(_asked: Request) -> Reply:
             return left.pop(0) if len(left) > 1 else left[0]
 
         self.routes[method, path] = answer
@@ -79,7 +79,7 @@ class _Handler(BaseHTTPRequestHandler):
         stub = cast("_Server", self.server).stub
         parts = urlsplit(self.path)
         length = int(self.headers.get("Content-Length") or 0)
-        asked = Asked(
+        asked = Request(
             self.command, parts.path, parse_qs(parts.query),
             {name.lower(): value for name, value in self.headers.items()}, self.rfile.read(length),
         )  # fmt: skip

@@ -20,7 +20,7 @@ CHOSEN = frozenset(
 
 
 @dataclass(frozen=True)
-class Asked:
+class Request:
     """One request. `<name>` in it stands for an id that an earlier answer had."""
 
     method: str
@@ -50,7 +50,7 @@ class Replay:
         headers = {"X-MLFLOW-WORKSPACE": self.team, "Authorization": f"Bearer {self.token}"}
         self._client = httpx.Client(base_url=self.url, headers=headers, timeout=60)
 
-    def ask(self, asked: Asked) -> tuple[int, Any]:
+    def ask(self, asked: Request) -> tuple[int, Any]:
         """The status and the answer, with ids by name."""
         content = asked.raw
         if content is None and asked.body is not None:

@@ -91,7 +91,7 @@ class NodeHarness:
         entering: Sequence[str] = (),
         **settings: str,
     ) -> None:
-        """`names`: of another scene's topics; `entering`: what runs the agent somewhere else."""
+        """`names`: of another harness's topics; `entering`: what runs the agent somewhere else."""
         self.folder = folder
         self._entering = tuple(entering)
         self.store = folder / "store"
@@ -104,7 +104,7 @@ class NodeHarness:
         self._gangs: list[GangAllocated] = []
         self._forgotten: set[str] = set()
         self._changed = threading.Condition()
-        self._bus = KafkaBus(bootstrap, client="scene")
+        self._bus = KafkaBus(bootstrap, client="harness")
         if names is None:
             create_topics(self._bus, self.names)
         self._writer = self._bus.writer()
@@ -301,8 +301,8 @@ class NodeHarness:
             assert time.monotonic() < ends, f"{message}; the agent said:\n{log}"
 
     def _record(self, bootstrap: str) -> None:
-        bus = KafkaBus(bootstrap, client="scene-record")
-        reader = bus.reader("scene")
+        bus = KafkaBus(bootstrap, client="harness-record")
+        reader = bus.reader("harness")
         topics = (
             Topic.WORKERS, Topic.FAULTS, Topic.LOGS, Topic.STEPS, Topic.HEARTBEATS, Topic.METRICS,
         )  # fmt: skip

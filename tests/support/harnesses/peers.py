@@ -253,8 +253,8 @@ class PeerHarness:
 def running_peers(
     folder: Path, timeout_s: float = 20.0, tls: PeerTls | None = None
 ) -> Iterator[PeerHarness]:
-    scene = PeerHarness(folder, timeout_s, tls)
+    harness = PeerHarness(folder, timeout_s, tls)
     try:
-        yield scene
+        yield harness
     finally:
-        scene.stop()
+        harness.stop()

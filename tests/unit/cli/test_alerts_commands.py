@@ -12,7 +12,7 @@ JOB = "train-fsdp-6a292f7d96"
 
 
 def now() -> datetime:
-    """Asked in each test: a whole run may take longer than the half hours below."""
+    """Request in each test: a whole run may take longer than the half hours below."""
     return datetime.now(UTC)
 
 

@@ -22,7 +22,7 @@ ADMIN = Principal(name="root", role=Role.ADMIN, teams=frozenset())
 MEMBER = Principal(name="ada", role=Role.MEMBER, teams=frozenset({"nlp"}))
 
 
-class Asked:
+class FakeHistory:
     """Stands for ClickHouse."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Asked:
         return AuditPage(entries=[], cursor=None)
 
 
-def get(asked: Asked, caller: Principal, **params: Any) -> int:
+def get(asked: FakeHistory, caller: Principal, **params: Any) -> int:
     away: Any = None
     trail: Any = asked
     queries = Queries(away, away, away, away, away, away, away, audit=trail)
@@ -52,7 +52,7 @@ def get(asked: Asked, caller: Principal, **params: Any) -> int:
 
 
 def test_a_member_sees_its_teams_and_itself_and_an_admin_sees_all() -> None:
-    asked = Asked()
+    asked = FakeHistory()
     assert get(asked, MEMBER, team="vision", user="bob") == 200
     assert get(asked, ADMIN, action="job", outcome="refused", since=AT.isoformat()) == 200
     assert get(asked, MEMBER.model_copy(update={"via": "access-token"})) == 200
@@ -71,4 +71,4 @@ def test_a_member_sees_its_teams_and_itself_and_an_admin_sees_all() -> None:
     [{"action": "Job' OR 1"}, {"outcome": "maybe"}, {"since": "2026-11-21T10:00:00"}, {"limit": 0}],
 )
 def test_what_cannot_be_is_refused(params: dict[str, Any]) -> None:
-    assert get(Asked(), ADMIN, **params) == 422
+    assert get(FakeHistory(), ADMIN, **params) == 422

@@ -33,40 +33,40 @@ JOB = "a"
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Iterator[GatewayHarness]:
+def harness(tmp_path: Path) -> Iterator[GatewayHarness]:
     found = GatewayHarness(tmp_path, deciding=False)
     found.start()
     yield found
     found.stop()
 
 
-def say(scene: GatewayHarness, count: int) -> TopicPartition:
+def say(harness: GatewayHarness, count: int) -> TopicPartition:
     """Requests about one job, read by the tail when this returns; their partition."""
-    before = sum(scene.tail.ends(scene.tail.places(Topic.REQUESTS)).values())
+    before = sum(harness.tail.ends(harness.tail.places(Topic.REQUESTS)).values())
     for _ in range(count):
-        scene.say(JobCancelRequested(job_id=JOB), JOB)
-    places = scene.tail.places(Topic.REQUESTS)
-    scene.wait(lambda: sum(scene.tail.ends(places).values()) == before + count)
-    return next(place for place, end in scene.tail.ends(places).items() if end)
+        harness.say(JobCancelRequested(job_id=JOB), JOB)
+    places = harness.tail.places(Topic.REQUESTS)
+    harness.wait(lambda: sum(harness.tail.ends(places).values()) == before + count)
+    return next(place for place, end in harness.tail.ends(places).items() if end)
 
 
-def decide(scene: GatewayHarness, more: dict[str, int]) -> PolicyConfigured:
+def decide(harness: GatewayHarness, more: dict[str, int]) -> PolicyConfigured:
     """The first event of the scheduler's log, with these fields, read by the tail."""
     event = configured(Policy(), Limits())
     at = LogPosition(0, 1, 0)
     envelope = Envelope("e", "/test", datetime.now(UTC), "policy", event, position=at)
-    record = encode(envelope, topic=scene.names.name(Topic.SCHEDULING), partition=0)
+    record = encode(envelope, topic=harness.names.name(Topic.SCHEDULING), partition=0)
     value = json.dumps({**json.loads(record.value or b""), **more}).encode()
-    scene.bus.writer().send(replace(record, value=value))
-    places = scene.tail.places(Topic.SCHEDULING)
-    scene.wait(lambda: sum(scene.tail.ends(places).values()) == 1)
+    harness.bus.writer().send(replace(record, value=value))
+    places = harness.tail.places(Topic.SCHEDULING)
+    harness.wait(lambda: sum(harness.tail.ends(places).values()) == 1)
     return event
 
 
 @pytest.mark.parametrize("more", [{}, {"of_a_later_release": 1}])
-def test_a_part_of_an_event_is_no_exact_state(scene: GatewayHarness, more: dict[str, int]) -> None:
-    event = decide(scene, more)
-    view = scene.tail.view()
+def test_part_of_an_event_is_no_exact_state(harness: GatewayHarness, more: dict[str, int]) -> None:
+    event = decide(harness, more)
+    view = harness.tail.view()
     assert [state.policy for state in view.scheduling.known] == [event]
     if more:
         with pytest.raises(NoStateError, match="upgrade the gateway"):
@@ -76,9 +76,9 @@ def test_a_part_of_an_event_is_no_exact_state(scene: GatewayHarness, more: dict[
 
 
 def test_jobs_and_nodes_are_shown_without_an_exact_state(tmp_path: Path) -> None:
-    scene = GatewayHarness(tmp_path, deciding=False)
-    with served(scene) as client:
-        decide(scene, {"of_a_later_release": 1})
+    harness = GatewayHarness(tmp_path, deciding=False)
+    with served(harness) as client:
+        decide(harness, {"of_a_later_release": 1})
         answers = {
             path: client.get(f"/v1/{path}", headers=bearer("admin")).status_code
             for path in ("nodes", "training-jobs", "queue")
@@ -86,14 +86,14 @@ def test_jobs_and_nodes_are_shown_without_an_exact_state(tmp_path: Path) -> None
     assert answers == {"nodes": 200, "training-jobs": 200, "queue": 503}
 
 
-def test_a_client_that_falls_behind_is_dropped_and_told(scene: GatewayHarness) -> None:
-    place = say(scene, 1)
+def test_a_client_that_falls_behind_is_dropped_and_told(harness: GatewayHarness) -> None:
+    place = say(harness, 1)
 
     async def slow() -> list[str]:
         async def parts() -> object:
-            async for batch in scene.context.followers.follow({place: 0}, lambda _: True, 0.05):
+            async for batch in harness.context.followers.follow({place: 0}, lambda _: True, 0.05):
                 yield f"{len(batch.records)}"
-                await asyncio.to_thread(say, scene, MAX_RECORDS + 1)
+                await asyncio.to_thread(say, harness, MAX_RECORDS + 1)
 
         response = Streams(1).response(parts(), "ada")  # type: ignore[arg-type]
         return [str(part) async for part in response.body_iterator]
@@ -103,23 +103,23 @@ def test_a_client_that_falls_behind_is_dropped_and_told(scene: GatewayHarness) -
     assert last.startswith("event: dropped\n")
 
 
-def test_a_view_has_all_that_a_stream_has_given(scene: GatewayHarness) -> None:
+def test_a_view_has_all_that_a_stream_has_given(harness: GatewayHarness) -> None:
     """Also while the tail folds on: of so many records read at least half are submissions."""
-    places = scene.tail.places(Topic.REQUESTS)
+    places = harness.tail.places(Topic.REQUESTS)
     for number in range(100):
         submitted = {"job_id": f"job-{number}", "spec": job(), "user": "ada"}
-        scene.say(JobSubmitted.model_validate(submitted), f"job-{number}")
-        scene.say(JobCancelRequested(job_id=JOB), JOB)
-        scene.wait(lambda read=2 * number + 1: sum(scene.tail.ends(places).values()) >= read)
-        assert len(scene.tail.view().jobs) >= number
+        harness.say(JobSubmitted.model_validate(submitted), f"job-{number}")
+        harness.say(JobCancelRequested(job_id=JOB), JOB)
+        harness.wait(lambda read=2 * number + 1: sum(harness.tail.ends(places).values()) >= read)
+        assert len(harness.tail.view().jobs) >= number
 
 
-def test_a_quiet_stream_gives_signs_of_life(scene: GatewayHarness) -> None:
-    place = say(scene, 1)
+def test_a_quiet_stream_gives_signs_of_life(harness: GatewayHarness) -> None:
+    place = say(harness, 1)
 
     async def quiet() -> list[int]:
         found: list[int] = []
-        async for batch in scene.context.followers.follow({place: 1}, lambda _: True, 0.01):
+        async for batch in harness.context.followers.follow({place: 1}, lambda _: True, 0.01):
             assert batch.current
             found.append(len(batch.records))
             if len(found) == 3:
@@ -130,11 +130,11 @@ def test_a_quiet_stream_gives_signs_of_life(scene: GatewayHarness) -> None:
 
 
 def test_few_read_old_records_at_once(
-    scene: GatewayHarness, monkeypatch: pytest.MonkeyPatch
+    harness: GatewayHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(follow, "CATCH_UPS_AT_ONCE", 1)
-    place = say(scene, MAX_RECORDS + 1)
-    followers = scene.context.followers
+    place = say(harness, MAX_RECORDS + 1)
+    followers = harness.context.followers
 
     async def two() -> int:
         first = followers.follow({place: 0}, lambda _: True, 0.05)
@@ -154,11 +154,11 @@ def test_few_read_old_records_at_once(
 
 
 def test_a_user_reads_few_streams_of_old_records_and_others_read_theirs(
-    scene: GatewayHarness, monkeypatch: pytest.MonkeyPatch
+    harness: GatewayHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(follow, "CATCH_UPS_PER_USER", 1)
-    place = say(scene, MAX_RECORDS + 1)
-    followers = follow.Followers(scene.tail)
+    place = say(harness, MAX_RECORDS + 1)
+    followers = follow.Followers(harness.tail)
 
     async def old(user: str) -> AsyncIterator[follow.Batch]:
         current_user.set(user)
@@ -180,11 +180,11 @@ def test_a_user_reads_few_streams_of_old_records_and_others_read_theirs(
 
 
 def test_a_client_that_takes_no_old_records_loses_its_place(
-    scene: GatewayHarness, monkeypatch: pytest.MonkeyPatch
+    harness: GatewayHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(follow, "CATCH_UPS_AT_ONCE", 1)
-    place = say(scene, MAX_RECORDS + 1)
-    followers = follow.Followers(scene.tail, take_s=0.05)
+    place = say(harness, MAX_RECORDS + 1)
+    followers = follow.Followers(harness.tail, take_s=0.05)
 
     async def one_takes_nothing() -> None:
         slow = followers.follow({place: 0}, lambda _: True, 0.05)
@@ -204,29 +204,29 @@ def test_a_client_that_takes_no_old_records_loses_its_place(
     asyncio.run(asyncio.wait_for(one_takes_nothing(), DEADLINE_S))
 
 
-def test_a_follower_ends_with_the_rings_when_it_is_slow_by_itself(scene: GatewayHarness) -> None:
-    place = say(scene, 1)
+def test_a_follower_ends_with_the_rings_when_it_is_slow_by_itself(harness: GatewayHarness) -> None:
+    place = say(harness, 1)
 
     async def late() -> None:
-        follower = scene.context.followers.follow({place: 0}, lambda _: True, 0.05)
+        follower = harness.context.followers.follow({place: 0}, lambda _: True, 0.05)
         await anext(follower)
-        await asyncio.to_thread(say, scene, MAX_RECORDS + 1)
+        await asyncio.to_thread(say, harness, MAX_RECORDS + 1)
         with pytest.raises(TooSlow):
             await anext(follower)
 
     asyncio.run(late())
 
 
-def test_who_waits_for_an_answer_gets_it_or_none_in_time(scene: GatewayHarness) -> None:
+def test_who_waits_for_an_answer_gets_it_or_none_in_time(harness: GatewayHarness) -> None:
     def seen(live: LiveView) -> str | None:
         job = live.jobs.get(JOB)
         return job.user if job else None
 
     async def wait() -> tuple[str | None, str | None]:
-        nobody = await scene.tail.until(seen, 0.01)
-        waiting = asyncio.create_task(scene.tail.until(seen, DEADLINE_S))
+        nobody = await harness.tail.until(seen, 0.01)
+        waiting = asyncio.create_task(harness.tail.until(seen, DEADLINE_S))
         submitted = JobSubmitted.model_validate({"job_id": JOB, "spec": job(), "user": "ada"})
-        await asyncio.to_thread(scene.say, submitted, JOB)
+        await asyncio.to_thread(harness.say, submitted, JOB)
         return nobody, await waiting
 
     assert asyncio.run(wait()) == (None, "ada")

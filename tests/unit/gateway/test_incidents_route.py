@@ -31,7 +31,7 @@ ROW = Incident(
 )  # fmt: skip
 
 
-class Asked:
+class FakeHistory:
     """Stands for ClickHouse: one incident, whatever is asked, and what was."""
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class Asked:
 
 
 def get(
-    asked: Asked, caller: Principal, path: str = "/v1/incidents", **params: Any
+    asked: FakeHistory, caller: Principal, path: str = "/v1/incidents", **params: Any
 ) -> httpx.Response:
     away: Any = None
     source: Any = asked
@@ -103,7 +103,7 @@ def get(
 
 
 def test_a_page_has_its_incidents_and_the_totals_of_all() -> None:
-    asked = Asked()
+    asked = FakeHistory()
     answer = get(asked, ADMIN, limit=20, cursor="1.a.1").json()
     (found,) = answer["incidents"]
     assert (found["job_id"], found["message"], found["failed_at"]) == (
@@ -130,14 +130,14 @@ def test_a_page_has_its_incidents_and_the_totals_of_all() -> None:
 def test_a_caller_sees_its_own_teams(
     caller: Principal, team: list[str] | None, teams: set[str] | None
 ) -> None:
-    asked = Asked()
+    asked = FakeHistory()
     params = {} if team is None else {"team": team}
     assert get(asked, caller, **params).status_code == 200
     assert asked.filters[0].teams == teams
 
 
 def test_what_is_asked_for_is_what_is_looked_for() -> None:
-    asked = Asked()
+    asked = FakeHistory()
     get(asked, ADMIN, job="a", node="n1", failure_class=["node", "data"], since=AT.isoformat())
     wanted = IncidentFilter(job_id="a", node_id="n1", classes=("node", "data"), since=AT)
     assert asked.filters == [wanted]
@@ -154,18 +154,18 @@ def test_what_is_asked_for_is_what_is_looked_for() -> None:
     ],
 )
 def test_what_cannot_be_is_refused(params: dict[str, Any]) -> None:
-    assert get(Asked(), ADMIN, **params).status_code == 422
+    assert get(FakeHistory(), ADMIN, **params).status_code == 422
 
 
 def test_what_was_noticed_stands_on_the_first_page() -> None:
-    (notice,) = get(Asked(), ADMIN).json()["notices"]
+    (notice,) = get(FakeHistory(), ADMIN).json()["notices"]
     assert (notice["kind"], notice["rank"]) == ("straggling", 3)
     assert notice["message"] == "rank 3 is slow"
-    assert get(Asked(), ADMIN, cursor="1.a.1").json()["notices"] == []
+    assert get(FakeHistory(), ADMIN, cursor="1.a.1").json()["notices"] == []
 
 
 def test_one_incident_has_the_stacks_of_its_ranks() -> None:
-    answer = get(Asked(), MEMBER, "/v1/incidents/a/1").json()
+    answer = get(FakeHistory(), MEMBER, "/v1/incidents/a/1").json()
     assert answer["incident"]["message"] == ROW.message
     assert [(item["rank"], item["state"]) for item in answer["stacks"]] == [
         (0, "stopped"),
@@ -184,4 +184,4 @@ def test_one_incident_has_the_stacks_of_its_ranks() -> None:
 def test_an_incident_that_is_not_there_for_the_caller(
     path: str, caller: Principal, status: int
 ) -> None:
-    assert get(Asked(), caller, path).status_code == status
+    assert get(FakeHistory(), caller, path).status_code == status

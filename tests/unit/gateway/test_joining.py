@@ -38,13 +38,13 @@ def nodes_file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def scene(tmp_path: Path, nodes_file: Path) -> GatewayHarness:
+def harness(tmp_path: Path, nodes_file: Path) -> GatewayHarness:
     return GatewayHarness(tmp_path)
 
 
 @pytest.fixture
-def gateway(scene: GatewayHarness) -> Iterator[httpx.Client]:
-    with served(scene) as client:
+def gateway(harness: GatewayHarness) -> Iterator[httpx.Client]:
+    with served(harness) as client:
         yield client
 
 
@@ -90,9 +90,9 @@ def test_only_admins_make_tokens(gateway: httpx.Client, who: str) -> None:
 
 
 def test_the_name_of_a_present_node_is_refused_and_costs_no_use(
-    scene: GatewayHarness, gateway: httpx.Client
+    harness: GatewayHarness, gateway: httpx.Client
 ) -> None:
-    scene.join("n1")
+    harness.join("n1")
     token = made(gateway)
     taken = joins(gateway, token, "n1")
     assert (taken.status_code, taken.json()["type"]) == (409, "urn:gangline:problem:node-present")

@@ -57,7 +57,7 @@ class Source:
         return self._make(period)
 
 
-class Door:
+class Routes:
     """Asks the routes as one caller."""
 
     def __init__(
@@ -112,7 +112,7 @@ class Page(HTMLParser):
 
 def test_json_is_the_default_and_the_period_is_what_was_asked() -> None:
     source = Source(happened)
-    http = Door(source)
+    http = Routes(source)
     found = http.get(UTILIZATION).json()
     http.get(UTILIZATION, params={"from": "2026-11-20T00:00:00Z", "to": "2026-11-20T06:00:00Z"})
     week = http.get(WEEKLY, params={"week": "2026-W46"}).json()
@@ -133,7 +133,7 @@ def test_json_is_the_default_and_the_period_is_what_was_asked() -> None:
 def test_the_same_question_within_ten_seconds_has_the_same_answer() -> None:
     moved = [NOW]
     source = Source(happened)
-    http = Door(source, clock=lambda: moved[0])
+    http = Routes(source, clock=lambda: moved[0])
     since = {"from": "2026-11-20T00:00:00Z"}
     first = [http.get(UTILIZATION, params=since).text, http.get(WEEKLY).text]
     moved[0] += timedelta(seconds=9)
@@ -149,7 +149,7 @@ def test_the_same_question_within_ten_seconds_has_the_same_answer() -> None:
 
 
 def test_a_member_sees_its_own_teams_rows() -> None:
-    http = Door(Source(happened), VISION)
+    http = Routes(Source(happened), VISION)
     for path in (UTILIZATION, WEEKLY):
         for headers in ({}, BROWSER):
             text = http.get(path, headers=headers).text
@@ -160,7 +160,7 @@ def test_a_member_sees_its_own_teams_rows() -> None:
 
 @pytest.mark.parametrize("path", [UTILIZATION, WEEKLY])
 def test_a_browser_gets_a_page_that_runs_and_fetches_nothing(path: str) -> None:
-    http = Door(Source(happened))
+    http = Routes(Source(happened))
     answer = http.get(path, headers=BROWSER)
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
     assert answer.headers["content-security-policy"].startswith("default-src 'none'")
@@ -172,7 +172,7 @@ def test_a_browser_gets_a_page_that_runs_and_fetches_nothing(path: str) -> None:
 
 
 def test_pages_and_json_of_nothing() -> None:
-    http = Door(Source(Facts))
+    http = Routes(Source(Facts))
     for path in (UTILIZATION, WEEKLY):
         assert http.get(path).status_code == 200
         page = Page(http.get(path, headers=BROWSER).text)
@@ -194,7 +194,7 @@ def test_pages_and_json_of_nothing() -> None:
 def test_what_is_no_period_is_refused_with_the_field(
     path: str, query: dict[str, str], field: str
 ) -> None:
-    http = Door(Source(happened))
+    http = Routes(Source(happened))
     answer = http.get(path, params=query)
     assert answer.status_code == 422
     assert [error["field"] for error in answer.json()["errors"]] == [field]
@@ -204,7 +204,7 @@ def test_a_period_with_too_much_in_it_says_the_way_out() -> None:
     def refuse(_: Period) -> Facts:
         raise TooMuchError("there are more than 100,000 jobs: ask for a shorter period")
 
-    http = Door(Source(refuse))
+    http = Routes(Source(refuse))
     answer = http.get(WEEKLY)
     assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "week")
     assert "shorter period" in answer.json()["detail"]

@@ -69,7 +69,7 @@ class Server:
 
 
 def test_a_run_is_looked_up_once_until_runs_may_have_ended() -> None:
-    async def scene() -> list[str]:
+    async def harness() -> list[str]:
         server = Server()
         for path in (None, ARTIFACT, "/api/2.0/mlflow/runs/set-tag", DELETE):
             if path is not None:
@@ -78,11 +78,11 @@ def test_a_run_is_looked_up_once_until_runs_may_have_ended() -> None:
             await server.log()
         return server.looked_up
 
-    assert asyncio.run(scene()) == ["r1", "r1"]
+    assert asyncio.run(harness()) == ["r1", "r1"]
 
 
 def test_a_run_found_active_beside_a_delete_is_not_remembered() -> None:
-    async def scene() -> int:
+    async def harness() -> int:
         server = Server()
         server.may_delete.clear()
         delete = asyncio.create_task(server.ask(DELETE))
@@ -99,16 +99,16 @@ def test_a_run_found_active_beside_a_delete_is_not_remembered() -> None:
         await server.log()
         return len(server.looked_up)
 
-    assert asyncio.run(scene()) == 3
+    assert asyncio.run(harness()) == 3
 
 
 def test_runs_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_RUNS_KEPT", 3)
 
-    async def scene() -> int:
+    async def harness() -> int:
         server = Server()
         for number in range(10):
             await server.log(f"r{number}")
         return len(server.lane._active)
 
-    assert 0 < asyncio.run(scene()) <= 3
+    assert 0 < asyncio.run(harness()) <= 3

@@ -193,13 +193,13 @@ def test_no_job_finds_more_free_gpus_than_come(seed: int) -> None:
         urgent = {**URGENT, "priority": draw.choice((5, 10, 50))}
         cluster.submit(f"w{number}", draw.choice((1, 2, 4, 8)), **urgent)
         cluster.tick(seconds=draw.choice((1, 40)))
-        scene = Session(cluster.state, cluster.now, Policy())
+        harness = Session(cluster.state, cluster.now, Policy())
         for job_id in cluster.state.pending:
-            question = scene.question(cluster.job(job_id))
+            question = harness.question(cluster.job(job_id))
             if question is not None:
                 asked += 1
                 assert question.demand.gpus == question.job.fewest
-                assert question.snapshot.free_gpus <= scene.coming_gpus
+                assert question.snapshot.free_gpus <= harness.coming_gpus
     assert asked > 0
 
 

@@ -34,13 +34,13 @@ FILE = f"step-{STEP:010d}/rank-00001.bin"
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Iterator[PeerHarness]:
+def harness(tmp_path: Path) -> Iterator[PeerHarness]:
     with running_peers(tmp_path) as made:
         yield made
 
 
 def ask(
-    scene: PeerHarness,
+    harness: PeerHarness,
     path: str,
     request: PeerRequest | None = None,
     *,
@@ -54,9 +54,9 @@ def ask(
     headers = {
         NODE_HEADER: node,
         NONCE_HEADER: said.nonce,
-        "Authorization": f"Gangline {token(secret or scene.store.get(SECRET_KEY), said)}",
+        "Authorization": f"Gangline {token(secret or harness.store.get(SECRET_KEY), said)}",
     }
-    connection = http.client.HTTPConnection("127.0.0.1", scene.nodes[of].tier.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", harness.nodes[of].tier.port, timeout=30)
     try:
         connection.request("GET", path, headers=headers)
         answer = connection.getresponse()
@@ -66,23 +66,23 @@ def ask(
 
 
 @pytest.fixture
-def second(scene: PeerHarness) -> GangAllocated:
+def second(harness: PeerHarness) -> GangAllocated:
     """Attempt 2, on nodes a and b; the secret is there."""
-    scene.nodes["b"].copies.secret.value()
-    return scene.restart("a", "b")
+    harness.nodes["b"].copies.secret.value()
+    return harness.restart("a", "b")
 
 
 def test_a_node_of_the_gang_is_given_what_it_starts_from(
-    scene: PeerHarness, second: GangAllocated
+    harness: PeerHarness, second: GangAllocated
 ) -> None:
-    status, _, body = ask(scene, path_of("job", 2))
+    status, _, body = ask(harness, path_of("job", 2))
     assert status == 200
     assert sorted(Held.decode(body).files) == [FILE, FILE.replace(".bin", ".json")]
     path = path_of("job", 2, FILE)
     request = PeerRequest("job", 2, "a", "b", path, new_nonce())
-    status, shown, body = ask(scene, path, request)
-    assert (status, body) == (200, scene.data[1])
-    assert shown == proof(scene.store.get(SECRET_KEY), request)
+    status, shown, body = ask(harness, path, request)
+    assert (status, body) == (200, harness.data[1])
+    assert shown == proof(harness.store.get(SECRET_KEY), request)
 
 
 @pytest.mark.parametrize(
@@ -97,21 +97,23 @@ def test_a_node_of_the_gang_is_given_what_it_starts_from(
     ids=["another attempt", "another job", "another node", "to another node", "another file"],
 )
 def test_a_token_for_something_else_is_refused(
-    scene: PeerHarness, second: GangAllocated, wrong: PeerRequest
+    harness: PeerHarness, second: GangAllocated, wrong: PeerRequest
 ) -> None:
-    assert ask(scene, path_of("job", 2, FILE), wrong) == (401, "", b"")
+    assert ask(harness, path_of("job", 2, FILE), wrong) == (401, "", b"")
 
 
-def test_who_does_not_know_the_secret_is_refused(scene: PeerHarness, second: GangAllocated) -> None:
-    assert ask(scene, path_of("job", 2, FILE), secret=b"guessed") == (401, "", b"")
+def test_a_client_without_the_secret_is_refused(
+    harness: PeerHarness, second: GangAllocated
+) -> None:
+    assert ask(harness, path_of("job", 2, FILE), secret=b"guessed") == (401, "", b"")
 
 
 def test_an_attempt_that_is_over_is_given_nothing(
-    scene: PeerHarness, second: GangAllocated
+    harness: PeerHarness, second: GangAllocated
 ) -> None:
-    assert ask(scene, path_of("job", 2, FILE))[0] == 200
-    assert ask(scene, path_of("job", 1, FILE))[0] == 404, "it was superseded"
-    scene.hear(
+    assert ask(harness, path_of("job", 2, FILE))[0] == 200
+    assert ask(harness, path_of("job", 1, FILE))[0] == 404, "it was superseded"
+    harness.hear(
         GangReleased(
             job_id="job",
             attempt=2,
@@ -120,20 +122,20 @@ def test_an_attempt_that_is_over_is_given_nothing(
             gpu_seconds=1.0,
         )
     )
-    assert ask(scene, path_of("job", 2, FILE)) == (404, "", b"")
+    assert ask(harness, path_of("job", 2, FILE)) == (404, "", b"")
 
 
 def test_a_node_that_is_not_of_the_gang_is_given_nothing(
-    scene: PeerHarness, second: GangAllocated
+    harness: PeerHarness, second: GangAllocated
 ) -> None:
-    assert ask(scene, path_of("job", 2, FILE), node="c") == (403, "", b"")
+    assert ask(harness, path_of("job", 2, FILE), node="c") == (403, "", b"")
 
 
-def test_an_attempt_that_starts_from_nothing_is_given_nothing(scene: PeerHarness) -> None:
-    scene.nodes["b"].copies.secret.value()
-    scene.hear(scene.gang(2, "a", "b"))
-    assert ask(scene, path_of("job", 2))[0] == 404
-    assert ask(scene, path_of("job", 2, FILE))[0] == 404
+def test_an_attempt_that_starts_from_nothing_is_given_nothing(harness: PeerHarness) -> None:
+    harness.nodes["b"].copies.secret.value()
+    harness.hear(harness.gang(2, "a", "b"))
+    assert ask(harness, path_of("job", 2))[0] == 404
+    assert ask(harness, path_of("job", 2, FILE))[0] == 404
 
 
 @pytest.mark.parametrize(
@@ -151,47 +153,49 @@ def test_an_attempt_that_starts_from_nothing_is_given_nothing(scene: PeerHarness
     ],
 )
 def test_what_the_commit_record_does_not_name_is_not_given(
-    scene: PeerHarness, second: GangAllocated, name: str
+    harness: PeerHarness, second: GangAllocated, name: str
 ) -> None:
     for step in (5, 6):  # step 6 was saved, and never committed
-        scene.nodes["b"].save(1, scene.gang(1, "a", "b"), b"not committed", step=step + 1)
-    scene.nodes["b"].path("own.txt").write_bytes(b"of the rank")
-    scene.nodes["b"].path("COMMIT.json").write_bytes(b"{}")
-    assert ask(scene, path_of("job", 2, name)) == (404, "", b"")
+        harness.nodes["b"].save(1, harness.gang(1, "a", "b"), b"not committed", step=step + 1)
+    harness.nodes["b"].path("own.txt").write_bytes(b"of the rank")
+    harness.nodes["b"].path("COMMIT.json").write_bytes(b"{}")
+    assert ask(harness, path_of("job", 2, name)) == (404, "", b"")
 
 
 @pytest.mark.parametrize("part", ["file", "folder", "pipe"])
 def test_a_link_or_a_pipe_is_not_given(
-    scene: PeerHarness, second: GangAllocated, tmp_path: Path, part: str
+    harness: PeerHarness, second: GangAllocated, tmp_path: Path, part: str
 ) -> None:
-    path = scene.nodes["b"].path("rank-00001.bin")
+    path = harness.nodes["b"].path("rank-00001.bin")
     moved = path if part != "folder" else path.parent
     elsewhere = moved.rename(tmp_path / "elsewhere")
     if part == "pipe":
         os.mkfifo(path)
     else:
         moved.symlink_to(elsewhere)
-    assert ask(scene, path_of("job", 2, FILE)) == (404, "", b"")
-    _, _, body = ask(scene, path_of("job", 2))
+    assert ask(harness, path_of("job", 2, FILE)) == (404, "", b"")
+    _, _, body = ask(harness, path_of("job", 2))
     assert FILE not in Held.decode(body).files
 
 
-def test_a_gang_is_not_given_the_checkpoint_of_another_team(scene: PeerHarness) -> None:
+def test_a_gang_is_not_given_the_checkpoint_of_another_team(harness: PeerHarness) -> None:
     """Its own allocation would have to name it; its agents would still refuse."""
-    scene.nodes["b"].copies.secret.value()
-    nodes = [scene.nodes[name].assignment(rank) for rank, name in enumerate("ab")]
-    scene.hear(gang(1, *nodes, job_id="spy", team="cv", resume=scene.ref))
-    assert ask(scene, path_of("spy", 1))[0] == 404
-    assert ask(scene, path_of("spy", 1, FILE))[0] == 404
-    scene.hear(gang(1, *nodes, job_id="evaluation", resume=scene.ref))
-    assert ask(scene, path_of("evaluation", 1, FILE))[2] == scene.data[1], "of the same team it is"
+    harness.nodes["b"].copies.secret.value()
+    nodes = [harness.nodes[name].assignment(rank) for rank, name in enumerate("ab")]
+    harness.hear(gang(1, *nodes, job_id="spy", team="cv", resume=harness.ref))
+    assert ask(harness, path_of("spy", 1))[0] == 404
+    assert ask(harness, path_of("spy", 1, FILE))[0] == 404
+    harness.hear(gang(1, *nodes, job_id="evaluation", resume=harness.ref))
+    assert ask(harness, path_of("evaluation", 1, FILE))[2] == harness.data[1], (
+        "of the same team it is"
+    )
 
 
 def test_a_copy_of_another_length_is_not_said_to_be_held(
-    scene: PeerHarness, second: GangAllocated
+    harness: PeerHarness, second: GangAllocated
 ) -> None:
-    os.truncate(scene.nodes["b"].path("rank-00001.bin"), 100)
-    _, _, body = ask(scene, path_of("job", 2))
+    os.truncate(harness.nodes["b"].path("rank-00001.bin"), 100)
+    _, _, body = ask(harness, path_of("job", 2))
     assert Held.decode(body).files == (FILE.replace(".bin", ".json"),)
 
 
@@ -212,34 +216,34 @@ def test_files_are_read_with_the_rights_of_their_teams_user_alone() -> None:
     own, other = Owner(1_900_000_007), Owner(1_900_000_008)
     with TemporaryDirectory(dir="/var/tmp") as made:
         Path(made).chmod(0o755)  # pytest's own folders let no other user through
-        with running_peers(Path(made)) as scene:
-            files = CopyFiles(scene.nodes["b"].data / "checkpoints", scene.store)
-            give(scene.nodes["b"].checkpoints.folder("job"), own)
-            assert len(files.held(scene.ref, "nlp", own)) == 2
-            with files.opened(scene.ref, "nlp", own, FILE) as file:
-                assert file.read() == scene.data[1]
-            assert files.held(scene.ref, "nlp", other) == ()
+        with running_peers(Path(made)) as harness:
+            files = CopyFiles(harness.nodes["b"].data / "checkpoints", harness.store)
+            give(harness.nodes["b"].checkpoints.folder("job"), own)
+            assert len(files.held(harness.ref, "nlp", own)) == 2
+            with files.opened(harness.ref, "nlp", own, FILE) as file:
+                assert file.read() == harness.data[1]
+            assert files.held(harness.ref, "nlp", other) == ()
             with pytest.raises(NotGiven):
-                files.opened(scene.ref, "nlp", other, FILE)
+                files.opened(harness.ref, "nlp", other, FILE)
 
 
-def test_an_incremental_checkpoint_needs_files_of_steps_beside_it(scene: PeerHarness) -> None:
+def test_an_incremental_checkpoint_needs_files_of_steps_beside_it(harness: PeerHarness) -> None:
     """They are named by its commit record, and given for it."""
-    scene.nodes["b"].copies.secret.value()
-    first = scene.gang(1, "a", "b")
-    older = [scene.nodes[name].save(rank, first, b"older", 3) for rank, name in enumerate("ab")]
-    newer = [scene.nodes[name].save(rank, first, b"newer", 7) for rank, name in enumerate("ab")]
-    ref = commit(scene.store, newer, referred=[older[1].shards[0]])
-    scene.hear(scene.gang(2, "a", "b", resume=ref))
-    _, _, body = ask(scene, path_of("job", 2))
+    harness.nodes["b"].copies.secret.value()
+    first = harness.gang(1, "a", "b")
+    older = [harness.nodes[name].save(rank, first, b"older", 3) for rank, name in enumerate("ab")]
+    newer = [harness.nodes[name].save(rank, first, b"newer", 7) for rank, name in enumerate("ab")]
+    ref = commit(harness.store, newer, referred=[older[1].shards[0]])
+    harness.hear(harness.gang(2, "a", "b", resume=ref))
+    _, _, body = ask(harness, path_of("job", 2))
     assert sorted(Held.decode(body).files) == [
         "step-0000000003/rank-00001.bin",
         "step-0000000007/rank-00001.bin",
         "step-0000000007/rank-00001.json",
     ]
     name = "step-0000000003/rank-00001.bin"
-    assert ask(scene, path_of("job", 2, name))[2] == b"older"
-    assert ask(scene, path_of("job", 2, name.replace("bin", "json")))[0] == 404
+    assert ask(harness, path_of("job", 2, name))[2] == b"older"
+    assert ask(harness, path_of("job", 2, name.replace("bin", "json")))[0] == 404
 
 
 @pytest.fixture
@@ -259,60 +263,60 @@ def link() -> Iterator[tuple[tuple[str, int], tuple[str, int]]]:
     ids=["the gang's user", "another user", "a node without users"],
 )
 def test_a_node_confirms_connections_of_the_gangs_user_alone(
-    scene: PeerHarness,
+    harness: PeerHarness,
     second: GangAllocated,
     link: tuple[tuple[str, int], tuple[str, int]],
     owner: Owner | None,
     confirmed: bool,
 ) -> None:
-    scene.nodes["b"].owner = owner
-    status, _, body = ask(scene, connection_path("job", 2, *link))
+    harness.nodes["b"].owner = owner
+    status, _, body = ask(harness, connection_path("job", 2, *link))
     assert (status, ConnectionAnswer.decode(body).confirmed) == (200, confirmed)
     nobodys = (link[0][0], 1), link[1]
     assert ConnectionAnswer.decode(
-        ask(scene, connection_path("job", 2, *nobodys))[2]
+        ask(harness, connection_path("job", 2, *nobodys))[2]
     ).confirmed == (owner is None)
 
 
 def test_who_is_no_node_of_the_gang_is_told_nothing_of_its_connections(
-    scene: PeerHarness, second: GangAllocated, link: tuple[tuple[str, int], tuple[str, int]]
+    harness: PeerHarness, second: GangAllocated, link: tuple[tuple[str, int], tuple[str, int]]
 ) -> None:
     path = connection_path("job", 2, *link)
-    assert ask(scene, path, node="c")[0] == 403
-    assert ask(scene, path, secret=b"guessed")[0] == 401
-    assert ask(scene, path.replace("/job/", "/other/"))[0] == 404
+    assert ask(harness, path, node="c")[0] == 403
+    assert ask(harness, path, secret=b"guessed")[0] == 401
+    assert ask(harness, path.replace("/job/", "/other/"))[0] == 404
 
 
 def test_an_agent_asks_those_at_the_address_and_lets_nobody_in_that_none_knows(
-    scene: PeerHarness, second: GangAllocated, link: tuple[tuple[str, int], tuple[str, int]]
+    harness: PeerHarness, second: GangAllocated, link: tuple[tuple[str, int], tuple[str, int]]
 ) -> None:
-    near, gang = scene.nodes["a"].tier, GangKey("job", 2)
+    near, gang = harness.nodes["a"].tier, GangKey("job", 2)
     assert near.confirms(gang, *link), "b has no users"
-    scene.nodes["b"].owner = Owner(os.geteuid() + 1)
+    harness.nodes["b"].owner = Owner(os.geteuid() + 1)
     assert not near.confirms(gang, *link)
     assert not near.confirms(gang, ("192.0.2.7", 40_000), link[1]), "no node of the gang is there"
     assert not near.confirms(GangKey("job", 1), *link), "that attempt is over"
-    scene.nodes["b"].owner = Owner(os.geteuid())
+    harness.nodes["b"].owner = Owner(os.geteuid())
     assert near.confirms(gang, *link)
 
 
 def test_an_agent_that_does_not_answer_is_asked_again_and_then_confirms_nothing(
-    scene: PeerHarness,
+    harness: PeerHarness,
     second: GangAllocated,
     link: tuple[tuple[str, int], tuple[str, int]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(peer_tier, "_ASK_S", 0.3)
-    scene.nodes["b"].stop()
+    harness.nodes["b"].stop()
     with capture_logs() as lines:
-        assert not scene.nodes["a"].tier.confirms(GangKey("job", 2), *link)
+        assert not harness.nodes["a"].tier.confirms(GangKey("job", 2), *link)
     [told] = [line for line in lines if line["event"] == "rendezvous.turned_away"]
     assert str(told["reason"]).startswith("b ConnectionRefusedError")
 
 
 def test_where_nobody_can_be_asked_the_address_is_all_that_is_known(
-    scene: PeerHarness, link: tuple[tuple[str, int], tuple[str, int]]
+    harness: PeerHarness, link: tuple[tuple[str, int], tuple[str, int]]
 ) -> None:
-    mute = scene.nodes["b"].assignment(1).model_copy(update={"copies_port": None})
-    scene.hear(gang(2, scene.nodes["a"].assignment(0), mute))
-    assert scene.nodes["a"].tier.confirms(GangKey("job", 2), *link)
+    mute = harness.nodes["b"].assignment(1).model_copy(update={"copies_port": None})
+    harness.hear(gang(2, harness.nodes["a"].assignment(0), mute))
+    assert harness.nodes["a"].tier.confirms(GangKey("job", 2), *link)

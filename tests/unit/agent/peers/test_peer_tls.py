@@ -28,16 +28,16 @@ def tls(tmp_path: Path) -> PeerTls:
 
 
 @pytest.fixture
-def scene(tmp_path: Path, tls: PeerTls) -> Iterator[PeerHarness]:
+def harness(tmp_path: Path, tls: PeerTls) -> Iterator[PeerHarness]:
     with running_peers(tmp_path, tls=tls) as found:
         yield found
 
 
-def test_a_copy_comes_from_the_other_node_and_not_from_the_store(scene: PeerHarness) -> None:
-    again = scene.restart("a", "b")
-    found = scene.nodes["a"].fetch(again)
-    assert (found / "rank-00001.bin").read_bytes() == scene.data[1]
-    assert scene.store.files_read == []
+def test_a_copy_comes_from_the_other_node_and_not_from_the_store(harness: PeerHarness) -> None:
+    again = harness.restart("a", "b")
+    found = harness.nodes["a"].fetch(again)
+    assert (found / "rank-00001.bin").read_bytes() == harness.data[1]
+    assert harness.store.files_read == []
 
 
 def answer(secured: ssl.SSLSocket, asked: bytes) -> bytes:
@@ -46,8 +46,8 @@ def answer(secured: ssl.SSLSocket, asked: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("stranger", ["plain", "no certificate", "another authority"])
-def test_a_stranger_is_not_answered(scene: PeerHarness, tmp_path: Path, stranger: str) -> None:
-    port = scene.nodes["b"].tier.port
+def test_a_stranger_is_not_answered(harness: PeerHarness, tmp_path: Path, stranger: str) -> None:
+    port = harness.nodes["b"].tier.port
     with socket.create_connection(("127.0.0.1", port), 5) as plain:
         asked = b"GET /v1/copies/job/1 HTTP/1.0\r\n\r\n"
         if stranger == "plain":
@@ -64,13 +64,13 @@ def test_a_stranger_is_not_answered(scene: PeerHarness, tmp_path: Path, stranger
             answer(secured, asked)
 
 
-def test_a_peer_of_another_authority_gives_nothing(tmp_path: Path, scene: PeerHarness) -> None:
-    node = scene.nodes["a"]
+def test_a_peer_of_another_authority_gives_nothing(tmp_path: Path, harness: PeerHarness) -> None:
+    node = harness.nodes["a"]
     object.__setattr__(node.copies, "tls", made(tmp_path / "other"))
-    again = scene.restart("a", "b")
+    again = harness.restart("a", "b")
     found = node.fetch(again)
-    assert (found / "rank-00001.bin").read_bytes() == scene.data[1]
-    assert "rank-00001.bin" in scene.store.files_read
+    assert (found / "rank-00001.bin").read_bytes() == harness.data[1]
+    assert "rank-00001.bin" in harness.store.files_read
 
 
 def test_the_settings_belong_together() -> None:
