@@ -23,6 +23,7 @@ from gangline_schemas.events.studies import (
     TrialPromoted,
     TrialProposed,
     TrialPruned,
+    TrialStarted,
     TrialWithdrawn,
 )
 from gangline_schemas.study_file import StudySpec
@@ -94,7 +95,10 @@ def run(stopping: str = "none", seed: int = 0, crash: float = 0.0, **changes: An
     program = changes.pop("program", lambda parameters: Fate(curve(parameters)))
     save_s = changes.pop("save_s", 0.0)
     gangs = changes.pop("gangs", 6)
-    world = StudyWorld(program, gangs=gangs, seed=seed, crash=crash, tick_s=30, save_s=save_s)
+    others_s = changes.pop("others_s", 0.0)
+    world = StudyWorld(
+        program, gangs=gangs, seed=seed, crash=crash, tick_s=30, save_s=save_s, others_s=others_s
+    )
     world.after.append(watch)
     world.submit("s", spec(stopping=STOPPING[stopping], **changes))
     world.run()
@@ -194,16 +198,27 @@ def test_promotion_continues_from_a_committed_checkpoint() -> None:
     assert trained < 40 * UNITS * world.unit_s / 2
 
 
+def crowded(**fields: Any) -> StudyWorld:
+    """Four gangs, which other teams' jobs take for three minutes after each end."""
+    return run("none", limits={"trials": 40, "parallel": 8}, gangs=4, others_s=180, **fields)
+
+
 def test_a_waiting_trial_is_asked_for_again_when_results_came() -> None:
-    world = run("none", limits={"trials": 40, "parallel": 8}, gangs=4, sampler="tpe")
+    world = crowded(sampler="tpe")
     withdrawn = {each.number for each in world.events(TrialWithdrawn)}
     proposed = {each.number: each for each in world.events(TrialProposed)}
     assert withdrawn
     assert {proposed[number].by for number in withdrawn} <= {"tpe"}
     started = [each for number, each in proposed.items() if number not in withdrawn]
     assert len(started) == 40
-    fixed = run("none", limits={"trials": 40, "parallel": 8}, gangs=4, sampler="random")
-    assert not fixed.events(TrialWithdrawn)
+    assert not crowded(sampler="random").events(TrialWithdrawn)
+
+
+def test_a_trial_that_got_the_gpus_of_the_last_result_is_not_withdrawn() -> None:
+    world = run("none", limits={"trials": 40, "parallel": 8}, gangs=4, sampler="tpe")
+    withdrawn = {each.number for each in world.events(TrialWithdrawn)}
+    assert not withdrawn & {each.number for each in world.events(TrialStarted)}
+    assert len({each.number for each in world.events(TrialProposed)} - withdrawn) == 40
 
 
 def test_a_population_continues_from_its_best_members() -> None:

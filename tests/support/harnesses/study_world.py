@@ -1,8 +1,8 @@
 """A study in virtual time: the real decider and sampler, with a cluster of gangs that is simulated.
 
 A gang trains in units of `unit_s`. After each unit it reports, and its checkpoint is committed
-`save_s` later. The events are those of the scheduler, the fault manager, the checkpoint service and
-the agents.
+`save_s` later. Other teams' jobs have each freed gang for `others_s`. The events are those of the
+scheduler, the fault manager, the checkpoint service and the agents.
 """
 
 from __future__ import annotations
@@ -87,6 +87,7 @@ class StudyWorld:
         tick_s: float = 60.0,
         delay_s: float = 0.01,
         save_s: float = 0.0,
+        others_s: float = 0.0,
         gpus: int = 1,
         crash: float = 0.0,
         seed: int = 0,
@@ -96,7 +97,7 @@ class StudyWorld:
     ) -> None:
         self.program, self.unit_s, self.gpus = program, unit_s, gpus
         self.gangs, self.delay_s, self.tick_s = gangs, delay_s, tick_s
-        self.save_s = save_s
+        self.save_s, self.others_s, self.taken = save_s, others_s, 0
         self.decider = decider or StudyDecider()
         self.sampler = sampler or Sampler()
         self.state: StudyState = self.decider.initial()
@@ -210,22 +211,33 @@ class StudyWorld:
                 pass
 
     def _allocate(self) -> None:
-        while self.queue and len(self.running) < self.gangs:
+        for gang in self._placed():
+            self._tell(gang)
+
+    def _placed(self) -> list[Gang]:
+        """Jobs of the queue that get free gangs now."""
+        found = []
+        while self.queue and len(self.running) + self.taken < self.gangs:
             gang = self.jobs[self.queue.pop(0)]
             self.running.add(gang.job_id)
             gang.attempt += 1
             gang.began = self.now
-            allocated = GangAllocated(
-                job_id=gang.job_id,
-                attempt=gang.attempt,
-                team="nlp",
-                world_size=self.gpus,
-                nodes=(PLACE,),
-                rendezvous=Rendezvous(address="10.0.0.1", port=1),
-                spec=gang.spec,
-            )
-            self._later(self._unit_s(gang), partial(self._unit, gang, gang.attempt))
-            self.give(allocated)
+            found.append(gang)
+        return found
+
+    def _tell(self, gang: Gang) -> None:
+        """The service reads that a job has its gang."""
+        allocated = GangAllocated(
+            job_id=gang.job_id,
+            attempt=gang.attempt,
+            team="nlp",
+            world_size=self.gpus,
+            nodes=(PLACE,),
+            rendezvous=Rendezvous(address="10.0.0.1", port=1),
+            spec=gang.spec,
+        )
+        self._later(self._unit_s(gang), partial(self._unit, gang, gang.attempt))
+        self.give(allocated)
 
     def _unit_s(self, gang: Gang) -> float:
         return self.unit_s * gang.fate.pace
@@ -309,6 +321,10 @@ class StudyWorld:
             self._end(gang, JobState.FAILED)
             self.give(failed)
 
+    def _others_end(self) -> None:
+        self.taken -= 1
+        self._allocate()
+
     def _node_fails(self, gang: Gang) -> None:
         self.running.discard(gang.job_id)
         gang.unit = gang.saved
@@ -332,6 +348,10 @@ class StudyWorld:
         if not had and gang.began is not None:
             return
         self.running.discard(gang.job_id)
+        if had and self.others_s:
+            self.taken += 1
+            self._later(self.others_s, self._others_end)
+        placed = self._placed()  # in the cycle of the release; the service reads it after the end
         self.give(
             JobStateChanged(
                 job_id=gang.job_id, attempt=gang.attempt, previous=JobState.RUNNING, state=state
@@ -347,4 +367,5 @@ class StudyWorld:
                     gpu_seconds=self._used(gang),
                 )
             )
-        self._later(self.delay_s, self._allocate)
+        for one in placed:
+            self._tell(one)

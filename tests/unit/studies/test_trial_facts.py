@@ -26,6 +26,7 @@ from gangline_schemas.events.studies import (
     TrialMeasured,
     TrialProposed,
     TrialPruned,
+    TrialStarted,
     TrialWithdrawn,
 )
 from gangline_schemas.events.trials import TrialLogged, TrialLogsEnded
@@ -289,12 +290,53 @@ def test_a_trial_that_waits_is_taken_back_when_a_result_came() -> None:
     exited(run)
     run.now += timedelta(seconds=5)
     ended(run, JobState.SUCCEEDED)
+    assert not run.events(TrialWithdrawn), "it may have got the GPUs that are free now"
+    run.tick(1)
     assert only(run, TrialWithdrawn).number == 1
     ended(run, JobState.CANCELLED, "s-t1")
     answer(run)
     newest = run.events(TrialProposed)[-1]
     assert (newest.number, newest.results) == (2, 1)
     assert run.state.studies["s"].proposed == 2
+
+
+def test_a_trial_that_gets_the_gpus_of_the_one_that_ended_is_not_taken_back() -> None:
+    run = begun()
+    allocated(run)
+    answer(run)
+    reported(run, 10, 0.5)
+    exited(run)
+    run.now += timedelta(seconds=5)
+    ended(run, JobState.SUCCEEDED)
+    allocated(run, "s-t1")
+    run.tick(60)
+    assert not run.events(TrialWithdrawn)
+    assert [each.number for each in run.events(TrialStarted)] == [0, 1]
+
+
+def test_trials_are_taken_back_three_times_before_one_begins() -> None:
+    run = begun(limits={"trials": 20, "parallel": 8})
+
+    def result(trial: int) -> None:
+        job = f"s-t{trial}"
+        reported(run, 10, 0.5, job)
+        exited(run, job)
+        ended(run, JobState.SUCCEEDED, job)
+        run.tick(1)
+
+    for trial in range(7):
+        allocated(run, f"s-t{trial}")
+        answer(run)
+    for waits, trial in enumerate(range(3), start=7):
+        result(trial)
+        ended(run, JobState.CANCELLED, f"s-t{waits}")
+        answer(run)
+    result(3)
+    assert [each.number for each in run.events(TrialWithdrawn)] == [7, 8, 9]
+    allocated(run, "s-t10")
+    answer(run)
+    result(4)
+    assert run.events(TrialWithdrawn)[-1].number == 11, "the count begins again"
 
 
 def test_a_start_point_is_not_taken_back() -> None:

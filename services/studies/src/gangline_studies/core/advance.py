@@ -31,7 +31,9 @@ from gangline_studies.core.state import (
 from gangline_studies.core.values import sampler_of
 
 SETTLED = timedelta(seconds=1)
-"""A trial that has just been proposed may be about to start: it is not withdrawn yet."""
+"""A trial may get the GPUs of the one whose result came: so long it is not withdrawn."""
+WITHDRAWN_IN_ROW = 3
+"""So often (times `ahead`) trials are withdrawn before one begins: each new job queues behind."""
 BEGUN, COMMITTED = timedelta(seconds=30), timedelta(minutes=30)
 """So long after a job's end a trial waits for its first checkpoint, and for one on its way."""
 MOST_AT_ONCE = 500
@@ -225,10 +227,12 @@ def _last_of_all(
 
 def _withdraw(plan: StudyPlan, study_id: str) -> None:
     """The trial that waits is asked for again when results came since it was proposed."""
-    study = plan.state.studies[study_id]
+    most = WITHDRAWN_IN_ROW * plan.state.studies[study_id].spec.limits.ahead
     for trial in waiting(plan.state, study_id):
-        stale = trial.by in FROM_RESULTS and trial.results < study.results
-        if stale and trial.part == 1 and plan.now - trial.proposed_at >= SETTLED:
+        stale_at = trial.stale_at if trial.by in FROM_RESULTS and trial.part == 1 else None
+        if stale_at is None or plan.now - stale_at < SETTLED:
+            continue
+        if plan.state.studies[study_id].withdrawn < most:
             withdraw(plan, study_id, trial.number)
 
 

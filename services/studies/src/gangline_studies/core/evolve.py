@@ -115,6 +115,7 @@ def _(state: StudyState, event: TrialProposed, at: datetime) -> None:
         at,
         bracket=event.bracket,
         parent=event.parent,
+        stale_at=at if event.results < study.results else None,
     )
     _change(
         state,
@@ -131,7 +132,8 @@ def _(state: StudyState, event: TrialProposed, at: datetime) -> None:
 @fold.on(TrialWithdrawn)
 def _(state: StudyState, event: TrialWithdrawn, at: datetime) -> None:
     study = state.studies[event.study_id]
-    _change(state, event.study_id, proposed=study.proposed - 1)
+    withdrawn = study.withdrawn + 1
+    _change(state, event.study_id, proposed=study.proposed - 1, withdrawn=withdrawn)
     _end(state, event, at, phase=Phase.WITHDRAWN)
 
 
@@ -168,6 +170,8 @@ def _(state: StudyState, event: TrialStarted, _at: datetime) -> None:
     phase = Phase.RUNNING if trial.phase is Phase.WAITING else trial.phase
     gang = {"attempt": event.attempt, "gpus": event.gpus, "since": event.allocated_at}
     _set(state, event, phase=phase, **gang)
+    if trial.phase is Phase.WAITING:
+        _change(state, event.study_id, withdrawn=0)
 
 
 @fold.on(TrialCharged)
@@ -232,7 +236,7 @@ def _(state: StudyState, event: TrialSaveLost, _at: datetime) -> None:
 
 
 @fold.on(TrialPaused)
-def _(state: StudyState, event: TrialPaused, _at: datetime) -> None:
+def _(state: StudyState, event: TrialPaused, at: datetime) -> None:
     study = state.studies[event.study_id]
     awaiting = tuple(number for number in study.awaiting if number != event.number)
     _set(state, event, phase=Phase.PAUSED, paused_rung=event.rung)
@@ -241,6 +245,7 @@ def _(state: StudyState, event: TrialPaused, _at: datetime) -> None:
     _change(
         state, event.study_id, results=study.results + 1, paused=study.paused + 1, awaiting=awaiting
     )
+    _outdate(state, event.study_id, at)
 
 
 @fold.on(TrialPromoted)
@@ -275,6 +280,8 @@ def _(state: StudyState, event: TrialCompleted, at: datetime) -> None:
     )
     _continue(state, event)
     _end(state, event, at, phase=Phase.COMPLETED, step=event.step, values=event.values)
+    if not paused:
+        _outdate(state, event.study_id, at)
 
 
 @fold.on(TrialPruned)
@@ -292,6 +299,8 @@ def _(state: StudyState, event: TrialPruned, at: datetime) -> None:
     )
     _continue(state, event)
     _end(state, event, at, phase=Phase.PRUNED, why=event.reason)
+    if not paused:
+        _outdate(state, event.study_id, at)
 
 
 @fold.on(TrialFailed)
@@ -301,6 +310,8 @@ def _(state: StudyState, event: TrialFailed, at: datetime) -> None:
     counts = event.reason not in {TrialFailure.OUT_OF_MEMORY, TrialFailure.CANCELLED}
     _change(state, event.study_id, results=study.results + results, failed=study.failed + counts)
     _end(state, event, at, phase=Phase.FAILED, why=event.reason)
+    if results:
+        _outdate(state, event.study_id, at)
 
 
 @fold.on(TrialJobEnded)
@@ -323,6 +334,14 @@ def _(state: StudyState, event: TrialJobEnded, at: datetime) -> None:
         job_ended_at=at,
     )
     _leave(state, event.study_id, event.number)
+
+
+def _outdate(state: StudyState, study_id: str, at: datetime) -> None:
+    """A result came, which the trials that wait do not know."""
+    for number in state.studies[study_id].live:
+        trial = state.trials[study_id, number]
+        if trial.phase is Phase.WAITING and trial.stale_at is None:
+            state.trials[study_id, number] = trial._replace(stale_at=at)
 
 
 def _continue(state: StudyState, event: Any) -> None:

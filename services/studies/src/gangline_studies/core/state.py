@@ -61,6 +61,7 @@ class Trial(NamedTuple):
     - `live`: its newest job, that of `part`, has not ended; `stopping`: it was asked to stop.
     - `attempt`: the newest with GPUs, 0 before the first; `exited`: the one whose rank 0 ended.
     - `logged`: some of its evaluations came by MLflow; `logs_read`: all of the newest job did.
+    - `stale_at`: while it waits, when the first result came that it does not know.
     - `gpus`, `since`: of the gang that has GPUs now.
     - `curve`: of the first objective.
     - `values`: its last report, or its result once it has ended.
@@ -98,6 +99,7 @@ class Trial(NamedTuple):
     saving: Saved | None = None
     why: PruneReason | TrialFailure | None = None
     ended_at: datetime | None = None
+    stale_at: datetime | None = None
 
     def running_gpu_seconds(self, now: datetime) -> float:
         """GPU-seconds of the gang that has GPUs now: not in `gpu_seconds` yet."""
@@ -119,6 +121,7 @@ class Study(NamedTuple):
     - `clones`: the trials that new members of a population will continue from.
     - `rungs_from`: the first rung of a population that is remembered.
     - `size_bytes`: of the spec as JSON.
+    - `withdrawn`: so many trials were withdrawn since one last began.
     """
 
     spec: StudySpec
@@ -146,6 +149,7 @@ class Study(NamedTuple):
     ending: EndReason | None = None
     message: str = ""
     ended_at: datetime | None = None
+    withdrawn: int = 0
 
 
 @dataclass(frozen=True, slots=True)
