@@ -213,3 +213,22 @@ def test_streams_are_bounded(tmp_path: Path) -> None:
         harness.wait(lambda: harness.context.streams.open == 0)
         with client.stream("GET", path, headers=NLP) as second:
             assert second.status_code == 200
+
+
+def test_a_user_holds_few_streams_and_is_told_when_to_come_again(tmp_path: Path) -> None:
+    scene = GatewayHarness(tmp_path)
+    object.__setattr__(scene.context, "streams", Streams(2, per_user=1))
+    with served(scene) as client:
+        scene.configure("nlp")
+        path = f"/v1/training-jobs/{submit(client)}/events?follow=true"
+        with client.stream("GET", path, headers=NLP) as first:
+            lines = first.iter_lines()  # kept: httpx closes the stream with it
+            next(lines)
+            refused = client.get(path, headers=NLP)
+            assert "1 event streams at once" in problem(refused, 429, "too-many")["detail"]
+            assert refused.headers["retry-after"] == "2"
+            with client.stream("GET", path, headers=ADMIN) as others:
+                assert others.status_code == 200
+        scene.wait(lambda: scene.context.streams.open == 0)
+        with client.stream("GET", path, headers=NLP) as again:
+            assert again.status_code == 200

@@ -68,6 +68,7 @@ def main(context: Context[Settings]) -> int:
     server = _bind(settings)
     known = Names.of(server.port, settings.allowed_hosts, settings.scheme)
     if not _caught_up(context, tail):
+        server.close()
         return 0
     # The folded state stays: a full collection over it would delay all answers by 0.5 s.
     gc.collect()
