@@ -52,6 +52,7 @@ from gangline_schemas.events.quota import (
     GangMetered,
     JobAdmitted,
     JobClosed,
+    JobIdTaken,
     TeamConfigured,
     UsageCharged,
 )
@@ -78,7 +79,7 @@ PLACED_OF = 20
 
 
 class QuotaYear(Service):
-    """Admissions, meters and charges."""
+    """Admissions, meters and charges; the ids of runs that saved are kept, so it has every run."""
 
     def begin(self) -> None:
         self.fold(*(TeamConfigured(config=config) for config in teams()))
@@ -92,6 +93,7 @@ class QuotaYear(Service):
                 request_id=f"request-{run.number}", request_source="/gangline/gateway",
             ),
             GangMetered(**gang, allocated_at=since),
+            *([JobIdTaken(job_id=run.job_id)] if run.saved else []),
             UsageCharged(**gang, allocated_at=since, released_at=self.now, gpu_seconds=1.0),
             JobClosed(job_id=run.job_id, state=JobState.SUCCEEDED),
         )  # fmt: skip
@@ -374,7 +376,7 @@ def h100(spec: Any) -> Any:
 
 
 DECIDERS: dict[str, Made] = {
-    "quota": lambda: QuotaYear(Quota(), quota_codec()),
+    "quota": lambda: QuotaYear(Quota(), quota_codec(), thinned=1),
     "scheduler": lambda: SchedulerYear(Scheduler(), scheduler_codec(Scheduler().initial)),
     "faults": lambda: FaultYear(FaultDecider(), fault_codec()),
     "checkpoints": lambda: CheckpointYear(CheckpointDecider(), checkpoint_codec(), thinned=1),

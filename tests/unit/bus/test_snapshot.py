@@ -19,7 +19,7 @@ from gangline_bus.snapshot import SnapshotHeader, Snapshots, unpack
 from gangline_bus.state_json import Converter, DataclassCodec
 from gangline_bus.topics import TopicNames, create_topics
 from gangline_quota.core.decide import Quota
-from gangline_quota.core.snapshot import codec, fingerprint
+from gangline_quota.core.snapshot import VERSION, codec, fingerprint
 from gangline_quota.core.state import State
 from gangline_schemas.catalog import Topic
 from gangline_schemas.envelope import Envelope
@@ -255,7 +255,7 @@ def test_a_snapshot_of_the_version_before_is_converted(world: World) -> None:
         seen.append(name)
         return name, value
 
-    heir = world.lead(kept_as=later(3, {1: note, 2: note}))
+    heir = world.lead(kept_as=later(VERSION + 1, {VERSION: note}))
 
     assert world.folded == 0
     assert "teams" in seen

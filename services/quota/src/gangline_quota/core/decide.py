@@ -143,7 +143,7 @@ def _submitted(
     job_id = submitted.job_id
     digest = submitted.spec.digest()
     known = state.known(job_id)
-    if known is not None or job_id in state.taken:
+    if known is not None or state.kept_under(job_id):
         return _repeated(state, known, submitted, digest, ref)
     reason = _not_a_users(submitted) or admission.never_runs(state, job_id, submitted.spec, rule)
     if reason is None:
@@ -214,7 +214,7 @@ def _unreadable(state: State, refused: Refused) -> list[Decision]:
     reason = redact(f"the job spec is not valid: {problems or error.reason}")
     if job_id in state.rejected:
         return []
-    if state.known(job_id) is not None or job_id in state.taken:
+    if state.known(job_id) is not None or state.kept_under(job_id):
         return [_refused(JobSubmitted.type, job_id, reason)]
     errors = tuple(
         item.model_copy(update={"message": redact(item.message)})
@@ -250,7 +250,7 @@ def _about_job(state: State, request: AboutJob, ref: RequestRef) -> list[Decisio
 
 def _not_active(state: State, job_id: str) -> str:
     ended = state.over(job_id)
-    if job_id in state.taken:
+    if state.kept_under(job_id):
         return f"job '{job_id}' has already ended: {_KEPT}"
     if ended is None:
         return f"job '{job_id}' is not known"
@@ -274,7 +274,7 @@ def _forwarded(
         )
         return [Decision(request.node_id, drain)]
     job_id = request.job_id
-    if state.known(job_id) is None and job_id not in state.taken:
+    if state.known(job_id) is None and not state.kept_under(job_id):
         reason = _not_active(state, job_id)
         return [_refused(request.type, job_id, reason, request.user, ref)]
     pin = PinAdmitted(

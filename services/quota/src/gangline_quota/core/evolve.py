@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import TypeVar
 
 from gangline_bus.decision import Fold
+from gangline_quota.core import taken
 from gangline_quota.core.state import (
     REJECTED_KEPT,
     REQUESTS_KEPT,
@@ -97,7 +98,7 @@ def _(state: State, event: JobIdTaken, _at: datetime) -> None:
     elif ended is not None:
         state.ended[event.job_id] = replace(ended, saved=True)
     else:
-        state.taken[event.job_id] = None
+        taken.note(state.taken, event.job_id)
 
 
 @fold.on(CancelAdmitted)
@@ -207,7 +208,7 @@ def _(state: State, event: JobClosed, at: datetime) -> None:
         if old.cpu_us:
             _add_total(state, "cpu_forgotten", old.cpu_us)
         if old.saved:
-            state.taken[job_id] = None
+            taken.note(state.taken, job_id)
 
 
 @fold.on(JobRejected)

@@ -8,18 +8,13 @@ from gangline_bus.canonical import Fields, canonical_json
 from gangline_bus.state_json import DataclassCodec
 from gangline_quota.core.state import State
 
-VERSION = 2
+VERSION = 3
 """The format of the state: docs/guides/upgrades.md says when to count it up."""
-
-
-def _without_cpu_jobs(name: str, value: object) -> tuple[str, object]:
-    """Version 1 knew no jobs without GPUs: what version 2 adds is empty."""
-    return name, value
 
 
 def codec(initial: Callable[[], State] = State) -> DataclassCodec[State]:
     """Implements `SnapshotCodec[State]`; all of the state is facts."""
-    return DataclassCodec(initial, version=VERSION, converters={1: _without_cpu_jobs})
+    return DataclassCodec(initial, version=VERSION)
 
 
 def canonical(state: State, known: Fields | None = None) -> bytes:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, NamedTuple
 
+from gangline_quota.core import taken
+from gangline_quota.core.taken import Taken
 from gangline_schemas.data_use import DataUse
 from gangline_schemas.team_limits import TeamConfig
 
@@ -102,7 +104,7 @@ class State:
       "cpu_charged" and "cpu_forgotten" are those of jobs without GPUs.
     - `approvals`: the valid uses of data, each with the name of its approver.
     - `unfinished`: the number of `active` jobs by team.
-    - `taken`: ids of forgotten jobs that have checkpoints.
+    - `taken`: ids of forgotten jobs that have checkpoints (taken.py).
     """
 
     teams: dict[str, TeamConfig] = field(default_factory=dict)
@@ -121,7 +123,7 @@ class State:
     meters: dict[tuple[str, int], Meter] = field(default_factory=dict)
     requests: dict[str, None] = field(default_factory=dict)
     approvals: dict[DataUse, str] = field(default_factory=dict)
-    taken: dict[str, None] = field(default_factory=dict)
+    taken: Taken = field(default_factory=dict)
 
     def known(self, job_id: str) -> ActiveJob | EndedJob | None:
         """The job that has this id; None: the id is free."""
@@ -130,3 +132,7 @@ class State:
     def over(self, job_id: str) -> EndedJob | None:
         """The ended or rejected job that has this id."""
         return self.ended.get(job_id) or self.rejected.get(job_id)
+
+    def kept_under(self, job_id: str) -> bool:
+        """Whether the job of this id is forgotten, and checkpoints of it are kept."""
+        return taken.is_noted(self.taken, job_id)
