@@ -146,6 +146,14 @@ def test_a_job_reports_about_its_teams_models_and_does_nothing_else(
     assert (made.status_code, made.json()["user"]) == (201, "ada")
     files = http_client.post("/v1/models/files/versions", headers=own, json={"version": 7})
     assert (files.status_code, files.json()["version"]) == (201, 7)
+    profiled = {
+        "snapshot": "corpus@xxh3-" + "1" * 32, "made_at": "2026-01-01T00:00:00Z",
+        "profile": {"rows": 0, "columns": []},
+    }  # fmt: skip
+    data = http_client.post("/v1/profiles?team=nlp", headers=own, json=profiled)
+    assert (data.status_code, data.json()["snapshot"]) == (201, profiled["snapshot"])
+    data = http_client.post("/v1/profiles?team=vision", headers=own, json=profiled)
+    assert data.status_code in {403, 404}
     problem(http_client.post("/v1/models/mine/versions", headers=later, json=wanted), 503,
             "job-token")  # fmt: skip
     other = http_client.post("/v1/models/mine/versions?team=vision", headers=own, json=wanted)
@@ -153,6 +161,7 @@ def test_a_job_reports_about_its_teams_models_and_does_nothing_else(
     for method, path, body in (
         ("GET", "/v1/models/mine", None),
         ("GET", "/v1/training-jobs", None),
+        ("GET", "/v1/profiles", None),
         ("PUT", "/v1/models/mine/gate", {}),
         ("POST", "/v1/models/mine/versions/1/approvals", {}),
         ("POST", "/v1/models/mine/aliases/champion/promotions", {"version": 1}),

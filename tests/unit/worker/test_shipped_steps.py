@@ -22,6 +22,9 @@ from gangline_worker.steps.weights import load_model
 from gangline_worker.training.config import TrainConfig
 from gangline_worker.training.history import MOST, History
 from gangline_worker.training.model import Transformer
+from support.fakes.stub_gateway import TOKEN, Stub, problem, stub
+
+__all__ = ["stub"]
 
 SMALL = {"dim": 16, "layers": 1, "heads": 2, "seq_len": 16}
 CPU = torch.device("cpu")
@@ -269,6 +272,33 @@ def test_prepared_text_has_equal_bytes_for_equal_text(step: Path) -> None:
         made.rename(step / f"kept-{len(found)}")
     assert found[0] == found[1]
     assert "manifest.json" in found[0]
+
+
+@pytest.mark.parametrize(("options", "sent"), [((), 1), (("--no-profile",), 0)])
+def test_prepared_data_send_their_profile(
+    step: Path, stub: Stub, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], sent: int
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"{stub.url}/mlflow/teams/nlp")
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", TOKEN)
+    stub.on("POST", "/v1/profiles", {})
+    (step / "a.txt").write_text("some words\n" * 50)
+    outputs(step, "snapshot")
+    assert prepare.main([str(step / "a.txt"), *options]) == 0
+    made = json.loads((step / "out" / "snapshot" / "manifest.json").read_text())
+    assert [one["snapshot"] for one in stub.bodies("POST", "/v1/profiles")] == [made["name"]] * sent
+
+
+def test_prepared_data_are_there_if_their_profile_is_refused(
+    step: Path, stub: Stub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"{stub.url}/mlflow/teams/nlp")
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", TOKEN)
+    stub.on("POST", "/v1/profiles", problem(409, "conflict", "no registry here"))
+    (step / "a.txt").write_text("some words\n" * 50)
+    outputs(step, "snapshot")
+    assert prepare.main([str(step / "a.txt")]) == 0
+    assert (step / "out" / "snapshot" / "manifest.json").is_file()
+    assert "is not sent: no registry here" in capsys.readouterr().err
 
 
 def test_data_may_be_an_input_of_the_job(step: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """Tokens of jobs: the attempt that a token belongs to, and whether it runs now.
 
-A job may use MLflow, and report versions, scores and exports of its team's models. It moves no
-alias and sets no gate.
+A job may use MLflow, report versions, scores and exports of its team's models, and send profiles of
+its team's data. It moves no alias and sets no gate.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from gangline_storage.errors import StoreError
 from gangline_storage.port import ObjectStore
 from gangline_storage.shared_secret import SharedSecret
 
-_REPORTS = re.compile(r"^/v1/models/[^/]+/versions(?:/[0-9]+/(?:evaluations|serving))?$")
+_REPORTS = re.compile(
+    r"^/v1/(?:profiles|models/[^/]+/versions(?:/[0-9]+/(?:evaluations|serving))?)$"
+)
 
 
 def is_report(method: str, path: str) -> bool:
-    """Whether a request reports about a model, which jobs may do too."""
+    """Whether a request reports about a model or data, which jobs may do too."""
     return method == "POST" and _REPORTS.fullmatch(path) is not None
 
 

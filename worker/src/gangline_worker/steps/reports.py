@@ -1,4 +1,4 @@
-"""Reports of a step about a model to the gateway, with the token that jobs have for MLflow."""
+"""Reports of a step to the gateway, with the token that jobs have for MLflow."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from gangline_worker.data.profile import SnapshotProfile
 from gangline_worker.steps.folders import StepError
 
-_MLFLOW = "/mlflow"
+_MLFLOW = "/mlflow/"
+_TEAMS = "teams/"
 _TIMEOUT_S = 60.0
 _PAUSE_S = 5.0
 _TRIES = 5
@@ -23,9 +25,10 @@ class Refused(StepError):
 
 @dataclass(frozen=True)
 class Gateway:
-    """The models of the job's team, at one gateway."""
+    """The models and data of the job's team, at one gateway."""
 
     url: str
+    team: str
     token: str = field(repr=False)
 
     @classmethod
@@ -35,13 +38,21 @@ class Gateway:
         parts = urlsplit(where)
         if not token or not parts.path.startswith(_MLFLOW):
             return None
-        return cls(f"{parts.scheme}://{parts.netloc}", token)
+        team = parts.path.rpartition(_TEAMS)[2]
+        return cls(f"{parts.scheme}://{parts.netloc}", team, token)
 
     def report(self, model: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Send a report. Raises Refused, and StepError if the gateway stays away."""
+        """Send a report about a model. Raises Refused, and StepError if the gateway stays away."""
+        return self._send(f"/v1/models/{quote(model, safe='')}/versions{path}", body)
+
+    def profile(self, found: SnapshotProfile) -> None:
+        """Send the profile of a snapshot. Raises Refused, and StepError as above."""
+        self._send(f"/v1/profiles?team={quote(self.team)}", found.model_dump(mode="json"))
+
+    def _send(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         import requests
 
-        url = f"{self.url}/v1/models/{quote(model, safe='')}/versions{path}"
+        url = f"{self.url}{path}"
         headers = {"authorization": f"Bearer {self.token}"}
         trust = os.environ.get("MLFLOW_TRACKING_SERVER_CERT_PATH") or True
         problem = ""
