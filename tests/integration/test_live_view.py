@@ -80,6 +80,10 @@ def watched(installed: Watched) -> Watched:
     return installed
 
 
+def test_it_announces_its_release(watched: Watched) -> None:
+    assert watched.view.announced() == {"live-view"}
+
+
 def test_steps_become_progress_at_most_once_a_second(watched: Watched) -> None:
     watched.view.writer.send(OutRecord(watched.view.names.name(Topic.STEPS), b"x", b"no event"))
     other = f"{watched.run}-b"

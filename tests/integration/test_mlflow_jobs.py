@@ -191,6 +191,10 @@ def progress(attempt: int, step: int, loss: float, team: str = "nlp") -> RunProg
     )  # fmt: skip
 
 
+def test_the_server_announces_its_release(server: MlflowProcess) -> None:
+    assert server.tracker.announced() == {"mlflow", "tracker"}
+
+
 def test_metrics_that_a_job_reports_are_metrics_of_its_run(
     server: MlflowProcess, client: Any
 ) -> None:

@@ -20,12 +20,13 @@ from clickhouse_connect.driver.client import Client
 
 from gangline.local.ports import pick_ports
 from gangline.local.probe import answers_ok
-from gangline_bus.codec import encode
+from gangline_bus.codec import decode, encode
 from gangline_bus.kafka import KafkaBus
 from gangline_bus.topics import TopicNames, create_topics
 from gangline_schemas.base import Event
-from gangline_schemas.catalog import topic_of
+from gangline_schemas.catalog import Topic, topic_of
 from gangline_schemas.envelope import Envelope
+from gangline_schemas.events.parts import PartAnnounced
 from gangline_service.tokens import Role, TokenEntry, new_token, write_tokens
 
 DEADLINE_S = 300.0
@@ -157,6 +158,16 @@ class TrackerProcess:
         envelope = Envelope(f"event-{self.sent}", "test", datetime.now(UTC), subject, event)
         topic = self.names.name(topic_of(event.type))
         self.writer.send(encode(envelope, topic=topic, partition=partition))
+
+    def announced(self) -> set[str]:
+        """The parts that announced their release on this bus."""
+        reader = self.bus.reader("announced")
+        reader.assign(dict.fromkeys(self.names.places(self.bus, Topic.PARTS), 0))
+        try:
+            events = [decode(record).data for record in reader.poll(1000, 5.0)]
+        finally:
+            reader.close()
+        return {one.part for one in events if isinstance(one, PartAnnounced) and one.release}
 
     def settled(self) -> None:
         """Wait until everything sent is on the bus."""

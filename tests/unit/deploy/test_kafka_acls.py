@@ -81,7 +81,7 @@ def test_a_log_has_one_writer_and_a_transactional_id_one_holder() -> None:
 def test_progress_is_written_by_the_live_view_alone() -> None:
     rights = read_rights()
     assert rights["live-view"].read == {Topic.STEPS, Topic.PROGRESS}
-    assert rights["live-view"].write == {Topic.PROGRESS, Topic.VITALS}
+    assert rights["live-view"].write == {Topic.PROGRESS} | SELF
     assert rights["live-view"].groups == (CLIENT,)
     assert [p for p, right in rights.items() if Topic.PROGRESS in right.write] == ["live-view"]
     assert catalog()[Topic.PROGRESS].owner == "live-view"
@@ -91,7 +91,7 @@ def test_metrics_are_written_by_the_mlflow_server_and_by_agents() -> None:
     rights = read_rights()
     read = {Topic.METRICS, Topic.SCHEDULING, Topic.FAULTS, Topic.PROGRESS}
     assert rights["mlflow"].read == read
-    assert rights["mlflow"].write == {Topic.METRICS, Topic.TRIALS, Topic.VITALS}
+    assert rights["mlflow"].write == {Topic.METRICS, Topic.TRIALS} | SELF
     writers = {name for name, right in rights.items() if Topic.METRICS in right.write}
     assert writers == {"mlflow", "agent"}
     assert [name for name, right in rights.items() if Topic.TRIALS in right.write] == ["mlflow"]
@@ -99,7 +99,7 @@ def test_metrics_are_written_by_the_mlflow_server_and_by_agents() -> None:
 
 def test_no_agent_or_client_announces_a_service_s_release() -> None:
     writers = {name for name, right in read_rights().items() if Topic.PARTS.value in right.write}
-    assert writers == {"tracker", "gateway"} | {*DECIDERS}
+    assert writers == {"tracker", "gateway", "live-view", "mlflow"} | {*DECIDERS}
 
 
 def test_no_other_part_sees_hashes_of_tokens_or_writes_the_audit_log() -> None:

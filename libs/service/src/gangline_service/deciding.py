@@ -67,14 +67,16 @@ def group_of(names: TopicNames, service: str) -> str:
 
 
 def begin_on_bus(part: str, bus: Bus, names: TopicNames, context: Context[ServiceSettings]) -> None:
-    """Wait for the topics, then announce this process's release and vitals. Raises BusError."""
-    wait_for_topics(bus, names, context)
+    """Wait for the topics, then announce this process's release and vitals. Raises BusError.
+
+    Every process that reads events begins with this: features wait for its release.
+    """
+    _wait_for_topics(bus, names, context)
     announce(bus, names, part, context.settings.instance_id, context.stopping)
-    say_vitals(part, bus, names, context)
+    _say_vitals(part, bus, names, context)
 
 
-def say_vitals(part: str, bus: Bus, names: TopicNames, context: Context[ServiceSettings]) -> None:
-    """Begin to publish how this process is."""
+def _say_vitals(part: str, bus: Bus, names: TopicNames, context: Context[ServiceSettings]) -> None:
     publish_vitals(
         bus,
         names,
@@ -86,8 +88,8 @@ def say_vitals(part: str, bus: Bus, names: TopicNames, context: Context[ServiceS
     )
 
 
-def wait_for_topics(bus: Bus, names: TopicNames, context: Context[ServiceSettings]) -> None:
-    """Wait until every topic of the catalog exists. Every service begins with this.
+def _wait_for_topics(bus: Bus, names: TopicNames, context: Context[ServiceSettings]) -> None:
+    """Wait until every topic of the catalog exists.
 
     Raises BusError after about five minutes.
     """

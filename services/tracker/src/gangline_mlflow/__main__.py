@@ -22,7 +22,7 @@ from gangline_mlflow.history import Histories
 from gangline_mlflow.server import create_app
 from gangline_schemas.gpu_prices import GpuPrices
 from gangline_service.bound_address import BoundAddress
-from gangline_service.deciding import connect, say_vitals, wait_for_topics
+from gangline_service.deciding import begin_on_bus, connect
 from gangline_service.lifecycle import Context, run
 from gangline_service.loopback import LOOPBACK
 from gangline_service.loopback_server import LoopbackServer, has_connection, listen
@@ -49,8 +49,7 @@ def main(context: Context[Settings]) -> int:
         return 0
     names = TopicNames(settings.topic_prefix)
     bus = connect(settings, "mlflow")
-    wait_for_topics(bus, names, context)
-    say_vitals("mlflow", bus, names, context)
+    begin_on_bus("mlflow", bus, names, context)
     histories = Histories(settings.clickhouse_url, settings.clickhouse_user, token)
     artifacts = Artifacts(open_store(settings.artifacts_url, options=S3Options(part_threads=2)))
     prices = GpuPrices.of(settings.gpu_prices)

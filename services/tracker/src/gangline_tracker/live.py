@@ -22,7 +22,7 @@ from gangline_bus.ports import BusError, BusUnavailable, Record, TopicPartition
 from gangline_bus.topics import TopicNames
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.steps import WorkerStep
-from gangline_service.deciding import say_vitals, wait_for_topics
+from gangline_service.deciding import begin_on_bus
 from gangline_service.lifecycle import Context, end_denied, run
 from gangline_tracker.views.config import LiveSettings
 from gangline_tracker.views.publishing import Publisher, published
@@ -115,8 +115,7 @@ class _View:
         """Until the process stops."""
         context, settings = self._context, self._context.settings
         context.health.expect("stream")
-        wait_for_topics(self._bus, self._names, context)
-        say_vitals("live-view", self._bus, self._names, context)
+        begin_on_bus("live-view", self._bus, self._names, context)
         context.health.set("stream", ok=False, detail="reads what was published")
         for event, at_ms in published(
             self._bus, self._names, context.stopping, context.health.beat

@@ -1,9 +1,9 @@
 """Which release every process runs, and which features all of them know.
 
-Each process of a service, gateway or tracker, standbys too, announces its release at its start and
-each hour; each node that joins has that of its agent. A feature is enabled when all of them know
-it, and where it concerns them the agents of all nodes that are there. It is never disabled: from
-then on logs may hold what earlier releases do not know.
+Each process that reads events, standbys too, announces its release at its start and each hour; each
+node that joins has that of its agent. A feature is enabled when all of them know it, and where it
+concerns them the agents of all nodes that are there. It is never disabled: from then on logs may
+hold what earlier releases do not know.
 
 A process that stops says so. One that ended without a word is forgotten `SILENT_AFTER` after its
 last note. The clock for that are the announcements themselves, so that an absence of the scheduler
