@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gangline_schemas.events.scheduling import GangAllocated, ReleaseReason
-from gangline_schemas.events.workers import ExitReason
+from gangline_schemas.events.workers import ExitReason, NodeInfo
 from support.fakes.job_gateway import JobGateway, fields_of_job
 from support.fakes.kube_api import KubeServer
 from support.fakes.kube_cluster import GPU, KubeNodes
@@ -27,30 +28,50 @@ def data() -> Iterator[Path]:
         yield Path(name) / "n"
 
 
-def show(gateway: JobGateway, gang: GangAllocated, state: str = "scheduled") -> None:
-    """Let the gateway know of an attempt; states without GPUs have no nodes."""
-    nodes = [
-        {"node_id": node.node_id, "gpus": list(node.gpus), "first_rank": node.first_rank}
-        for node in gang.nodes
-    ]
-    known = {
-        **fields_of_job(gang.job_id, gang.spec.data()),
-        "attempt": gang.attempt,
-        "state": state,
-        "nodes": nodes if state == "scheduled" else [],
-    }
-    with gateway.lock:
-        gateway.jobs[gang.job_id] = known
+@dataclass
+class Stand:
+    """An agent and its node, the API server with a kubelet, and the process that makes pods."""
+
+    harness: NodeHarness
+    node: NodeInfo
+    server: KubeServer
+    gateway: JobGateway
+    nodes: KubeNodes
+    process: OperatorProcess
+    data: Path
+
+    def pods(self) -> list[dict[str, Any]]:
+        """The pods of jobs that are not just ending."""
+        found = [pod for pod in self.server.objects("pods") if pod["metadata"].get("labels")]
+        return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+
+    def uids(self) -> list[str]:
+        return [pod["metadata"]["uid"] for pod in self.pods()]
+
+    def allocate(self, run: str, **more: Any) -> GangAllocated:
+        """Give a gang its GPUs, as the agent and the gateway see it."""
+        gang = self.harness.allocate(self.node, image="train:1", run=run, **more)
+        self.show(gang)
+        return gang
+
+    def show(self, gang: GangAllocated, state: str = "scheduled") -> None:
+        """Let the gateway know of an attempt; states without GPUs have no nodes."""
+        nodes = [
+            {"node_id": node.node_id, "gpus": list(node.gpus), "first_rank": node.first_rank}
+            for node in gang.nodes
+        ]
+        known = {
+            **fields_of_job(gang.job_id, gang.spec.data()),
+            "attempt": gang.attempt,
+            "state": state,
+            "nodes": nodes if state == "scheduled" else [],
+        }
+        with self.gateway.lock:
+            self.gateway.jobs[gang.job_id] = known
 
 
-def ours(server: KubeServer) -> list[dict[str, Any]]:
-    labelled = [pod for pod in server.objects("pods") if pod["metadata"].get("labels")]
-    return [pod for pod in labelled if "deletionTimestamp" not in pod["metadata"]]
-
-
-def test_a_gang_runs_in_pods_again_in_the_same_ones_and_loses_a_race(
-    tmp_path: Path, kafka_bootstrap: str, data: Path
-) -> None:
+@pytest.fixture
+def stand(tmp_path: Path, kafka_bootstrap: str, data: Path) -> Iterator[Stand]:
     of_pods = {
         "GANGLINE_KUBE_PODS_AGENT_IMAGE": "agents:1",
         "GANGLINE_KUBE_PODS_DATA": str(data),
@@ -67,34 +88,66 @@ def test_a_gang_runs_in_pods_again_in_the_same_ones_and_loses_a_race(
     ):
         node = harness.start_agent()
         server.do(lambda: server.add("namespaces", {"metadata": {"name": "gangline-jobs"}}))
+        config = server.kubeconfig(tmp_path)
         with (
             KubeNodes(server, {node.node_id: 2}) as nodes,
             OperatorProcess(
-                server.kubeconfig(tmp_path), gateway.url, tmp_path, "gangline_kube.pods", **of_pods
+                config, gateway.url, tmp_path, "gangline_kube.pods", **of_pods
             ) as process,
         ):
-            first = harness.allocate(node, image="train:1", run="echo rank $RANK; exit 9")
-            show(gateway, first)
-            assert {item.exit_code for item in harness.exits(2).values()} == {9}
-            harness.wait(lambda: harness.lines(1) == ["rank 1"])
-            (pod,) = ours(server)
-            harness.release(first, ReleaseReason.RESTARTING)
-            show(gateway, first, "pending")
+            yield Stand(harness, node, server, gateway, nodes, process, data)
 
-            again = harness.allocate(node, attempt=2, image="train:1", run="exit 0")
-            show(gateway, again)
-            assert harness.exits(4)[2, 0].reason is ExitReason.FINISHED
-            assert [each["metadata"]["uid"] for each in ours(server)] == [pod["metadata"]["uid"]]
-            harness.release(again, ReleaseReason.SUCCEEDED)
-            show(gateway, again, "succeeded")
-            process.wait("no pods", lambda: server.objects("pods") == [])
 
-            asked = {"resources": {"limits": {GPU: "1"}}}
-            foreign = {"metadata": {"name": "foreign"}, "spec": {"containers": [asked]}}
-            server.do(lambda: server.add("pods", foreign, "default"))
-            process.wait("foreign", lambda: nodes.most[node.node_id] > 0)
-            late = harness.allocate(node, job_id="job-2", run="true")
-            show(gateway, late)
-            process.wait("a pod", lambda: bool(ours(server)))
-            process.wait("given up", lambda: ours(server) == [])
-            assert nodes.most[node.node_id] == 2
+def test_a_gang_runs_in_pods_again_in_the_same_ones_and_loses_a_race(stand: Stand) -> None:
+    harness, server, process, name = stand.harness, stand.server, stand.process, stand.node.node_id
+    first = stand.allocate("echo rank $RANK; exit 9")
+    assert {item.exit_code for item in harness.exits(2).values()} == {9}
+    harness.wait(lambda: harness.lines(1) == ["rank 1"])
+    pods = stand.uids()
+    assert len(pods) == 1
+    harness.release(first, ReleaseReason.RESTARTING)
+    stand.show(first, "pending")
+
+    again = stand.allocate("exit 0", attempt=2)
+    assert harness.exits(4)[2, 0].reason is ExitReason.FINISHED
+    assert stand.uids() == pods
+    harness.release(again, ReleaseReason.SUCCEEDED)
+    stand.show(again, "succeeded")
+    process.wait("no pods", lambda: server.objects("pods") == [])
+
+    asked = {"resources": {"limits": {GPU: "1"}}}
+    foreign = {"metadata": {"name": "foreign"}, "spec": {"containers": [asked]}}
+    server.do(lambda: server.add("pods", foreign, "default"))
+    process.wait("foreign", lambda: stand.nodes.most[name] > 0)
+    stand.allocate("true", job_id="job-2")
+    process.wait("a pod", lambda: bool(stand.pods()))
+    process.wait("given up", lambda: stand.pods() == [])
+    assert stand.nodes.most[name] == 2
+
+
+def test_a_gang_in_pods_trains_and_starts_again_while_the_api_server_is_away(
+    stand: Stand,
+) -> None:
+    harness, server, process = stand.harness, stand.server, stand.process
+    steps = "while [ ! -e $GANGLINE_CHECKPOINT_DIR/go ]; do echo step; sleep 0.1; done; exit 9"
+    first = stand.allocate(steps)
+    harness.wait(lambda: bool(harness.lines(0) and harness.lines(1)))
+    pods = stand.uids()
+    server.go_away()
+    asked = len(server.requests)
+    before = [len(harness.lines(rank)) for rank in (0, 1)]
+    process.wait("it is missed", lambda: "kube.follow_failed" in process.words())
+    harness.wait(lambda: all(len(harness.lines(rank)) > before[rank] + 20 for rank in (0, 1)))
+
+    (stand.data / "checkpoints" / first.job_id / "go").touch()
+    assert {item.exit_code for item in harness.exits(2).values()} == {9}
+    harness.release(first, ReleaseReason.RESTARTING)
+    stand.show(first, "pending")
+    again = stand.allocate("echo again; exit 0", attempt=2)
+    assert harness.exits(4)[2, 1].reason is ExitReason.FINISHED
+    assert (stand.uids(), len(server.requests)) == (pods, asked)
+
+    server.come_back()
+    harness.release(again, ReleaseReason.SUCCEEDED)
+    stand.show(again, "succeeded")
+    process.wait("no pods", lambda: server.objects("pods") == [])

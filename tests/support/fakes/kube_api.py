@@ -93,6 +93,21 @@ class KubeServer:
         """End all watches in the middle."""
         self.do(lambda: [task.cancel() for task in self._watches])
 
+    def go_away(self) -> None:
+        """End all connections, and take no new ones. Objects stay, and `do` still works."""
+
+        async def close() -> None:
+            await self._site.stop()
+            for connection in (self._runner.server and self._runner.server.connections) or ():
+                connection.force_close()
+
+        asyncio.run_coroutine_threadsafe(close(), self._loop).result(10)
+
+    def come_back(self) -> None:
+        """Listen at the same address again."""
+        port = int(self.url.rpartition(":")[2])
+        asyncio.run_coroutine_threadsafe(self._listen(port), self._loop).result(10)
+
     def kubeconfig(self, folder: Path) -> Path:
         """A kubeconfig of an administrator."""
         path = folder / "kubeconfig"
@@ -132,10 +147,13 @@ class KubeServer:
                     app.router.add_route("*", root + spaced + rest, self._serve)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=self._tls)
-        await site.start()
+        await self._listen(0)
         address = self._runner.addresses[0]
         self.url = f"https://127.0.0.1:{address[1]}"
+
+    async def _listen(self, port: int) -> None:
+        self._site = web.TCPSite(self._runner, "127.0.0.1", port, ssl_context=self._tls)
+        await self._site.start()
 
     @web.middleware
     async def _guard(

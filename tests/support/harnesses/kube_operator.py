@@ -61,11 +61,15 @@ class OperatorProcess:
         self.process.kill()
         self.process.wait(60)
 
+    def words(self) -> str:
+        """All that it wrote."""
+        return self._log.read_text(encoding="utf-8")
+
     def wait(self, what: str, done: Callable[[], bool], limit_s: float = 200.0) -> None:
         """Until it is so. Fails with the process's last words."""
         deadline = time.monotonic() + limit_s
         while not done():
-            words = self._log.read_text(encoding="utf-8")[-4000:]
+            words = self.words()[-4000:]
             assert self.process.poll() is None, words
             assert time.monotonic() < deadline, f"{what}\n{words}"
             time.sleep(0.05)
