@@ -2,15 +2,18 @@
 
 python tests/prose.py [FILE...]
 
-It reads all pages and the modules of `FOLDERS`. It prints one line for each finding,
-`FILE:LINE: problem; what to do`, and exits with 1 then:
+It reads all pages, the modules of `FOLDERS` and of tests/, and the comments of `SETTINGS`. It
+prints one line for each finding, `FILE:LINE: problem; what to do`, and exits with 1 then:
 - a sentence with more than `MOST_WORDS` words, or a table cell with more than `MOST_CELL_WORDS`;
 - a sentence that begins with What, Who or Whoever and does not ask;
 - a line of prose with more than `MOST_COLUMNS` columns;
-- a word of `RETIRED`.
+- a word of `RETIRED`;
+- a file or a class with a word of `RETIRED_NAMES` in its name.
 
 Of a module it reads the docstrings, the comments and, for retired words and the beginnings of
-sentences, each other string that has a space. The linter checks the columns of a module.
+sentences, each other string that has a space. The linter checks the columns of a module. Of a
+test it reads docstrings and comments alone: its other strings are inputs and answers. There a
+sentence may begin with What, as it names the subject of the tests: "What a rank reports".
 
 Code blocks and comments of a page are not prose. The words of a code span count towards the
 length of its sentence and are never retired, so a name from the code is written as a code span.
@@ -36,6 +39,7 @@ MOST_COLUMNS = 100
 FOLDERS = (
     "cli/src",
     "deploy/grafana",
+    "examples",
     "libs",
     "schemas/src",
     "services",
@@ -43,6 +47,13 @@ FOLDERS = (
     "worker/src",
 )
 """Folders whose modules keep to plain words."""
+
+TESTS = "tests"
+SETTINGS = ("deploy/**/*.yaml", "deploy/**/*.toml", "deploy/containers/*", "examples/**/*.yaml")
+"""Files whose lines that begin with # are prose."""
+
+TELLS_OF_WORDS = ("tests/prose.py", "tests/unit/deploy/test_prose.py")
+"""Not read: retired words are their subject."""
 
 RETIRED = {
     r"anew": "say 'again' or 'from scratch'",
@@ -57,8 +68,24 @@ RETIRED = {
     r"lets? go|letting go": "say 'release', 'close' or 'reject'",
     r"vouch(?:es|ed)?(?: for)?": "say 'confirm'",
     r"door|doors": "say 'server' or 'query server'",
+    r"hears?|heard|hearing": "say 'receives' or 'learns'",
+    r"premises|furniture|desks?|guests?": "say 'host resources', 'mount', 'auth' or 'proxy'",
+    r"rooms": "say 'sandboxes' or 'free GPUs'",
+    r"scenes?": "say 'builder', 'fixture', 'harness' or 'session'",
+    r"telling|awaiting": "say 'reasons' or 'waiting'",
+    r"perform(?:s|ed|ing)?": "say 'run' or 'execute'",
+    r"h(?:old|olds|eld|olding) (?:\S+ )?GPUs?": "say 'allocated' or 'reserved'",
 }
 """Patterns of words that the project no longer uses, each with the way out."""
+
+RETIRED_NAMES = frozenset(
+    {
+        "asked", "asking", "awaiting", "clearing", "desk", "door", "doors", "furniture", "ground",
+        "guest", "guests", "heard", "hearing", "look", "looks", "past", "perform", "places",
+        "premises", "room", "rooms", "scene", "scenes", "telling", "told",
+    }
+)  # fmt: skip
+"""Words that no file and no class has in its name. As prose some of them are fine: free room."""
 
 _RETIRED = {re.compile(rf"\b(?:{words})\b", re.IGNORECASE): way for words, way in RETIRED.items()}
 _WORD = re.compile(r"[\w'./%-]*\w[\w'./%-]*")
@@ -68,6 +95,8 @@ _ITEM = re.compile(r"\s*(?:[-*]|\d+\.)\s+")
 _CODE = re.compile(r"(`+)(.+?)\1", re.DOTALL)
 _TARGET = re.compile(r"\]\([^)\s]*\)")
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+_CLASS = re.compile(r"^\s*class (\w+)", re.MULTILINE)
+_PART = re.compile(r"[A-Z]+(?![a-z])|[A-Za-z][a-z]*")
 
 
 @dataclass(frozen=True)
@@ -98,17 +127,43 @@ def pages() -> list[Path]:
 
 
 def modules() -> list[Path]:
-    """The modules of `FOLDERS`."""
-    return sorted(module for folder in FOLDERS for module in (ROOT / folder).rglob("*.py"))
+    """The modules of `FOLDERS` and of tests/."""
+    found = (module for folder in (*FOLDERS, TESTS) for module in (ROOT / folder).rglob("*.py"))
+    return sorted(set(found) - {ROOT / name for name in TELLS_OF_WORDS})
 
 
-def module_findings(source: str) -> list[Finding]:
+def settings() -> list[Path]:
+    """The files of `SETTINGS`."""
+    found = (file for pattern in SETTINGS for file in ROOT.glob(pattern) if file.is_file())
+    return sorted(found)
+
+
+def findings_of(file: Path) -> list[Finding]:
+    """All that a file must change, in order."""
+    name, text = file.relative_to(ROOT), file.read_text(encoding="utf-8")
+    found = _names(name.stem, 1)
+    if file.suffix == ".md":
+        return [*found, *findings(text)]
+    if file.suffix == ".py":
+        return [*found, *module_findings(text, test=name.parts[0] == TESTS)]
+    return [*found, *settings_findings(text)]
+
+
+def settings_findings(text: str) -> list[Finding]:
+    """All that the comments of a file of `SETTINGS` must change, in order."""
+    lines = (line.strip() for line in text.split("\n"))
+    return list(_prose("\n".join(line.lstrip("# ") if line[:1] == "#" else "" for line in lines)))
+
+
+def module_findings(source: str, *, test: bool = False) -> list[Finding]:
     """All that a module must change, in order; `line` may be the first of a joined string."""
     found = list[Finding]()
+    for name in _CLASS.finditer(source):
+        found += _names(name[1], 1 + source.count("\n", 0, name.start(1)))
     prose, messages = _docstrings(source)
     for first, text in [*prose, *_comments(source)]:
-        found += [_moved(finding, first) for finding in _prose(text)]
-    for first, text in messages:
+        found += [_moved(finding, first) for finding in _prose(text, test=test)]
+    for first, text in [] if test else messages:
         for block in blocks(text):
             plain = _without_code(block.text)
             found += [_moved(f, first) for f in [*_retired(block, plain), *_begins(block, plain)]]
@@ -120,14 +175,29 @@ def findings(text: str) -> list[Finding]:
     return sorted([*_long_lines(text), *_prose(text)], key=lambda finding: finding.line)
 
 
-def _prose(text: str) -> Iterator[Finding]:
+def _names(name: str, line: int) -> list[Finding]:
+    """The retired words in the name of a file or a class."""
+    words = sorted(RETIRED_NAMES & {part.lower() for part in _PART.findall(name)})
+    return [
+        Finding(
+            line,
+            f"{word!r} in {name} is retired",
+            "use the field's word: docs/reference/glossary.md",
+        )
+        for word in words
+    ]
+
+
+def _prose(text: str, *, test: bool = False) -> Iterator[Finding]:
     for block in blocks(text):
         plain = _without_code(block.text)
         yield from _retired(block, plain)
         if block.kind == "cell":
             yield from _long_cells(block, plain)
         elif block.kind == "prose":
-            yield from _sentences(block, plain)
+            yield from _long_sentences(block, plain)
+            if not test:
+                yield from _begins(block, plain)
 
 
 def _moved(finding: Finding, first: int) -> Finding:
@@ -219,12 +289,11 @@ def _long_lines(text: str) -> Iterator[Finding]:
             yield Finding(number, f"{len(line)} columns", f"break it at {MOST_COLUMNS}")
 
 
-def _sentences(block: Block, plain: str) -> Iterator[Finding]:
+def _long_sentences(block: Block, plain: str) -> Iterator[Finding]:
     for line, sentence in _split(block, plain):
         words = len(_WORD.findall(sentence))
         if words > MOST_WORDS:
             yield Finding(line, f"a sentence of {words} words", "make it two")
-    yield from _begins(block, plain)
 
 
 def _begins(block: Block, plain: str) -> Iterator[Finding]:
@@ -259,11 +328,10 @@ def _retired(block: Block, plain: str) -> Iterator[Finding]:
 def main(names: list[str]) -> int:
     """See the module."""
     count = 0
-    for file in [Path(name).resolve() for name in names] or [*pages(), *modules()]:
-        name = file.relative_to(ROOT).as_posix()
-        read = module_findings if file.suffix == ".py" else findings
-        for finding in read(file.read_text(encoding="utf-8")):
-            print(f"{name}:{finding}")
+    read = [Path(name).resolve() for name in names] or [*pages(), *modules(), *settings()]
+    for file in read:
+        for finding in findings_of(file):
+            print(f"{file.relative_to(ROOT).as_posix()}:{finding}")
             count += 1
     return int(count > 0)
 

@@ -35,11 +35,11 @@ class Batches(Dataset[torch.Tensor]):
         return whole.chunk(self.ranks)[self.rank]
 
 
-def any_rank(heard_here: object, device: torch.device) -> bool:
-    """Ranks hear a request at different moments; so all do what any of them has heard."""
-    heard = torch.tensor(int(bool(heard_here)), device=device)
-    dist.all_reduce(heard, op=dist.ReduceOp.MAX)
-    return bool(heard.item())
+def any_rank(here: object, device: torch.device) -> bool:
+    """Ranks receive a request at different moments, so all do what any of them has received."""
+    anywhere = torch.tensor(int(bool(here)), device=device)
+    dist.all_reduce(anywhere, op=dist.ReduceOp.MAX)
+    return bool(anywhere.item())
 
 
 def main() -> None:

@@ -40,13 +40,13 @@ except ImportError as missing:
 VOCABULARY, LENGTH = 64, 32
 
 
-def any_rank(heard_here: object, device: torch.device) -> bool:
-    """Ranks hear a request at different moments; so all do what any of them has heard."""
+def any_rank(here: object, device: torch.device) -> bool:
+    """Ranks receive a request at different moments, so all do what any of them has received."""
     if not dist.is_initialized():
-        return bool(heard_here)
-    heard = torch.tensor(int(bool(heard_here)), device=device)
-    dist.all_reduce(heard, op=dist.ReduceOp.MAX)
-    return bool(heard.item())
+        return bool(here)
+    anywhere = torch.tensor(int(bool(here)), device=device)
+    dist.all_reduce(anywhere, op=dist.ReduceOp.MAX)
+    return bool(anywhere.item())
 
 
 def same_on_all_ranks(folder: Path) -> dict[str, bytes]:

@@ -1,8 +1,8 @@
 """How fast the dashboards' queries are with 100,000 runs in the store.
 
-Run it alone: python tests/bench/bench_dashboards.py [--runs N]. The store has the runs of 90
-days of 20 teams, with their usage, events, checkpoints and failures; six hours of heartbeats, one a
-second, of 250 nodes of 8 GPUs; and three runs of 200,000 steps of seven metrics. Each query runs
+Run it alone: python tests/bench/bench_dashboards.py [--runs N]. The store has the runs of 90 days
+of 20 teams, with their usage, events, checkpoints and failures. It has six hours of heartbeats, one
+a second, of 250 nodes of 8 GPUs, and three runs of 200,000 steps of seven metrics. Each query runs
 for an admin and all teams, over the time range with which its dashboard opens; no HTTP.
 - `dashboards_slowest_ms`: the median time of the slowest query; its note names it.
 - `dashboards_slowest_cpu_ms`: the CPU time of the query that needs most.

@@ -1,9 +1,9 @@
 """A takeover from a log of 1,000,000 events: from a snapshot and the tail, and from nothing.
 
 The log is the scheduler's: rounds of 60 jobs that wait, start on 100 nodes x 8 GPUs, report all
-ranks and end, decided once by the scheduler and repeated with other job ids, after 2,000 jobs that
-wait all the time. Records are made while they are read, so a broker's share of a takeover is not in
-the figures, and the making is. The snapshot also remembers the last 100,000 ended jobs.
+ranks and end. The scheduler decides them once; they are repeated with other ids, after 2,000 jobs
+that wait all the time. Records are made while they are read, so a broker's share of a takeover is
+not in the figures, and the making is. The snapshot also remembers the last 100,000 ended jobs.
 
 - `fold_snapshot_tail_s`: the newest snapshot and the tail of 20,000 events (`snapshot_every`),
   as a standby does it: read, checked, folded, the invariants too.

@@ -1,4 +1,4 @@
-"""From kill -9 to going on, through the whole platform.
+"""From kill -9 to the next step, through the whole platform.
 
 - A rank is killed: from the signal to the arrival of the first `worker.step` of the next attempt.
   It contains the agent's notice, the fault manager's verdict, the scheduler's allocation, the new

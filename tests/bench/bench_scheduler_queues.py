@@ -1,10 +1,10 @@
 """15,000 workloads in 5 cohorts of 6 queues, as in Kueue's scalability test, in virtual time.
 
-Each queue gets 350 small workloads (1 CPU for 0.2 s, one each 0.1 s), 100 medium (5 CPUs for
-0.5 s, one each 0.5 s) and 50 large (20 CPUs for 1 s, one each 1.2 s); its nominal quota is 20 and
-it may borrow 100 from its cohort. Here a CPU is a GPU slot, a queue is a team with a guarantee of
-20, a limit of 20 and 100 to borrow, and a cohort is the team above its six, with a limit of 120.
-Large ones have the best priority, as there.
+Each queue gets 350 small workloads (1 CPU for 0.2 s, one each 0.1 s) and 100 medium (5 CPUs for 0.5
+s, one each 0.5 s). It also gets 50 large (20 CPUs for 1 s, one each 1.2 s). Its nominal quota is
+20, and it may borrow 100 from its cohort. Here a CPU is a GPU slot. A queue is a team with a
+guarantee of 20, a limit of 20 and 100 to borrow. A cohort is the team above its six, with a limit
+of 120. Large ones have the best priority, as there.
 
 Cohorts lend each other nothing, so each is a shard here: a scheduler's state of its own, one after
 the other. In one state (`queues_one_state_cpu_s`) a pass looks at the groups of all 30 queues, and

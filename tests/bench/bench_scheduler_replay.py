@@ -1,10 +1,10 @@
 """Two months of a real cluster, 68,503 jobs of 11 virtual clusters, replayed under each policy.
 
-The jobs of October and November 2017 of Philly, every virtual cluster halved (1,408 GPUs in all),
-through the scheduler's own decide and evolve in virtual time (docs/guides/simulate.md), as
-`gangline simulate` does it: one policy after the other, each virtual cluster in a process of its
-own, as many at once as there are CPUs. Seconds until the results are there and seconds of CPU of
-all processes, without reading the file.
+The jobs are Philly's of October and November 2017, with each virtual cluster halved (1,408 GPUs in
+all). They go through the scheduler's own decide and evolve in virtual time, as `gangline simulate`
+does it (docs/guides/simulate.md): one policy after the other. Each virtual cluster has a process of
+its own, as many at once as there are CPUs. Measured: seconds until the results are there and
+seconds of CPU of all processes, without reading the file.
 """
 
 from __future__ import annotations

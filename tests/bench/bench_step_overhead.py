@@ -1,7 +1,7 @@
 """What reporting costs a training step: blocks with and without it, interleaved, in one process.
 
 `python tests/bench/bench_step_overhead.py [--blocks N] [--json FILE]`. One rank trains the
-demo-size model against an agent's end that reads and drops what it hears. Blocks of at least five
+demo-size model against an agent's end that reads and drops all that comes. Blocks of at least five
 flush periods alternate between reporting and not; the figure is the median ratio of neighbours,
 which a slow drift of the machine leaves alone. It also times the call itself.
 """

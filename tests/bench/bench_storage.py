@@ -1,10 +1,10 @@
 """What a point of a metric takes on disk, roll-ups and all columns included.
 
 Run it alone: python tests/bench/bench_storage.py [--points N]. Each table gets runs with eight
-metrics as training has them: loss and gradient norm in single precision with noise, a learning
-rate on a cosine, rates and times of steps with noise, rounded, the utilization in double precision
-with noise, and memory that hardly changes. Rows come step by step from all runs, in INSERTs as
-large as the tracker's, and are merged by the engine as usual.
+metrics as training has them. Loss and gradient norm are in single precision with noise, the
+learning rate on a cosine, rates and times of steps rounded, with noise. The utilization is in
+double precision with noise, and memory hardly changes. Rows come step by step from all runs, in
+INSERTs as large as the tracker's, and are merged by the engine as usual.
 """
 
 from __future__ import annotations

@@ -161,7 +161,7 @@ def run_study(
     world = StudyWorld(
         program, gangs=GANGS, unit_s=60, tick_s=30, checked=False, sampler=None if tpe else given
     )
-    look = _Look(table, chosen, used, stops=stopping["kind"] != "none")
+    look = _GoodTrials(table, chosen, used, stops=stopping["kind"] != "none")
     world.after.append(look)
     world.submit("s", spec)
     world.run()
@@ -169,7 +169,7 @@ def run_study(
     return look.found
 
 
-class _Look:
+class _GoodTrials:
     """Notes the trials that are found good, after each decision."""
 
     def __init__(

@@ -1,7 +1,8 @@
 """How fast the checkpoint service reads a save before it commits it, file by file and at once.
 
-512 MiB in 32 files, in the S3 server of `gangline up --s3 local`, which shares the machine: right
-from it, and over a link on which each answer takes ten times as long, as those of a far store do.
+512 MiB in 32 files, in the S3 server of `gangline up --s3 local`, which shares the machine. They
+are read right from it, and over a link on which each answer takes ten times as long, as with a far
+store.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A cluster at design size behind a real gateway and console, for `bench_console.py`.
 
-Kafka, the tracker with its store, the gateway and the console are processes of their own; what
-services and agents would send is written to the log. 10,000 GPUs on 1,250 nodes, all of them held
-by 500 running jobs; 1,000 jobs wait; a study has 200 trials. The store has the history of all runs,
+Kafka, the tracker with its store, the gateway and the console are processes of their own. What
+services and agents would send is written to the log. 500 running jobs have all 10,000 GPUs of 1,250
+nodes; 1,000 jobs wait; a study has 200 trials. The store has the history of all runs,
 the log has the newest ones. No decider runs, so nothing answers questions such as `explain`.
 """
 

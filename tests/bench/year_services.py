@@ -257,7 +257,7 @@ class FaultYear(Service):
         )  # fmt: skip
 
     def _beat(self, step: int) -> None:
-        """A heartbeat of each node: what is heard is soft, and not of the figures."""
+        """A heartbeat of each node: it is soft state, and not in the figures."""
         for job_id, gang in self.state.gangs.items():
             for place, node_id in enumerate(gang.nodes):
                 ranks = tuple(

@@ -1,7 +1,7 @@
 """A year of work for the `year` benchmark: runs of the mission's mix at design size, virtual time.
 
-10,000 GPUs on 1,250 nodes, 500 gangs at once that hold all of them, 5,000 runs a day, a save each
-ten minutes; each day 8 nodes fail for good, and machines with new names take their places. Of 20
+500 gangs at once have all 10,000 GPUs of 1,250 nodes: 5,000 runs a day, a save each ten minutes.
+Each day 8 nodes fail for good, and machines with new names take their places. Of 20
 runs 16 take 4 GPUs for 2 hours, 3 take 32 for a day, 1 takes 176 for a week; 1 of 11 saves nothing.
 
 An ended run is folded by what it leaves behind, not by all that was said of it: of its saves only
@@ -194,7 +194,7 @@ class Service:
     """A deciding service with its state, its clock, and a note of what each input cost.
 
     A subclass says what the methods from `begin` on do; `codec` is that of its snapshots.
-    The first and the last days have every run, those between one of `thinned`: by the end they are
+    The first and the last days have every run, those between one of `thinned`. By the end they are
     forgotten, as the service `remembers` a run for so many days, or so many of the `newest`.
     `whole`: runs that end now are remembered at the end of the year. `checks`: each input is
     followed by a check of the invariants; the service checks each batch.

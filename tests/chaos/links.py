@@ -16,7 +16,7 @@ SIZE_BYTES = 4  # before each answer of Kafka's protocol
 class Link:
     """A proxy on loopback to a port there. Data sent while it is cut arrives once it is restored.
 
-    So do connections: as with packets that are lost, no side hears that the way is cut.
+    So do connections: as with packets that are lost, no side notices that the way is cut.
     """
 
     def __init__(self, target_port: int) -> None:

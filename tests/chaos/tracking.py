@@ -1,7 +1,7 @@
 """kill -9 of each process that a point of a metric passes, while MLflow's clients log.
 
-After each kill the process is started again, the clients log on, and then all points are read:
-each that was acknowledged is there once, and the newest value of each run is that of its last step.
+After each kill the process is started again, the clients log more, and then all points are read.
+Each that was acknowledged is there once, and the newest value of each run is that of its last step.
 """
 
 from __future__ import annotations

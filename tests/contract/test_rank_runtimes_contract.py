@@ -131,7 +131,7 @@ class TestPods:
         place.start(1, ["/bin/sh", "-c", "read x < go; exit 7"])
         place.said(0, "ready")
         place.launcher.pause()
-        (place.folder / "go").write_text("x\n")  # it ends while no agent hears it
+        (place.folder / "go").write_text("x\n")  # it ends while no agent runs
         place.restart_agent()
 
         assert place.end(1).code == 7

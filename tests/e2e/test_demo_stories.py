@@ -1,4 +1,4 @@
-"""The stories of `gangline demo` and `gangline demo --loop`, told on the session's platform.
+"""The stories of `gangline demo` and `gangline demo --loop`, played on the session's platform.
 
 test_demo.py runs the commands themselves, each with a platform of its own: `make soak`.
 """

@@ -213,7 +213,7 @@ def test_a_frozen_rank_is_noticed_and_its_gang_starts_again(
     with own_platform.watching() as watch:
         job = watch.submit("frozen", **training(go))
         watch.wait_for(lambda s: s.type == "checkpoint.committed" and s.data.job_id == job)
-        watch.wait_step(job, 30)  # its agent has told how long its steps take
+        watch.wait_step(job, 30)  # its agent has reported how long its steps take
         pids = [s.data.pid for s in watch.of("worker.started", job)]
         os.kill(pids[1], signal.SIGSTOP)
         failed = watch.wait_for(lambda s: s.type == "gang.failed" and s.data.job_id == job)

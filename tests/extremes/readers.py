@@ -96,7 +96,7 @@ def bounded() -> Any:
 
 
 class Services:
-    """All deciders from one moment on, each hearing what the others decide."""
+    """All deciders from one moment on, each with what the others decide."""
 
     def __init__(self, states: Mapping[str, tuple[Any, Any]], now: datetime) -> None:
         self.states = {name: state for name, (state, _) in states.items()}
@@ -123,7 +123,7 @@ class Services:
                         self._observe(name, received)
 
     def pass_time(self, seconds: float, again: tuple[Event, str] | None = None) -> None:
-        """Time passes; effects are done, each service ticks. A signal is heard `again` first."""
+        """Time passes; effects are done, each service ticks. A signal comes `again` first."""
         self.now += timedelta(seconds=seconds)
         if again is not None:
             self.hear(*again)

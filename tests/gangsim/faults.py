@@ -291,7 +291,7 @@ def _rank_error(world: World, fault: Fault) -> End:
 
 
 def _rank_hang(world: World, fault: Fault) -> End:
-    """Neither steps nor hears SIGTERM; after a while it fails, if it still lives."""
+    """Neither steps nor handles SIGTERM; after a while it fails, if it still lives."""
     hung: list[RankProcess] = []
     over: list[bool] = []
 

@@ -41,7 +41,7 @@ class Service:
 
 
 class SimExecutor:
-    """Performs effects after a while; what was begun happens even if the process has died."""
+    """Runs effects after a while; what was begun happens even if the process has died."""
 
     def __init__(self, process: ServiceProcess, execute: Callable[[str, object], object]) -> None:
         self._process = process

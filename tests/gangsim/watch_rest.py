@@ -39,7 +39,7 @@ StepKey = tuple[str, int, int]
 
 @dataclass(slots=True)
 class FaultsWatch:
-    """No node is declared dead that may still act, or that only we don't hear."""
+    """No node is declared dead that may still act, or whose heartbeats only we miss."""
 
     world: World
     failed: dict[tuple[str, int], None] = field(default_factory=dict)

@@ -1,6 +1,6 @@
 """A few days of a small cluster, drawn from a seed: the logs of quota and of the scheduler.
 
-Both decide by their production code and hear each other, as over the bus. What happens: jobs of
+Both decide by their production code and read each other, as over the bus. What happens: jobs of
 three teams, ranks that start, save, finish and fail, nodes that die, come back and are drained,
 cancels, restores, changed priorities and limits, and requests that are refused.
 """
@@ -244,7 +244,7 @@ class Scenario:
     # The bus.
 
     def _tell(self, event: Event) -> None:
-        """Both hear an event of the world, and each what the other decides."""
+        """Both read an event of the world, and each what the other decides."""
         self._deliver([(name, event) for name in self.deciders])
 
     def _tick(self) -> None:

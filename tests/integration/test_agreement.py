@@ -14,7 +14,7 @@ from support.harnesses.gang import Gang
 from support.harnesses.node import until
 
 RANKS = 6
-"""As many as let some ranks hear of rank 0 by way of others."""
+"""As many as let some ranks learn of rank 0 from others."""
 
 
 def run(ranks: Ranks) -> list[int | None]:

@@ -1,4 +1,4 @@
-"""Every query of the dashboards against the real engine, through the door that Grafana uses."""
+"""Every query of the dashboards against the real engine, through the address that Grafana uses."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from support.fakes.agent_end import AgentEnd
 from support.harnesses.gang import EXIT_SETTINGS, Gang, Run, train
 
 STEPS = 10
-# The snapshot holds 60,001 tokens, 375 windows of 160: an epoch is 6.25 steps, so a run of 10
+# The snapshot holds 60,001 tokens, 375 windows of 160: an epoch is 6.25 steps. So a run of 10
 # begins a second one, and the checkpoint of step 5 lies in the midst of the first.
 LONG = ("seq_len=160", "batch_size=60")
 

@@ -51,7 +51,7 @@ class SlowQuota(Quota):
 
 
 def ask(bus: KafkaBus, names: TopicNames, team: str, limit: int) -> None:
-    """Somebody asks for a limit of GPUs."""
+    """A user asks for a limit of GPUs."""
     event = TeamConfigureRequested(config=TeamConfig(team=team, gpu_limit=limit))
     envelope = Envelope(uuid.uuid4().hex, "/test", datetime.now(UTC), team, event)
     writer = bus.writer()

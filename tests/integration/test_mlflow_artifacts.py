@@ -234,7 +234,7 @@ def test_a_large_file_takes_no_memory(served: MlflowGateway, http: httpx.Client)
     between = time.monotonic()
     for source, query in ((path, {}), ("/get-artifact", page)):
         with http.stream("GET", source, params=query) as answer:
-            time.sleep(1)  # nobody must read ahead
+            time.sleep(1)  # no server may read ahead
             assert sum(map(len, answer.iter_raw())) == pieces << 20
     print("s up, s down:", round(between - began, 1), round(time.monotonic() - between, 1))
     for name, pid in pids.items():

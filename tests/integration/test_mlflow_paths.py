@@ -99,7 +99,7 @@ def leaving_paths(served: MlflowGateway) -> list[str]:
 
 
 def other_paths() -> list[str]:
-    """Odd names of the team's own folder, and symbolic links that somebody left there."""
+    """Odd names of the team's own folder, and symbolic links that a user left there."""
     links = (f"{OURS}/1/link/secret.txt", f"{OURS}/1/link.txt", "1/link/secret.txt", "1/link.txt")
     return [*odd(), *links, "workspaces", "workspaces/", "~/secret.txt"]
 

@@ -2,8 +2,8 @@
 
 The genuine application gives the list of routes. Each request names nlp's ids in its path, query
 and body, under every name that MLflow's messages have. After each one, all rows and files of nlp
-are as before, and the answer shows none of its content. nlp itself asks the same reads, and sees
-its content, so the requests are such that a leak would show.
+are as before, and the answer shows none of its content. Team nlp itself asks the same reads, and
+sees its content, so the requests are such that a leak would show.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def test_a_copy_that_is_lost_or_damaged_here_is_of_the_other_node(
 
 
 def test_a_node_that_has_nothing_gets_all_of_it_from_two_nodes(harness: PeerHarness) -> None:
-    """The whole gang moved: neither a nor b is of it, but c heard that they were."""
+    """The whole gang moved: neither a nor b is of it, but c has read that they were."""
     moved = harness.restart("c")
     assert counts(starts(harness, "c", moved)) == (0, 4, 0)
     assert harness.store.files_read == []

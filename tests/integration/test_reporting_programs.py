@@ -1,4 +1,4 @@
-"""Programs that report and hear by the names of `gangline_worker`, each a process of its own."""
+"""Programs that report and receive by the names of `gangline_worker`, each a process of its own."""
 
 from __future__ import annotations
 

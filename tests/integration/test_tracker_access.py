@@ -110,7 +110,7 @@ def test_a_failed_query_leaves_nothing_for_the_next_one(tracker: TrackerProcess)
 def test_rows_of_another_team_are_never_those_of_a_job(
     history: History, curves: CurveReader
 ) -> None:
-    """Whoever writes rows under the id of a job does so as a team: only the job's own count."""
+    """Rows under the id of a job have the team that wrote them: only the job's own count."""
     assert history.logs(LogFilter("job-a", "vision")).lines == []
     assert curves.curves(CurveQuery({"job-a": "vision"}, ["loss"])) == []
     assert curves.names({"job-a": "vision"}) == []

@@ -189,7 +189,7 @@ def test_crashes_at_every_point_lose_and_double_nothing(client: Client, survives
 
 
 def logged_and_removed() -> Broker:
-    """Points of three runs in one partition; two runs are removed, and one of these goes on."""
+    """Points of three runs in one partition; two runs are removed, and one of these continues."""
     broker = Broker()
     bus = broker.connect("producer")
     create_topics(bus, TopicNames())

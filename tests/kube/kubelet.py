@@ -4,8 +4,8 @@
 that it runs. With `images`, the roots of images by name, its containers really run
 (`kube.pod_process`), one after the other if they are init containers; that needs root.
 
-As the real one, it refuses a pod for which the node has too few GPUs, tells a pod's GPUs in
-NVIDIA_VISIBLE_DEVICES, ends containers with SIGTERM and after the grace period with SIGKILL, and
+As the real one, it refuses a pod for which the node has too few GPUs, and names a pod's GPUs in
+NVIDIA_VISIBLE_DEVICES. It ends containers with SIGTERM and after the grace period with SIGKILL, and
 removes a deleted pod once they have ended. Not known: probes, restarts, logs over the API server,
 leases of nodes.
 """

@@ -3,9 +3,9 @@
 `with ControlPlane(program(), folder) as plane` starts all of them; `plane.cluster()` is a client of
 its administrator. Nodes are those of `kube.kubelet`, or objects alone.
 
-It differs from an installed cluster in this: the controller that judges nodes by their leases is
-off, so a node is ready if its object says so; a pod gets no token of its account unless it asks for
-one; and a token file knows the administrator.
+It differs from an installed cluster. The controller that judges nodes by their leases is off, so a
+node is ready if its object says so. A pod gets no token of its account unless it asks for one. A
+token file knows the administrator.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Large gangs (above 32 GPUs) wait no longer at P95 than first in, first out lets them.
 
 The Philly week has none above 32, so this is a drawn mix of the sizes that the platform is made
-for: four of five jobs small and short, one of twenty very large and long, on 512 GPUs that are
-asked for to 85 %.
+for. Four of five jobs are small and short, one of twenty is very large and long. Jobs ask for 85 %
+of 512 GPUs.
 """
 
 from __future__ import annotations

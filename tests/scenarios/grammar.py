@@ -2,6 +2,7 @@
 
 A table is a list of scenarios. Unknown keys fail with the file, the scenario and the key.
 
+```
     - name: what the scheduler does, as a sentence
       given:
         nodes: {n1..n4: {gpus: 8, rack: r1}}          # a range makes one of each name
@@ -14,14 +15,16 @@ A table is a list of scenarios. Unknown keys fail with the file, the scenario an
         - after: 40 min                               # time passes; alone: and a tick follows
       then:                                           # of all steps together
         starts: {b: {nodes: {n1: 4, n2: 4}, level: rack}}
+```
 
 Expectations (`Then`) say exactly what happened or is so; what is not said is not checked.
 - what was decided: `starts` (a list: in this order; a mapping: with details), `stops` (asked to
   stop, and why), `ends` (in which state). Each names all jobs of its kind: `starts: []` is none.
-- how it is afterwards: `waits` (why), `runs` (on how many GPUs), `free` (GPUs of nodes),
-  `reserved_gpus` (GPUs that are being freed for a job), `used` (GPUs of teams, with the
-  teams below), `queue` (all that wait, in order), `value` (the fair-share formula, lowest first),
-  `due` (of the drf order), `reserved` (for which job, where, and when it starts).
+- how GPUs are used afterwards: `runs` (jobs, on how many), `free` (of nodes), `reserved_gpus`
+  (those that are being freed for a job), `used` (of teams, with the teams below).
+- how jobs wait afterwards: `waits` (why), `queue` (all of them, in order), `value` (the fair-share
+  formula, lowest first), `due` (of the drf order), `reserved` (for which job, where, and when it
+  starts).
 
 Ranks of a gang report as soon as it starts, unless its job is `silent`. Durations: 90 s,
 5 min, 2 h.

@@ -69,7 +69,7 @@ class Screen:
     variables: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
 
     def expanded(self, sql: str) -> str:
-        """The statement that reaches the door."""
+        """The statement that reaches ClickHouse."""
         sql = self._conditions(sql)
         for name, value in self.variables.items():
             values = [value] if isinstance(value, str) else value

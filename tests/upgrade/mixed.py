@@ -21,7 +21,7 @@ BEFORE, THIS = "before", "this"
 class MixedPlatform(Platform):
     """Each process runs the Python of a link, `at/NAME`, which leads to a release's environment.
 
-    `releases` are environments, of BEFORE and THIS. All begin as BEFORE, except the parts that it
+    `releases`: the environments BEFORE and THIS. All begin as BEFORE, except the parts that it
     does not have. A switch is an upgrade as users do it: services are stopped and start again,
     agents take over in place.
     """

@@ -36,7 +36,7 @@ class Change:
     phase: str
     seconds: float
     restarts: int
-    """Of all services, that nobody asked for."""
+    """Of all services, without a request."""
     dead_letters: int
     lost: int
     """Jobs, and steps of jobs."""

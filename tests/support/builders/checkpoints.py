@@ -106,7 +106,7 @@ def released(
 
 
 def resumes(attempt: int, step: int, *, job_id: str = JOB) -> ResumePointChanged:
-    """The scheduler has heard of this checkpoint: the job's next attempt starts from it."""
+    """The scheduler has read of this checkpoint: the job's next attempt starts from it."""
     return ResumePointChanged(job_id=job_id, checkpoint=ref(attempt, step, job_id=job_id))
 
 

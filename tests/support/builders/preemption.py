@@ -1,4 +1,4 @@
-"""Gangs that run, stop and hold GPUs, for tests of preemption."""
+"""Gangs that run, stop and have GPUs, for tests of preemption."""
 
 from __future__ import annotations
 

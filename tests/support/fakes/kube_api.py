@@ -2,8 +2,8 @@
 
 `with KubeServer() as server` serves it on loopback; `server.kubeconfig(folder)` is for kubectl and
 clients. It knows lists in pages, watches by resource version (410 once its history is cut),
-bookmarks, create, update, merge and JSON patches with optimistic locking, `status` parts,
-finalizers, field selectors, custom resources with their schemas, and discovery.
+bookmarks, create, update, and merge and JSON patches with optimistic locking. It also knows
+`status` parts, finalizers, field selectors, custom resources with their schemas, and discovery.
 `tests/contract/test_kube_contract.py` compares it with a real one.
 
 Not known: bindings of pods, label selectors, admission, defaults of fields,

@@ -67,7 +67,7 @@ class DeciderRun(Generic[StateT, SoftT]):
         return self._decide(tick)
 
     def done(self, key: str, result: object) -> list[Event]:
-        """An effect was performed; the own events that followed."""
+        """An effect was executed; the own events that followed."""
         return self._decide(EffectDone(key, result))
 
     def signal(self, event: Event, partition: int = 0) -> None:

@@ -233,7 +233,7 @@ class PeerHarness:
         return gang(attempt, *nodes, resume=resume)
 
     def hear(self, event: Event) -> None:
-        """All nodes hear it."""
+        """All nodes read it."""
         for node in self.nodes.values():
             node.tier.note(event)
 

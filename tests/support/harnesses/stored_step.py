@@ -38,7 +38,7 @@ class StoredStep:
         return self.execute(key, effect)
 
     def settle(self) -> None:
-        """Perform until nothing is asked for."""
+        """Run effects until nothing is asked for."""
         for _ in range(20):
             effects = self.run.effects()
             if not effects:

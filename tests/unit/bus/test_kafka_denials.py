@@ -1,4 +1,4 @@
-"""Refused credentials and missing rights: told once, with names, and a new password is taken."""
+"""Refused credentials, missing rights: reported once, with names, and a new password is taken."""
 
 from __future__ import annotations
 

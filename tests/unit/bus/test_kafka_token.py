@@ -1,4 +1,4 @@
-"""A token in a file: read anew each time, named in errors without any part of it."""
+"""A token in a file: read again each time, named in errors without any part of it."""
 
 from __future__ import annotations
 

@@ -245,7 +245,7 @@ class Training:
         )
 
     def save(self, choice: tuple[int, int, bool]) -> None:
-        """Based on one of the newest, whose chunks are partly used; the scheduler may not hear."""
+        """Based on one of the newest, whose chunks are partly used; the scheduler may miss it."""
         behind, used, heard = choice
         self.step += STEP
         own = [
@@ -260,7 +260,7 @@ class Training:
         self.needs[StepId(self.attempt, self.step)] = frozenset(refers)
 
     def save_stale(self, back: int) -> None:
-        """A rank that heard of nothing refers to what may be gone, or of another attempt."""
+        """A rank that missed it refers to what may be gone, or of another attempt."""
         refers = (max(STEP, self.step - back * STEP),)
         self.step += STEP
         commit(self.run, self.step, attempt=self.attempt, refers=refers)
@@ -274,7 +274,7 @@ class Training:
                 self.run.done(key, Corrupt("k", "r") if number else Scrubbed(1, 0.0))
 
     def go_back(self, number: int) -> None:
-        """A user restores one, or the scheduler hears late."""
+        """A user restores one, or the scheduler is late."""
         kept = self.run.state.jobs[JOB].kept
         if kept:
             point = kept[number % len(kept)].id

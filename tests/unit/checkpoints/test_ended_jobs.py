@@ -1,4 +1,4 @@
-"""What stays of jobs that ended: a short line while checkpoints are kept, then nothing."""
+"""What stays of jobs that ended: a short line while it has checkpoints, then nothing."""
 
 from __future__ import annotations
 

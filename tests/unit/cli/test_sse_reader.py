@@ -1,4 +1,4 @@
-"""Server-sent events: the format, and going on after a broken connection."""
+"""Server-sent events: the format, and resuming after a broken connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds of every page, whoever writes the next one."""
+"""What holds of every page, also of the next one."""
 
 from __future__ import annotations
 

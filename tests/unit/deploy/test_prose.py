@@ -33,6 +33,8 @@ def test_each_folder_of_modules_exists() -> None:
         (f"- one\n  {WIDE}", "2: 123 columns; break it at 100"),
         ("The rank goes\non.", "1: 'goes on' is retired; say 'continue' or 'resume'"),
         ("# A door", "1: 'door' is retired; say 'server' or 'query server'"),
+        ("It hears them.", "1: 'hears' is retired; say 'receives' or 'learns'"),
+        ("It holds the GPUs.", "1: 'holds the GPUs' is retired; say 'allocated' or 'reserved'"),
         ("| a | Nobody asks. |", "1: 'Nobody' is retired; name the actor: 'no team', 'a user'"),
         ("| a | " + "word " * 26 + "|", "1: a table cell of 26 words; move it below the table"),
         ("```\ntold\n```\n\nIt shall.", "5: 'shall' is retired; say 'must' or 'will'"),
@@ -121,3 +123,33 @@ def test_a_finding_in_a_module_names_its_line(source: str, finding: str) -> None
 )
 def test_what_is_no_prose_of_a_module_is_left_alone(source: str) -> None:
     assert prose.module_findings(source) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "found"),
+    [
+        ("services/a/asking.py", "", ["1: 'asking' in asking"]),
+        ("services/a/b.py", "\n\nclass _FreeRoom: ...\n", ["3: 'room' in _FreeRoom"]),
+        ("services/a/b.py", "class Classroom:\n    pass\n\nrooms = 'door'\n", []),
+        ("tests/unit/test_scene.py", "", ["1: 'scene' in test_scene"]),
+        ("tests/unit/test_a.py", "class HTTPDoor: ...\n", ["1: 'door' in HTTPDoor"]),
+        ("tests/unit/test_a.py", '"""It shall."""\n', ["1: 'shall'"]),
+        ("tests/unit/test_a.py", "# It shall.\n", ["1: 'shall'"]),
+        ("tests/unit/test_a.py", '"""What a rank reports."""\nassert a == "it shall"\n', []),
+        ("examples/a/train.py", '"""It shall."""\n', ["1: 'shall'"]),
+        ("examples/job.yaml", "# It works.\nname: a  # it shall\n# It shall.\n", ["3: 'shall'"]),
+        ("deploy/containers/a.Containerfile", "FROM a\n# It\n# shall.\n", ["3: 'shall'"]),
+        ("deploy/a/b.toml", "shall = 1\n", []),
+    ],
+)
+def test_each_kind_of_file_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    file: str, text: str, found: list[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(prose, "ROOT", tmp_path)
+    path = tmp_path / file
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    assert prose.main([]) == int(bool(found))
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.removeprefix(f"{file}:").partition(" is retired")[0] for line in printed] == found

@@ -101,13 +101,13 @@ def test_after_a_mass_silence_every_node_gets_a_new_clock() -> None:
 
 
 def test_a_silence_of_all_is_not_counted_against_a_node_that_was_silent_before() -> None:
-    """It may have been heard of by the bus, and its lease renewed, since we hear no node."""
+    """The bus may have its heartbeats, and its lease is renewed: we receive none of any node."""
     run = cluster("n1", "n2", "n3")
     live_through(run, 10, "n1", "n2", "n3")
     (suspected,) = live_through(run, 35, "n2", "n3")
     assert isinstance(suspected, NodeSuspected)
     assert live_through(run, 20) == []
-    # nor once others are heard again: n1's heartbeats may be the next to be read
+    # nor once others send again: n1's heartbeats may be the next to be read
     assert live_through(run, 5, "n2") == []
     (failed,) = live_through(run, 20, "n2", "n3")
     # 35 s, mass_silence_s (10 s) of the silence of all, and the 15 since

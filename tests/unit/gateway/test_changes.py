@@ -1,4 +1,4 @@
-"""A group of viewers that is new has no pieces from before, so nobody resumes in it."""
+"""A group of viewers that is new has no earlier pieces, so no viewer resumes in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state forgets evidence about former champions, removed gates and comparisons of before."""
+"""The state forgets evidence about former champions, removed gates and earlier comparisons."""
 
 from __future__ import annotations
 

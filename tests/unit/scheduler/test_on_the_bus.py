@@ -51,7 +51,7 @@ NAMES = TopicNames("t.")
 
 
 class Town:
-    """One broker with a quota service, a scheduler and whoever publishes."""
+    """One broker with a quota service, a scheduler and a publisher."""
 
     def __init__(self) -> None:
         self.broker = Broker()

@@ -15,7 +15,7 @@ from support.builders.scheduler import Cluster, node, started_jobs
 NODES = 16
 
 
-class LookCount:
+class SearchCount:
     """How often it is looked what a node could give to a gang."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,14 +56,14 @@ def test_many_shapes_that_no_node_can_hold_cost_no_more_than_a_few(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     few, many = waiting(5, **IMPOSSIBLE), waiting(420, **IMPOSSIBLE)
-    looks = LookCount(monkeypatch)
+    looks = SearchCount(monkeypatch)
     with_few = looks.of_an_end(few, "r0")
     assert looks.of_an_end(many, "r0") <= with_few
 
 
 def test_a_tick_searches_for_none_of_them_again(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = waiting(420, tell=False, **IMPOSSIBLE)
-    looks = LookCount(monkeypatch)
+    looks = SearchCount(monkeypatch)
     cluster.tick(1)
     assert looks.count == 0
 
@@ -72,7 +72,7 @@ def test_an_end_costs_shapes_that_may_fit_later_a_look_at_the_node_that_grew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     few, many = waiting(40, 8 * NODES), waiting(420, 8 * NODES)
-    looks = LookCount(monkeypatch)
+    looks = SearchCount(monkeypatch)
     with_few = looks.of_an_end(few, "r0")
     assert looks.of_an_end(many, "r0") <= with_few + (420 - 40)
 

@@ -116,7 +116,7 @@ def test_a_result_that_mlflow_got_waits_for_the_end_of_its_logs_and_keeps_its_pl
     ended(run, JobState.SUCCEEDED)
     run.tick(9)
     assert not run.events(TrialCompleted)
-    assert run.effects() == {}  # the next suggestion shall know the result
+    assert run.effects() == {}  # the next suggestion must know the result
     run.feed(logged.model_copy(update={"step": 20, "values": {"loss": 0.4}}))
     run.feed(TrialLogsEnded(job_id="s-t0"))
     assert only(run, TrialCompleted).values == {"loss": 0.4}

@@ -1,4 +1,4 @@
-"""A script inside a job: the agent hears its metrics, MLflow's server the rest."""
+"""A script inside a job: the agent gets its metrics, MLflow's server the rest."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def heard(said: Sequence[FromRank], name: str) -> list[tuple[int, float | None]]
 
 
 def steps(agent: AgentEnd, name: str) -> list[tuple[int, float | None]]:
-    """What the agent has heard, once that is something."""
+    """What the agent has received, once that is something."""
     return heard(agent.wait_for(lambda said: bool(heard(said, name))), name)
 
 

@@ -174,7 +174,7 @@ def test_what_is_left_when_the_server_stays_away_is_uploaded_by_sync(
         run.finish(exit_code=1, timeout_s=0.2)
     assert "gangline sync" in capsys.readouterr().err
     server.start()
-    until(lambda: not kept.exists())  # its thread goes on while the process lives
+    until(lambda: not kept.exists())  # its thread continues while the process lives
     assert server.run.steps("loss") == [(0, 1.0), (1, 2.0)]
     assert server.run.info["status"] == "FAILED"
     assert [*server.files.values()] == [b"x"]

@@ -1,4 +1,4 @@
-"""Making token snapshots: what they hold, what is refused, and going on after a stop."""
+"""Making token snapshots: what they hold, what is refused, and how it resumes after a stop."""
 
 from __future__ import annotations
 

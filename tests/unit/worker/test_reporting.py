@@ -1,4 +1,4 @@
-"""What a rank reports, and what it hears, over a real socket."""
+"""What a rank reports, and what it receives, over a real socket."""
 
 from __future__ import annotations
 

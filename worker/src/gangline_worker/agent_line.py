@@ -115,7 +115,7 @@ class Reporter:
 
     @property
     def connected(self) -> bool:
-        """Whether there is an agent that hears us."""
+        """Whether there is an agent that listens."""
         return self._socket is not None and not self._lost
 
     @property

@@ -15,7 +15,7 @@ class OnDevice:
         self._copy, self._event = copy, event
 
     def __float__(self) -> float:
-        """Wait for the GPU; NaN if it failed meanwhile, as the script hears of that itself."""
+        """Wait for the GPU; NaN if it failed meanwhile, as the script gets that error itself."""
         try:
             self._event.synchronize()
             return float(self._copy.item())

@@ -49,7 +49,7 @@ class KafkaBus:
 
     They may name a file with a token (`kafka_token`).
 
-    `password` reads the present password of its principal. `on_denied` hears, in any thread, that
+    `password` reads the present password of its principal. `on_denied` is called, in any thread, if
     Kafka refuses the process; the call that needed it raises BusDenied.
     """
 

@@ -104,7 +104,7 @@ class TokenFile:
     def give(self, _config: str = "") -> tuple[str, float, str, dict[str, str]]:
         """Librdkafka's `oauth_cb`: token, expiry, principal, extensions. Raises TokenUnusable.
 
-        After an error the client keeps its last token, and asks again 10 seconds later. It hears of
+        After an error the client keeps its last token, and asks again 10 seconds later. It gets
         an early expiry, so that it soon has a token that was replaced.
         """
         try:

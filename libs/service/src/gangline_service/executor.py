@@ -1,4 +1,4 @@
-"""Performs effects in a few threads, which are shared out fairly.
+"""Runs effects in a few threads, which are shared out fairly.
 
 Each effect belongs to a share, such as a team. A free thread takes the oldest effect of the share
 that has the fewest threads. No share has all of them: another one never waits for its slow work.

@@ -141,7 +141,7 @@ def _for_all(count: int) -> bytes:
 
 
 def _sparse(blocks: int) -> bytes:
-    """A sparse file whose map goes on and on."""
+    """A sparse file whose map does not end."""
     head = bytearray(member("s", tarfile.GNUTYPE_SPARSE).tobuf(tarfile.GNU_FORMAT))
     head[482] = 1
     head[148:156] = b"%06o\0 " % (sum(head[:148]) + 8 * 32 + sum(head[156:512]))

@@ -103,7 +103,7 @@ class AgentSettings(ServiceSettings):
     lease_s: Annotated[float, Field(gt=0)] | None = None
     """Ranks are killed without an acknowledged heartbeat for so long; default 0.75 of timeout.
     More than the interval, at most 0.8 of the timeout: else ranks live on while others take their
-    job. The rest is for what the fault manager does not hear (its policy/silence.py)."""
+    job. The rest is for heartbeats that the fault manager misses (its policy/silence.py)."""
     images_gb: Annotated[float, Field(gt=0, le=1e6)] = 50.0
     """Disk for unpacked container images; those that no gang uses are deleted first."""
     images_auth_file: Path | None = None

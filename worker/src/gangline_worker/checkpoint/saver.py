@@ -192,7 +192,7 @@ class AsyncSaver:
     def release_tensors(self) -> None:
         """Keep no tensor once it is copied, for states that are made for one save.
 
-        They would hold a GPU's memory until the next save, which is planned again instead.
+        They would take a GPU's memory until the next save, which is planned again instead.
         """
         self.wait_copied()
         self._planner.release_tensors()

@@ -1,4 +1,4 @@
-"""Telling of a block that is left out: a line for people, and the job is flagged for review."""
+"""Reports a block that is left out: a line for people, and the job is flagged for review."""
 
 from __future__ import annotations
 

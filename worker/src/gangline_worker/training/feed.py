@@ -13,7 +13,7 @@ from gangline_worker.data.samples import Batch
 from gangline_worker.reporting import doing
 
 SHORT_WAIT_S = 1.0
-"""How long a rank waits for its data before it hears whether to save or to leave."""
+"""How long a rank waits for its data before it learns whether to save or to leave."""
 
 
 class Feed:

@@ -50,7 +50,7 @@ class CheckpointState:
     validating: dict[str, Stored] = field(default_factory=dict)
 
     def find(self, job_id: str) -> Job | None:
-        """A job, also an ended one of which checkpoints are kept. Not to be changed."""
+        """A job, also an ended one with retained checkpoints. Not to be changed."""
         line = self.archive.get(job_id)
         return self.jobs.get(job_id) if line is None else archive.read(job_id, line)[0]
 

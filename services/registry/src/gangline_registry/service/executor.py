@@ -1,4 +1,4 @@
-"""Performs the effects of the registry: in MLflow, and with objects in the store."""
+"""Runs the effects of the registry: in MLflow, and with objects in the store."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Results of searches for room, remembered for as long as they must still hold.
 
 A gang that did not fit lacked so many GPUs in the domain with the most room for it. Nodes that have
-grown since may each add their room for this gang, and no others can. While their rooms together are
-less than what was lacking, the gang still does not fit, and no search is made. A room counts what
-the gang asks for: model, labels, CPUs and memory a GPU, team. A gang that fitted still fits until a
+grown since may each add their room for this gang, and no others can. While all of it together is
+less than what was lacking, the gang still does not fit, and no search is made. Room counts what the
+gang asks for: model, labels, CPUs and memory a GPU, team. A gang that fitted still fits until a
 node shrinks.
 
 A memory changes no decision: without it, a search finds the same. So it is neither part of the log

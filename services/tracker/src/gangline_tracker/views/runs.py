@@ -128,7 +128,7 @@ class Runs:
         return next(iter(self._due.values()), self._noted)
 
     def deaf(self, now_ms: int) -> None:
-        """Nothing could be heard until now: the silence of runs up to here does not count."""
+        """Nothing could be received until now: the silence of runs up to here does not count."""
         self._listening_ms = now_ms
 
     def due(self, now_ms: int) -> list[RunProgress]:
@@ -165,7 +165,7 @@ class Runs:
         )
 
     def _set_back(self, now_ms: int) -> None:
-        """The clock was set back: nothing was heard later than now."""
+        """The clock was set back: nothing was received later than now."""
         self._listening_ms = min(self._listening_ms, now_ms)
         for run in self._runs.values():
             run.heard_ms = min(run.heard_ms, now_ms)
@@ -174,7 +174,7 @@ class Runs:
         for key, run in self._runs.items():
             silent_ms = now_ms - max(run.heard_ms, self._listening_ms)
             if silent_ms < STALL_LEAST_MS:
-                return  # those behind it were heard later
+                return  # those behind it reported later
             if not run.stalled and silent_ms >= stall_after_ms(run.rates.step_s):
                 run.stalled = True
                 self._due.setdefault(key, self._noted)

@@ -90,7 +90,7 @@ class Fetch:
     """Brings the files of one checkpoint, whose keys begin with `prefix`, to `folder`.
 
     The folder is the owner's; `incoming` is a file of the agent's, for this fetch alone. `note`
-    hears which folders beside it are needed, too. For one thread.
+    gets the folders beside it that are needed, too. For one thread.
     """
 
     store: ObjectStore

@@ -296,7 +296,7 @@ class AgentCore:
         return out
 
     def _forgive_if_deaf(self, at: Moment) -> None:
-        """After this process stood still no rank is quiet: it was we who did not hear."""
+        """After this process stood still no rank is quiet: this process did not read."""
         if at.mono_s - self._ticked_s >= _STOOD_STILL_S:
             for gang in self.gangs:
                 for rank in gang.ranks.values():

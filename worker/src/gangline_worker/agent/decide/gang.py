@@ -144,7 +144,7 @@ class Gang:
         return self.allocation.spec.checkpoint.incremental is not None
 
     def follow(self, event: ResumePointChanged | CheckpointIntervalChanged) -> bool:
-        """Take what changed of its job; whether its ranks are to hear of it."""
+        """Take what changed of its job; whether its ranks must learn of it."""
         if isinstance(event, CheckpointIntervalChanged):
             self.interval_s = event.interval_s
             return True
@@ -199,7 +199,7 @@ class Gang:
         )
 
     def send_control(self) -> list[Effect]:
-        """All its ranks that can hear it."""
+        """To all its ranks that can receive it."""
         return [
             SendControl(rank.key, self.control)
             for rank in self.ranks.values()

@@ -57,7 +57,7 @@ class Pace:
         self._last_report_s = at_s
 
     def forgive(self, at_s: float) -> None:
-        """Its agent stood still, and could not hear it: it counts as quiet from now on."""
+        """Its agent stood still, and read nothing: it counts as quiet from now on."""
         if self._last_report_s is not None:
             self._last_report_s = at_s
 

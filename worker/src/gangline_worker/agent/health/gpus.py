@@ -118,7 +118,7 @@ class _Gpu:
 
 
 class GpuWatch:
-    """All GPUs of this machine, () without a driver. It hears Xids while it lives."""
+    """All GPUs of this machine, () without a driver. It receives Xids while it lives."""
 
     def __init__(self) -> None:
         self._gpus: list[_Gpu] = []

@@ -1,6 +1,6 @@
 """Gangs and their nodes as an agent knows them: peers that it may answer and ask for files.
 
-All of it comes from the logs that every agent reads. A node that started a moment ago has heard
+All of it comes from the logs that every agent reads. A node that started a moment ago has read
 little, and asks fewer others.
 """
 
@@ -84,7 +84,7 @@ class Gangs:
     def live(self, job_id: str, attempt: int, wait_s: float) -> KnownGang | None:
         """An attempt that is neither released nor superseded.
 
-        One that was not heard of yet is waited for: its own agents may have heard of it first.
+        One that is not known yet is waited for: its own agents may have read of it first.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._newest(job_id) >= attempt, wait_s)
@@ -104,7 +104,7 @@ class Gangs:
     def elsewhere(self, allocation: GangAllocated, own: str) -> tuple[Peer, ...]:
         """Nodes of earlier gangs that saved or loaded what this one starts from, newest first.
 
-        Only such as are not its own, and of which no failure was heard.
+        Only such as are not its own, and of which no failure is known.
         """
         if allocation.resume is None:
             return ()

@@ -54,7 +54,7 @@ class PeerTier:
         return self._server.port
 
     def note(self, event: Event) -> None:
-        """Hear an event of the scheduler's or the fault manager's log."""
+        """Note an event of the scheduler's or the fault manager's log."""
         self._gangs.note(event)
 
     def start(

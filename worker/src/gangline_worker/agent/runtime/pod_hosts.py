@@ -270,7 +270,7 @@ class PodHosts:
             self._changed.notify_all()
 
     def clean(self) -> None:
-        """Delete the folders of jobs whose end was not heard, once they are old."""
+        """Delete the folders of jobs whose end is not known, once they are old."""
         before_s = time.time() - _KEPT_S
         with self._changed:
             known = {self.folder(job_id) for job_id in self._pods}
@@ -373,7 +373,7 @@ class PodHosts:
         elif "hello" in said and connection is not pod.connection:
             if pod.connection is not None:
                 if not has_hung_up(pod.connection):
-                    return  # a program of the job's own connects; it hears nothing
+                    return  # a program of the job's own connects; it gets no answer
                 self._hang_up(pod, pod.connection)
             pod.connection, pod.leaving = connection, bool(said.get("leaving"))
             pod.come_s = time.monotonic()
