@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
 from playwright.sync_api import expect
 
 from gangline.sdk import Gangline, connect
@@ -26,27 +25,6 @@ for step in range(40):
 print("RuntimeError: {EVIL}", file=sys.stderr, flush=True)
 sys.exit(3)
 """
-
-STREAM = """window.EventSource = class extends EventTarget {
-  constructor() { super(); this.readyState = 1; window.source = this; }
-  close() {}
-};"""
-"""In place of the stream: lines come as fast as the page takes them."""
-FLOOD = """async (count) => {
-  const pauses = [];
-  let before = performance.now();
-  for (let line = 0; line < count; line += 1) {
-    const row = { attempt: 1, rank: 0, line: line + 1, node_id: "n", stream: "stdout",
-      time: "2026-11-26T03:00:00.000Z", text: `line ${line}` };
-    source.dispatchEvent(new MessageEvent("log", { data: JSON.stringify(row) }));
-    if (line % 5000 === 0) {
-      await new Promise(requestAnimationFrame);
-      pauses.push(performance.now() - before);
-      before = performance.now();
-    }
-  }
-  return { longest_ms: Math.max(...pauses), frames: pauses.length };
-}"""
 
 
 def log_text(gateway: Gangline, job_id: str) -> str:
@@ -93,29 +71,6 @@ def test_a_job_that_failed_shows_its_log_curves_and_reason(
         expect(page.locator("#plots figcaption").first).to_have_text("loss")
         page.get_by_role("link", name="Explain").click()
         expect(page.get_by_role("main")).to_contain_text(gateway.explain(job_id).message)
-
-
-@pytest.mark.nightly
-def test_a_million_lines_do_not_freeze_the_log(
-    platform: RunningPlatform, console: ConsolePage
-) -> None:
-    page = console.page
-    with connect(platform.client.url, platform.client.token) as gateway:
-        spec = job_spec("console-lines", command=["python", "-c", "print('the first line')"])
-        job_id = gateway.submit(spec).job_id
-        wait_until("its log", lambda: "the first line" in log_text(gateway, job_id))
-        page.add_init_script(STREAM)
-        console.go(f"/jobs/{job_id}?tab=logs")
-        lines = page.locator("#lines .line")
-        expect(lines.first).to_contain_text("the first line")
-        figures = page.evaluate(FLOOD, 1_000_000)
-        print(figures)
-        expect(lines.last).to_contain_text("line 999999")
-        assert lines.count() <= 2000
-        expect(page.locator("#log-note")).to_contain_text("passed too fast")
-        page.get_by_role("button", name="First line").click()
-        expect(lines.first).to_contain_text("the first line")
-    console.problems.clear()
 
 
 def test_checkpoints_are_pinned_and_a_restore_says_what_is_lost(

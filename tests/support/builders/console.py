@@ -12,6 +12,8 @@ from starlette.types import ASGIApp
 
 from gangline_console.app import create_app
 from gangline_console.forms import Csrf
+from gangline_schemas.api.alerts import Alert
+from gangline_schemas.api.cluster import Node, NodeGpu
 from gangline_schemas.api.jobs import Job
 from support.fakes.console_gateway import TOKEN, FakeGateway
 
@@ -31,6 +33,32 @@ def job(job_id: str = "llama-0a1b", **changes: Any) -> Job:
         "nodes": [], "stopping": None, "errors": [], "spec": None,
     }  # fmt: skip
     return Job.model_validate(values | changes)
+
+
+def node(**changes: Any) -> Node:
+    """A node with four GPUs, all of them allocated."""
+    values: dict[str, Any] = {
+        "node_id": "n-1", "status": "ready", "incarnation": "1", "hostname": "host-1",
+        "rack": "r-7", "block": "b-2", "cpus": 64, "memory_gb": 512, "gpus_used": 4,
+        "jobs": ["llama-1"],
+        "last_heartbeat": AT, "cpu_percent": 31.4, "memory_used_gb": 100.4,
+        "gpus": [
+            NodeGpu(index=index, model="h100", memory_gb=80, utilization=busy, memory_used_gb=None,
+                    temperature_c=None)
+            for index, busy in enumerate([90.0, 70.0, None, None])
+        ],
+    }  # fmt: skip
+    return Node.model_validate(values | changes)
+
+
+def alert(number: int = 17, **changes: Any) -> Alert:
+    """A job has waited for long."""
+    values: dict[str, Any] = {
+        "number": number, "rule": "queue-wait", "subject": "llama-0a1b", "team": "research",
+        "severity": "warning", "value": 7560.0, "threshold": 7200.0, "message": "llama waits",
+        "cause": None, "raised_at": AT, "resolved_at": None, "silence": None, "targets": ["hook"],
+    }  # fmt: skip
+    return Alert.model_validate(values | changes)
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from gangline_schemas.api.alerts import (
-    Alert,
     AlertList,
     NotificationList,
     RuleList,
@@ -19,18 +17,7 @@ from gangline_schemas.api.alerts import (
     Threshold,
 )
 from gangline_schemas.api.cluster import TeamList
-from support.builders.console import console, csrf
-
-AT = datetime(2026, 11, 26, 2, tzinfo=UTC)
-
-
-def alert(number: int = 17, **changes: Any) -> Alert:
-    values: dict[str, Any] = {
-        "number": number, "rule": "queue-wait", "subject": "llama-0a1b", "team": "research",
-        "severity": "warning", "value": 7560.0, "threshold": 7200.0, "message": "llama waits",
-        "cause": None, "raised_at": AT, "resolved_at": None, "silence": None, "targets": ["hook"],
-    }  # fmt: skip
-    return Alert.model_validate(values | changes)
+from support.builders.console import AT, alert, console, csrf
 
 
 def silence(**changes: Any) -> Silence:

@@ -9,22 +9,12 @@ import pytest
 from pydantic import BaseModel
 
 from gangline_schemas.api.alerts import AlertList
-from gangline_schemas.api.cluster import Drained, Node, NodeGpu, NodeList, Queue, Whoami
+from gangline_schemas.api.cluster import Drained, Node, NodeList, Queue, Whoami
 from gangline_schemas.api.incidents import IncidentPage
 from gangline_schemas.api.jobs import JobPage
-from support.builders.console import AT, console, csrf
+from support.builders.console import console, csrf, node
 from support.fakes.console_gateway import problem
 
-NODE: dict[str, Any] = {
-    "node_id": "n-1", "status": "ready", "incarnation": "1", "hostname": "host-1", "rack": "r-7",
-    "block": "b-2", "cpus": 64, "memory_gb": 512, "gpus_used": 4, "jobs": ["llama-1"],
-    "last_heartbeat": AT, "cpu_percent": 31.4, "memory_used_gb": 100.4,
-    "gpus": [
-        NodeGpu(index=index, model="h100", memory_gb=80, utilization=busy, memory_used_gb=None,
-                temperature_c=None)
-        for index, busy in enumerate([90.0, 70.0, None, None])
-    ],
-}  # fmt: skip
 NO_INCIDENTS = IncidentPage.model_validate({
     "incidents": [], "notices": [], "cursor": None,
     "totals": {
@@ -32,10 +22,6 @@ NO_INCIDENTS = IncidentPage.model_validate({
         "lost_gpu_s": 0, "by_class": [], "by_node": [], "by_job": [], "by_shard": [],
     },
 })  # fmt: skip
-
-
-def node(**changes: Any) -> Node:
-    return Node.model_validate(NODE | changes)
 
 
 def one(found: Node, role: str = "admin", **more: BaseModel | Exception) -> Any:

@@ -126,6 +126,35 @@ export async function get(path, signal) {
   return body;
 }
 
+const REST = 10, LEAST_REST_MS = 500, MOST_REST_MS = 15_000;
+
+/**
+ * Read what changed, one call at a time: the first change at once, further ones after a rest of
+ * 10 times what the last call took. So a long table or a busy server is asked less often. The last
+ * change of a burst is not lost.
+ */
+export function paced(read) {
+  let timer = 0, rested = -Infinity, busy = false, changed = false;
+  async function run() {
+    timer = 0;
+    busy = true;
+    const began = performance.now();
+    try {
+      await read();
+    } finally {
+      const now = performance.now();
+      rested = now + Math.min(MOST_REST_MS, Math.max(LEAST_REST_MS, REST * (now - began)));
+      busy = false;
+      if (changed) ask();
+    }
+  }
+  function ask() {
+    changed = busy;
+    if (!busy) timer ||= setTimeout(run, Math.max(0, rested - performance.now()));
+  }
+  return ask;
+}
+
 /** Calls at most once in `ms`; the last call of a burst is not lost. */
 export function atMost(ms, call) {
   let last = -Infinity, timer = 0, values = [];

@@ -1,6 +1,6 @@
 // One stream for the page (/live with the parts of the tab), the head, and the script of the tab.
 import { badge, duration, gpuTime, number, percent } from "../../format.js";
-import { atMost, follow, get } from "../../live.js";
+import { atMost, follow, get, paced } from "../../live.js";
 import { readAgain, replacePart } from "../../parts.js";
 import { logs } from "./logs.js";
 import { metrics, overview } from "./metrics.js";
@@ -41,7 +41,7 @@ const refresh = atMost(1000, async () => {
 });
 
 /** Parts of the page that the server writes are exchanged when an event may have changed them. */
-const exchange = atMost(3000, async () => {
+const exchange = paced(async () => {
   const places = [...document.querySelectorAll("[data-fresh]")].filter((place) =>
     !place.querySelector("details[open]") && !place.contains(document.activeElement));
   const text = places.length ? await readAgain() : null;

@@ -1,6 +1,7 @@
 // The table follows /v1/changes: rows change in place, new jobs come to the top of the first page.
+// The counts by state are read again when a job's state changed.
 import { NONE, badge, duration, number, percent, time } from "../../format.js";
-import { follow, get } from "../../live.js";
+import { follow, get, paced } from "../../live.js";
 
 const MOST_ROWS = 500;
 const loaded = Date.now();
@@ -73,7 +74,30 @@ function passes(job, filter) {
     && job.name.startsWith(filter.name ?? "");
 }
 
+const states = new Map(); // by job, as the table or the stream had it
+for (const cell of document.querySelectorAll("#rows [data-state]")) {
+  states.set(cell.closest("tr").dataset.job, cell.dataset.state);
+}
+
+const counts = paced(async () => {
+  if (document.hidden) return;
+  const filter = JSON.parse(table().dataset.filter), query = new URLSearchParams();
+  for (const name of ["team", "user", "project", "name", "text"]) {
+    if (filter[name]) query.set(name, filter[name]);
+  }
+  const found = await get(`/v1/training-jobs/counts?${query}`).catch(() => null);
+  if (found) for (const link of document.querySelectorAll("#counts a")) {
+    const count = found.states[link.dataset.state] ?? 0;
+    link.hidden = !count;
+    link.querySelector(".num").textContent = number(count);
+  }
+});
+
 function changed(job) {
+  if (states.get(job.job_id) !== job.state) {
+    states.set(job.job_id, job.state);
+    counts();
+  }
   const place = table();
   const row = place.querySelector(`tr[data-job="${CSS.escape(job.job_id)}"]`);
   if (row) return fill(row, job);
@@ -107,9 +131,11 @@ async function reread() {
   query.set("reverse", Boolean(reverse));
   const { jobs } = await get(`/v1/training-jobs?${query}`).catch(() => ({ jobs: [] }));
   jobs.reverse().forEach(changed);
+  counts();
 }
 
 document.addEventListener("change", picked);
 document.addEventListener("htmx:afterSwap", picked);
 picked();
 follow("/v1/changes?kind=job", { job: changed, snapshot: reread }, { onAgain: reread });
+document.addEventListener("visibilitychange", counts);

@@ -1,8 +1,8 @@
-// The map follows /v1/changes; the lists are read again when they may have changed.
+// The map and its figures follow /v1/changes; the lists are read again when they may have changed.
 import { Chart } from "../../charts.js";
 import { duration, number } from "../../format.js";
 import { GpuMap, mapTable } from "../../gpumap.js";
-import { atMost, follow, get } from "../../live.js";
+import { atMost, follow, get, paced } from "../../live.js";
 import { readAgain, replacePart } from "../../parts.js";
 
 const place = document.getElementById("map");
@@ -15,18 +15,22 @@ function put(name, text, unit) {
   if (unit) cell.nextElementSibling.textContent = unit;
 }
 
-function figures(found) {
-  put("used", number(found.gpus_used), `of ${number(found.gpus)}`);
-  const free = [...map.nodes.values()].filter((node) => node.status === "ready")
-    .reduce((sum, node) => sum + node.gpus.length - node.gangs.reduce((all, gang) => all + gang.gpus.length, 0), 0);
-  put("free", number(free));
+function figures() {
+  const nodes = [...map.nodes.values()], ready = nodes.filter((node) => node.status === "ready");
+  const all = (some) => some.reduce((sum, node) => sum + node.gpus.length, 0);
+  const used = (some) => some.reduce((sum, node) =>
+    sum + node.gangs.reduce((gpus, gang) => gpus + gang.gpus.length, 0), 0);
+  put("used", number(used(nodes)), `of ${number(all(nodes))}`);
+  put("free", number(all(ready) - used(ready)));
+  put("ready", number(ready.length), `of ${number(nodes.length)}`);
+}
+
+function largestGang(found) {
   const largest = found.largest_gangs.reduce((best, item) => !best || item.gpus > best.gpus ? item : best, null);
   put("largest", largest ? number(largest.gpus) : "0");
   const cell = document.querySelector('#figures [data-cell="largest"]').parentElement;
   cell.title = found.largest_gangs.map((item) =>
     `${item.model}: ${item.gpus} in all, ${item.in_one_rack} in one rack, ${item.on_one_node} on one node`).join("\n");
-  const ready = found.nodes.filter((node) => node.status === "ready").length;
-  put("ready", number(ready), `of ${number(found.nodes.length)}`);
 }
 
 async function read() {
@@ -34,7 +38,8 @@ async function read() {
     const found = await get("/v1/gpus");
     if (found.nodes.length) map.show(found.nodes);
     else fill(document.getElementById("no-nodes").content.cloneNode(true));
-    figures(found);
+    figures();
+    largestGang(found);
     table();
   } catch (error) {
     if (!map.nodes.size) note(`The map cannot be read now: ${error.message}. It is tried again.`);
@@ -55,11 +60,12 @@ function fill(content) {
 
 const table = () => mapTable(document.getElementById("map-table"), map.nodes.values());
 
-/** Nodes change in place at once; figures of the cluster need the whole map, which may be long. */
+/** Nodes and figures change at once; the largest gang needs the whole map, which may be long. */
 const reread = () => document.hidden || read();
-const soon = atMost(2000, reread), later = atMost(15_000, reread);
+const soon = paced(reread), later = atMost(15_000, reread);
 const again = () => (map.nodes.size > 100 ? later : soon)();
-const lists = atMost(3000, async () => {
+const figuresSoon = atMost(250, figures);
+const lists = paced(async () => {
   const text = await readAgain();
   if (!text) return;
   const fresh = new DOMParser().parseFromString(text, "text/html");
@@ -71,6 +77,13 @@ const lists = atMost(3000, async () => {
     if (now) stat.querySelector("dd").replaceChildren(...now.querySelector("dd").childNodes);
   }
 });
+
+const listsLater = atMost(10_000, lists);
+
+function queue({ pending_jobs: pending }) {
+  put("pending", number(pending), pending === 1 ? "job" : "jobs");
+  listsLater();
+}
 
 const running = new Set(); // jobs whose start the lists have seen
 
@@ -140,6 +153,6 @@ document.addEventListener("visibilitychange", () => { again(); lists(); });
 await read();
 uses();
 follow("/v1/changes", {
-  node: (node) => { map.change(node); again(); },
-  job, queue: atMost(10_000, lists), alert: lists, snapshot: () => { again(); lists(); },
+  node: (node) => { map.change(node); figuresSoon(); again(); },
+  job, queue, alert: lists, snapshot: () => { again(); lists(); },
 }, { onAgain: () => { again(); lists(); } });
