@@ -221,9 +221,15 @@ def test_drift_of_a_later_snapshot_is_found_once(
         answer = http_client.post("/v1/profiles?team=nlp", headers=NLP, json=body)
         assert answer.status_code == 201, answer.text
 
-    send(OLD, 0.0)
     model.version(1, right=50, snapshot=OLD)
     model.promote(1)
+    unknown = "no profile of the data of version 1 is known"
+    shown = model.get("/aliases/champion/drift")
+    assert (shown["data_unknown"], shown["age_days"]) == (unknown, None)
+    assert model.get()["aliases"][0]["data_unknown"] == unknown
+    send(OLD, 0.0)
+    assert model.get("/aliases/champion/drift")["data_unknown"] == ""
+    assert model.get()["aliases"][0]["data_unknown"] == ""
     send(NEW, 40.0)
     harness.wait(lambda: model.get("/aliases/champion/drift")["checks"])
     found = model.get("/aliases/champion/drift")

@@ -283,6 +283,7 @@ def _short(one: Alias) -> str:
 def _data(aliases: list[Alias]) -> str:
     words = ["drift"] if any(one.drift for one in aliases) else []
     words += ["old"] if any(one.aged for one in aliases) else []
+    words += ["unknown"] if any(one.data_unknown for one in aliases) else []
     return ", ".join(words) or NONE
 
 
@@ -338,8 +339,10 @@ def _drift_lines(found: Drift) -> list[str]:
     if found.age_days is not None:
         limit = "" if found.limit_days is None else f" of at most {found.limit_days:g}"
         lines.append(f"age: {found.age_days:.1f} days{limit}{', too old' if found.aged else ''}")
-    if found.snapshot is not None and not found.profiled:
-        lines.append("its snapshot has no profile; see: gangline data profile")
+    if found.data_unknown:
+        lines.append(render.wrap(f"age and drift are not known: {found.data_unknown}"))
+        if found.snapshot is not None:
+            lines.append("send its profile: gangline data profile")
     for one in found.checks:
         said = one.unknown or (f"{one.found} columns moved" if one.found else "no drift")
         lines.append(f"{one.snapshot}: {said}")

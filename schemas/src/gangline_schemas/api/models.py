@@ -44,6 +44,9 @@ class Alias(Answer):
     rollback_to: int | None = Field(description="Where a rollback leads.")
     drift: int = Field(description="Columns that moved, in the newest snapshots of its data.")
     aged: bool = Field(description="The data of its version are older than the gate allows.")
+    data_unknown: str = Field(
+        default="", description="Why its gate cannot watch the age and drift of its data."
+    )
 
 
 class ModelRow(Answer):
@@ -174,6 +177,9 @@ class Drift(Answer):
     age_days: float | None
     limit_days: float | None
     aged: bool
+    data_unknown: str = Field(
+        default="", description="Why neither age nor drift of its data are known."
+    )
     checks: list[DataCheck]
 
 

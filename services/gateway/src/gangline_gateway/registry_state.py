@@ -110,7 +110,22 @@ def _aliases(state: RegistryState, gated: GatedModel) -> Iterator[api.Alias]:
             rollback_to=pointer.before[-1] if pointer.before else None,
             drift=sum(moved),
             aged=bool(pointer.version) and state.aged.get(key) == pointer.version,
+            data_unknown="" if gated.gate.training_data is None else _unknown(state, gated, alias),
         )
+
+
+def _unknown(state: RegistryState, gated: GatedModel, alias: str) -> str:
+    """Why age and drift of the data of an alias's version are not known; "" if they are."""
+    team, model = gated.gate.team, gated.gate.model
+    number = state.aliases[alias_key(team, model, alias)].version
+    one = state.versions.get(version_key(team, model, number))
+    if one is None:
+        return ""
+    if one.snapshot is None:
+        return f"the data of version {number} are not known"
+    if f"{team}/{one.snapshot}" not in state.profiles:
+        return f"no profile of the data of version {number} is known"
+    return ""
 
 
 def detail(state: RegistryState, name: Name) -> api.ModelDetail:
@@ -263,6 +278,7 @@ def drift(state: RegistryState, gated: GatedModel, alias: str, now: datetime) ->
         age_days=None if made_at is None else (now - made_at).total_seconds() / 86_400,
         limit_days=None if rules is None else rules.max_age_days,
         aged=bool(pointer.version) and state.aged.get(key) == pointer.version,
+        data_unknown=_unknown(state, gated, alias),
         checks=checks,
     )
 
