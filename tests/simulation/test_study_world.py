@@ -31,6 +31,7 @@ from gangline_schemas.study_space import Parameters
 from gangline_studies.core import advance, measuring, suggesting, trial_jobs
 from gangline_studies.core.policy import rungs
 from gangline_studies.core.state import Phase
+from gangline_studies.service.sampler import Sampler
 from support.harnesses.study_world import Fate, StudyWorld
 
 UNITS = 27
@@ -97,8 +98,9 @@ def run(stopping: str = "none", seed: int = 0, crash: float = 0.0, **changes: An
     gangs = changes.pop("gangs", 6)
     others_s = changes.pop("others_s", 0.0)
     world = StudyWorld(
-        program, gangs=gangs, seed=seed, crash=crash, tick_s=30, save_s=save_s, others_s=others_s
-    )
+        program, gangs=gangs, seed=seed, crash=crash, tick_s=30, save_s=save_s, others_s=others_s,
+        sampler=changes.pop("asks", None),
+    )  # fmt: skip
     world.after.append(watch)
     world.submit("s", spec(stopping=STOPPING[stopping], **changes))
     world.run()
@@ -196,6 +198,26 @@ def test_promotion_continues_from_a_committed_checkpoint() -> None:
     assert finished
     trained = sum(trial.gpu_seconds for trial in ended.values())
     assert trained < 40 * UNITS * world.unit_s / 2
+
+
+def short(parameters: Parameters) -> Fate:
+    """A program of two units."""
+    return Fate(curve(parameters)[:2])
+
+
+def new_process(key: str, question: object) -> object:
+    """Asks a sampler that has made no suggestion yet."""
+    return Sampler()(key, question)
+
+
+def test_cmaes_makes_the_same_suggestions_in_new_processes_and_after_crashes() -> None:
+    fields = {"sampler": "cmaes", "limits": {"trials": 40, "parallel": 8}, "program": short}
+    calm = run("none", **fields)
+    crashed = run("none", crash=0.1, asks=new_process, **fields)
+    assert crashed.crashes > 10
+    assert crashed.events(TrialProposed) == calm.events(TrialProposed)
+    by = [each.by for each in calm.events(TrialProposed)]
+    assert by.count("cmaes") == len(by)
 
 
 def crowded(**fields: Any) -> StudyWorld:
