@@ -15,10 +15,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from gangline_schemas.artifacts import JobArtifacts
 from gangline_schemas.events.checkpoints import CheckpointPromoted
 from gangline_service.job_tokens import SECRET_KEY, JobAttempt, make_token
 from gangline_storage.local import LocalStore
 from gangline_storage.shared_secret import SharedSecret
+from gangline_worker.agent.workspace.artifacts import ArtifactStore
 from gangline_worker.checkpoint.commit import commit_local
 from gangline_worker.checkpoint.export import export_weights
 from gangline_worker.checkpoint.loader import Checkpoint
@@ -26,6 +28,7 @@ from gangline_worker.checkpoint.saver import AsyncSaver, SaverIdentity
 from gangline_worker.steps import export, register
 from gangline_worker.training.config import TrainConfig
 from gangline_worker.training.model import Transformer
+from support.builders.data import small_snapshot
 from support.builders.gateway import GatewayHarness
 from support.fixtures.gateway_http import NLP, harness, http_client, problem, submit
 
@@ -168,3 +171,21 @@ def test_a_job_reports_about_its_teams_models_and_does_nothing_else(
         ("POST", "/v1/models/mine/aliases/champion/rollbacks", {}),
     ):
         problem(http_client.request(method, path, headers=own, json=body), 401, "no-token")
+
+
+def test_a_version_has_the_snapshot_that_its_job_read_as_an_input(
+    http_client: httpx.Client, harness: GatewayHarness, tmp_path: Path
+) -> None:
+    folder, manifest, _ = small_snapshot(tmp_path)
+    store = ArtifactStore(LocalStore(harness.folder / "store"), "nlp")
+    outputs = JobArtifacts(outputs={"snapshot": "folder"})
+    digest = store.put(outputs, folder.parent, None)["snapshot"].digest
+    if not harness.tail.view().node("n1"):
+        harness.join("n1", 8)
+    reads = {"hyperparameters": {"data": "in:text"}, "artifacts": {"inputs": {"text": digest}}}
+    job_id = submit(http_client, **reads)
+    harness.wait(lambda: (found := harness.tail.job(job_id)) is not None and found.attempt == 1)
+    harness.say(CheckpointPromoted(job_id=job_id, attempt=1, step=20, run=f"{job_id}-p"), job_id)
+    body = {"job_id": job_id}
+    made = http_client.post("/v1/models/prepared/versions", headers=NLP, json=body)
+    assert (made.status_code, made.json()["snapshot"]) == (201, manifest.name)

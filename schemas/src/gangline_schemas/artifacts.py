@@ -24,6 +24,8 @@ _PART = r"[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?"
 OutputName = Annotated[str, StringConstraints(pattern=rf"^{_PART}$")]
 InputPath = Annotated[str, StringConstraints(pattern=rf"^{_PART}(/[0-9]{{1,4}})?$")]
 """The name of an input; of an output of a fan-out its number follows: `reports/3`."""
+DATA_OF_INPUT = "in:"
+"""Before the name of an input: the job's data are that input."""
 DigestHex = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 OutputKind = Literal["folder", "score"]
 

@@ -96,7 +96,7 @@ def register(
         int | None, typer.Option(min=1, help="Or a version that MLflow has already.")
     ] = None,
     snapshot: Annotated[
-        str | None, typer.Option(help="The data; default: the job's data_snapshot.")
+        str | None, typer.Option(help="The data; default: those that the job names or reads.")
     ] = None,
     description: Annotated[str, typer.Option(help="Shown with the version.")] = "",
     team: Team = None,

@@ -226,7 +226,7 @@ class VersionBody(Body):
     step: Step | None = Field(default=None, description="Default: the newest promoted one.")
     version: Version | None = None
     snapshot: SnapshotName | None = Field(
-        default=None, description="Default: the job's data_snapshot."
+        default=None, description="Default: the job's data_snapshot, or its input that is `data`."
     )
     description: Message = ""
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from gangline_schemas.artifacts import DATA_OF_INPUT
 from gangline_worker.data.errors import DataError
 
 INPUTS_ENV = "GANGLINE_IN"
-_PREFIX = "in:"
 
 
 def find(name: str) -> Path | None:
@@ -24,7 +24,7 @@ def placed(source: str) -> str:
     Raises:
         DataError: the job has no such input.
     """
-    name = source.removeprefix(_PREFIX)
+    name = source.removeprefix(DATA_OF_INPUT)
     if name == source:
         return source
     path = find(name)

@@ -21,6 +21,7 @@ from gangline_gateway.requested_model import (
     state_of,
 )
 from gangline_gateway.routes.jobs import team_of_job
+from gangline_gateway.trained_on import trained_on
 from gangline_registry.core.model import model_key, version_key
 from gangline_registry.core.scores import described, encode
 from gangline_schemas.api import models as api
@@ -122,7 +123,7 @@ async def register(
             raise conflict("other-team", f"job {body.job_id} is of team {owner}")
         details = app.details(body.job_id, caller)
         if snapshot is None and details is not None and details.job.spec is not None:
-            snapshot = details.job.spec.data_snapshot
+            snapshot = await asyncio.to_thread(trained_on, app.store, owner, details.job.spec)
     else:
         owner = _team_for_new(app, caller, model, team)
     may_change(caller, owner)
