@@ -175,5 +175,10 @@ def sparkline(values: Sequence[float], width: int = 40) -> str:
         means.append(sum(part) / len(part))
     low, high = min(means), max(means)
     span = high - low
+    return bars([(mean - low) / span if span else 0.0 for mean in means])
+
+
+def bars(places: Sequence[float | None]) -> str:
+    """A character for each place from 0 to 1; a space for None."""
     last = len(_BARS) - 1
-    return "".join(_BARS[round((mean - low) / span * last) if span else 0] for mean in means)
+    return "".join(" " if place is None else _BARS[round(place * last)] for place in places)

@@ -147,6 +147,40 @@ def test_importances_are_bars_and_say_when_they_say_little(stub: Stub, gangline:
     assert "it says little" in done.err
 
 
+def test_curves_are_drawn_with_what_is_left_out(stub: Stub, gangline: Runner) -> None:
+    curve = {"number": 2, "state": "running", "steps": [1, 2, 3], "values": [3.0, None, 1.5]}
+    none = {"number": 3, "state": "running", "steps": [], "values": []}
+    found = {"metric": "eval_loss", "direction": "minimize", "rungs": [1, 3], "left_out": 4}
+    stub.on("GET", f"{PATH}/curves", {**found, "curves": [curve, none]})
+    done = gangline("study", "curves", ID, "--limit", "2")
+    head, first, second = done.out.splitlines()
+    assert head.split() == ["TRIAL", "STATE", "STEP", "BEST", "eval_loss"]
+    assert first.split() == ["2", "running", "3", "1.5", "█▁"]
+    assert second.split() == ["3", "running", "-", "-"]
+    assert "at steps 1, 3" in done.err
+    assert "4 further trials" in done.err
+
+
+def test_parallel_coordinates_are_a_line_for_each_axis(stub: Stub, gangline: Runner) -> None:
+    axes = [
+        {"kind": "param", "name": "lr", "texts": [], "low": 1e-4, "high": 1.0},
+        {"kind": "param", "name": "opt", "texts": ["adam", "sgd"], "low": None, "high": None},
+        {"kind": "metric", "name": "loss", "texts": [], "low": 1.0, "high": 3.0},
+    ]
+    rows = [[1e-2, "sgd", 1.0], [1e-4, "adam", 2.0], [1.0, None, 3.0]]
+    runs = [
+        {"run_id": f"{ID}-t{at}", "name": f"trial {at}", "state": "completed", "values": row}
+        for at, row in enumerate(rows)
+    ]
+    stub.on("GET", f"{PATH}/parallel", {"axes": axes, "runs": runs})
+    done = gangline("study", "parallel", ID)
+    assert fits(done.out)
+    _head, lr, opt, loss = done.out.splitlines()
+    assert lr.split()[-1] == "▅▁█", "of more than two decades: by the logarithm"
+    assert opt.split() == ["opt", "adam", "sgd", "█▁"]
+    assert loss.split()[-1] == "▁▅█"
+
+
 def test_a_study_is_stopped(stub: Stub, gangline: Runner) -> None:
     stub.on("POST", f"{PATH}/stop", {**DETAIL, "state": "ending", "reason": "stopped"})
     assert "its jobs are cancelled" in gangline("study", "stop", ID).out

@@ -168,6 +168,33 @@ def importance(
         session.out.note(f"from {render.count(found.trials, 'completed trial')}: it says little")
 
 
+def curves(
+    session: Session,
+    study_id: StudyId,
+    limit: Annotated[int, typer.Option("-n", "--limit", min=1, max=1000, help="Trials.")] = 20,
+) -> None:
+    """The objective of each trial over its steps: live trials, then the best."""
+    found = session.client.study_curves(study_id, limit=limit)
+    session.out.listing(found.curves, study_text.curves(found), "no trial has reported yet", found)
+    if found.curves and found.rungs:
+        session.out.note(f"trials are compared at steps {', '.join(map(str, found.rungs))}")
+    if found.left_out:
+        session.out.note(f"{render.count(found.left_out, 'further trial')}; see --limit")
+
+
+def parallel(
+    session: Session,
+    study_id: StudyId,
+    limit: Annotated[
+        int, typer.Option("-n", "--limit", min=1, max=1000, help="Trials; a line has 40.")
+    ] = 40,
+) -> None:
+    """Where the best trials lie on each axis: a character a trial, the best one first."""
+    found = session.client.study_parallel(study_id, limit=limit)
+    rows = [*enumerate(found.axes)] if found.runs else []
+    session.out.listing(rows, study_text.parallel(found), "no completed trial yet", found)
+
+
 def stop(session: Session, study_id: StudyId) -> None:
     """End a study: no trial starts any more, and those that run are cancelled."""
     found = session.client.stop_study(study_id)

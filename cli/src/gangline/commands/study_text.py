@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from gangline import render
 from gangline.render import NONE, Column
+from gangline_schemas.api.runs import Parallel, ParallelAxis
 from gangline_schemas.api.studies import (
     BestSoFar,
     ParameterImportance,
     ParetoFront,
     Study,
+    StudyCurves,
     StudyDetail,
     StudyPlan,
     Trial,
+    TrialCurve,
 )
 from gangline_schemas.placeholders import as_text
 from gangline_schemas.study_space import Value
@@ -22,6 +26,10 @@ from gangline_schemas.study_space import Value
 _PARAMETERS = 4
 _WIDTH = 11
 _BAR = 30
+_CURVE = 36
+_AXIS = 40
+_DECADES = 100.0
+"""An axis of more than two decades is shown by its logarithm."""
 
 
 def plan(found: StudyPlan, packed: str) -> str:
@@ -193,3 +201,56 @@ def importances() -> tuple[Column[ParameterImportance], ...]:
         Column("SHARE", lambda each: render.percent(each.importance), right=True),
         Column("", lambda each: "█" * round(each.importance * _BAR)),
     )
+
+
+def curves(found: StudyCurves) -> tuple[Column[TrialCurve], ...]:
+    """The columns of a table of curves, each on its own scale."""
+    pick = min if found.direction == "minimize" else max
+
+    def best_of(curve: TrialCurve) -> str:
+        finite = [one for one in curve.values if one is not None]
+        return render.number(pick(finite)) if finite else NONE
+
+    return (
+        Column("TRIAL", lambda each: str(each.number), right=True),
+        Column("STATE", lambda each: str(each.state)),
+        Column("STEP", lambda each: str(each.steps[-1]) if each.steps else NONE, right=True),
+        Column("BEST", best_of, right=True),
+        Column(
+            render.shorten(found.metric, _CURVE),
+            lambda each: render.sparkline([v for v in each.values if v is not None], _CURVE),
+        ),
+    )
+
+
+def parallel(found: Parallel) -> tuple[Column[tuple[int, ParallelAxis]], ...]:
+    """The columns of a table of axes, with the places of the runs in their order."""
+
+    def places(row: tuple[int, ParallelAxis]) -> str:
+        at, axis = row
+        return render.bars([_place(axis, run.values[at]) for run in found.runs[:_AXIS]])
+
+    return (
+        Column("AXIS", lambda row: row[1].name, flexible=True),
+        Column("LOW", lambda row: _end_of(row[1], 0), right=True),
+        Column("HIGH", lambda row: _end_of(row[1], -1), right=True),
+        Column("BEST FIRST", places),
+    )
+
+
+def _end_of(axis: ParallelAxis, end: int) -> str:
+    if axis.texts:
+        return render.shorten(axis.texts[end], _WIDTH)
+    return render.number(axis.high if end else axis.low)
+
+
+def _place(axis: ParallelAxis, found: float | str | None) -> float | None:
+    """Where a value lies on its axis, 0 to 1; None: the run has none."""
+    if found is None:
+        return None
+    if isinstance(found, str):
+        return axis.texts.index(found) / max(len(axis.texts) - 1, 1)
+    low, high = axis.low or 0.0, axis.high or 0.0
+    if low > 0 and high / low > _DECADES:
+        low, high, found = math.log(low), math.log(high), math.log(found)
+    return (found - low) / (high - low) if high > low else 0.0
