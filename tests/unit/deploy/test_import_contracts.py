@@ -14,12 +14,13 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 SETTINGS: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
-PURE, SHARED = "Pure modules", "Members share their cores"
+PURE, SHARED, TORCH = "Pure modules", "Members share their cores", "torch is imported"
 MODULES = {
     "gangline_sample/core/state.py": "",
     "gangline_sample/service/config.py": "import time\n",
     "gangline_sample/__main__.py": "from gangline_sample.service import config\n",
     "gangline_other/reader.py": "from gangline_sample.core import state\n",
+    "gangline_worker/train.py": "import torch\n",
 }
 
 
@@ -36,15 +37,15 @@ def lines(key: str, values: list[str]) -> str:
 
 
 def refused(folder: Path, added: dict[str, str]) -> list[str]:
-    """The contracts that two sample members break with these modules added."""
+    """The contracts that the worker and two sample members break with these modules added."""
     for name, text in (MODULES | added).items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         for package in path.relative_to(folder).parents[:-1]:
             (folder / package / "__init__.py").touch()
         path.write_text(text)
-    pure, shared = contract(PURE), contract(SHARED)
-    members = ["gangline_sample", "gangline_other"]
+    pure, shared, torch = contract(PURE), contract(SHARED), contract(TORCH)
+    members = ["gangline_sample", "gangline_other", "gangline_worker"]
     (folder / ".importlinter").write_text(
         "[importlinter]\ninclude_external_packages = True\n"
         + lines("root_packages", members)
@@ -56,6 +57,9 @@ def refused(folder: Path, added: dict[str, str]) -> list[str]:
         + "unmatched_ignore_imports_alerting = none\n"
         + lines("modules", members)
         + lines("ignore_imports", [name for name in shared["ignore_imports"] if name[0] == "*"])
+        + f"[importlinter:contract:torch]\nname = {TORCH}\ntype = {torch['type']}\n"
+        + lines("protected_modules", torch["protected_modules"])
+        + lines("allowed_importers", torch["allowed_importers"])
     )
     command = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports())"
     run = subprocess.run(
@@ -66,7 +70,7 @@ def refused(folder: Path, added: dict[str, str]) -> list[str]:
         text=True,
         check=False,
     )
-    broken = [name for name in (PURE, SHARED) if f"{name} BROKEN" in run.stdout]
+    broken = [name for name in (PURE, SHARED, TORCH) if f"{name} BROKEN" in run.stdout]
     assert (run.returncode != 0) == bool(broken), run.stdout + run.stderr
     return broken
 
@@ -80,22 +84,34 @@ def refused(folder: Path, added: dict[str, str]) -> list[str]:
         ({"gangline_sample/core/new.py": "from gangline_sample.service import config\n"}, [PURE]),
         ({"gangline_other/new.py": "from gangline_sample.service import config\n"}, [SHARED]),
         ({"gangline_other/new.py": "import gangline_sample.__main__\n"}, [SHARED]),
+        ({"gangline_other/new.py": "from torch.nn import Linear\n"}, [TORCH]),
     ],
-    ids=["allowed", "core", "policy", "own service", "another's service", "another's shell"],
+    ids=[
+        "allowed",
+        "core",
+        "policy",
+        "own service",
+        "another's service",
+        "another's shell",
+        "torch",
+    ],
 )
 def test_new_modules_are_covered(tmp_path: Path, added: dict[str, str], broken: list[str]) -> None:
     assert refused(tmp_path, added) == broken
 
 
 def test_each_member_has_contracts() -> None:
-    members = {
-        path.parent.name
+    """The three lists in which the tools take no pattern."""
+    sources = {
+        path.parent.parent
         for pattern in SETTINGS["uv"]["workspace"]["members"]
         for path in ROOT.glob(f"{pattern}/src/*/__init__.py")
     }
+    members = {path.parent.name for source in sources for path in source.glob("*/__init__.py")}
+    libraries = {"gangline_schemas", "gangline_bus", "gangline_service", "gangline_storage"}
     assert set(SETTINGS["importlinter"]["root_packages"]) == members
-    sources = set(contract("torch is imported")["source_modules"])
-    assert sources | {"gangline_worker"} == members
+    assert set(contract(SHARED)["modules"]) == members - libraries
+    assert {ROOT / path for path in SETTINGS["mypy"]["mypy_path"]} == sources
 
 
 def test_a_member_depends_on_each_member_that_it_imports() -> None:
