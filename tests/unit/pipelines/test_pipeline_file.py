@@ -11,8 +11,10 @@ from pydantic import ValidationError
 from gangline.errors import CliError
 from gangline.pipeline_file import read_pipeline_file
 from gangline_pipelines.core.checks import problems
+from gangline_schemas.artifacts import DATA_OF_INPUT
 from gangline_schemas.base import field_errors
 from gangline_schemas.pipeline_file import PipelineSpec
+from gangline_schemas.yaml_core import load_yaml
 from support.builders.pipelines import job
 
 NAMES = [f"o{number}" for number in range(64)]
@@ -31,6 +33,15 @@ def errors_of(content: dict[str, Any]) -> str:
 
 def test_a_good_pipeline_has_no_problem() -> None:
     assert errors_of({"steps": GOOD}) == ""
+
+
+def test_the_page_s_pipeline_of_shipped_steps_is_right_and_trains_on_what_it_prepares() -> None:
+    page = Path(__file__).parents[3] / "docs" / "reference" / "pipeline-file.md"
+    content = load_yaml(page.read_text().split("```yaml\n")[-1].split("```")[0])
+    assert errors_of(content) == ""
+    train = content["steps"]["train"]
+    named = train["job"]["hyperparameters"]["data"].removeprefix(DATA_OF_INPUT)
+    assert train["in"][named] == "prepare.snapshot"
 
 
 @pytest.mark.parametrize(
