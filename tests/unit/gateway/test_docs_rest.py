@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import warnings
 from pathlib import Path
@@ -33,6 +34,17 @@ def test_the_document_is_made_without_warnings() -> None:
         document = openapi.document(routes())
     assert [str(warning.message) for warning in said] == []
     assert document["paths"]
+
+
+def test_the_document_names_fields_as_answers_do_and_has_all_that_it_refers_to() -> None:
+    schemas = rest_document()["components"]["schemas"]
+    names = {name for schema in schemas.values() for name in schema.get("properties", {})}
+    assert len(names) > 300
+    assert [name for name in names if name != name.lower()] == []
+    referred = set(re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(rest_document())))
+    assert referred <= schemas.keys()
+    assert all({*one.get("required", ())} <= {*one["properties"]} for one in schemas.values()
+               if "properties" in one)  # fmt: skip
 
 
 def test_every_code_of_a_problem_is_explained() -> None:

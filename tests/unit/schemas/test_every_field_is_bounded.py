@@ -19,6 +19,7 @@ from gangline_schemas.checkpoint import CommitRecord, RankManifest
 from gangline_schemas.job import JobSpec
 from gangline_schemas.limits import JsonObject
 from gangline_schemas.rank_protocol import FROM_AGENT, FROM_RANK
+from support.builders.rest_document import request_bodies
 
 WIDEST_PATTERN = 4096
 READ: dict[str, TypeAdapter[Any]] = {
@@ -35,8 +36,7 @@ READ: dict[str, TypeAdapter[Any]] = {
 Schema = Mapping[str, Any]
 
 
-def unbounded(adapter: TypeAdapter[Any]) -> list[str]:
-    document = adapter.json_schema(by_alias=False)
+def unbounded(document: Schema) -> list[str]:
     return sorted(set(_problems(document, document, "", frozenset())))
 
 
@@ -117,7 +117,12 @@ def _object(schema: Schema, document: Schema, where: str, seen: frozenset[str]) 
 
 @pytest.mark.parametrize("name", sorted(READ))
 def test_what_is_read_from_outside_has_bounds(name: str) -> None:
-    assert unbounded(READ[name]) == []
+    assert unbounded(READ[name].json_schema(by_alias=False)) == []
+
+
+@pytest.mark.parametrize("route", sorted(request_bodies()))
+def test_what_a_request_sends_has_bounds(route: str) -> None:
+    assert unbounded(request_bodies()[route]) == []
 
 
 class _Careless(BaseModel):
@@ -133,7 +138,7 @@ class _Careless(BaseModel):
 
 
 def test_a_field_without_bounds_is_found() -> None:
-    found = unbounded(TypeAdapter(_Careless))
+    found = unbounded(TypeAdapter(_Careless).json_schema())
     assert [line.split(":")[0] for line in found] == [
         ".anything", ".by_name", ".by_name", ".by_name{}", ".by_name{}", ".count", ".count",
         ".items", ".items[]", ".items[]", ".share", ".share", ".text",

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from pydantic.alias_generators import to_camel
 from pydantic.json_schema import models_json_schema
 
 from gangline_gateway.problems import MEDIA_TYPE
 from gangline_gateway.route_rules import rule_of
-from gangline_schemas.api.cluster import TeamBody
 from gangline_schemas.api.problem import Problem
-from gangline_schemas.api.questions import JobExplained, QueueOutlook, WhatIf
-from gangline_schemas.job import JobSpec
+from gangline_schemas.base import Model
 
 _REF = "#/components/schemas/{model}"
 _SCHEME = {"type": "http", "scheme": "bearer", "description": "A token of this installation."}
@@ -47,15 +48,19 @@ def _name_scopes(found: dict[str, Any]) -> None:
 
 def _name_fields_in_snake_case(found: dict[str, Any]) -> None:
     """FastAPI shows the aliases (camelCase), which are accepted too; answers use the names."""
-    _, definitions = models_json_schema(
-        [(kind, "validation") for kind in (JobSpec, TeamBody, JobExplained, WhatIf, QueueOutlook)],
-        by_alias=False,
-        ref_template=_REF,
-    )
-    schemas = found["components"]["schemas"]
-    for name, schema in definitions["$defs"].items():
-        if name in schemas:
-            schemas[name] = schema
+    names = {to_camel(name): name for model in _models_below(Model) for name in model.model_fields}
+    for schema in found["components"]["schemas"].values():
+        properties = schema.get("properties", {})
+        if properties:
+            schema["properties"] = {names.get(name, name): properties[name] for name in properties}
+        if "required" in schema:
+            schema["required"] = [names.get(name, name) for name in schema["required"]]
+
+
+def _models_below(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    for one in model.__subclasses__():
+        yield one
+        yield from _models_below(one)
 
 
 def _describe_problems(found: dict[str, Any]) -> None:
