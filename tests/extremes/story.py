@@ -98,7 +98,7 @@ def forms(name: str) -> list[dict[str, Any]]:
     spec_of = event_types()[name].model_fields.get("spec")
     if spec_of is None:
         return [data]
-    specs = _FILES.get(spec_of.annotation, SPECS)
+    specs = FILES.get(spec_of.annotation, SPECS)
     team = data.get("team", data.get("spec", {}).get("team", "red"))
     return [data, *({**data, "spec": {**spec, "team": team}} for spec in specs)]
 
@@ -142,7 +142,7 @@ _PIPELINE: dict[str, Any] = {
     "triggers": {"new-text": {"schedule": "0 3 * * *"}},
     "retention": {"days": 7.0, "runs": 3},
 }
-_FILES: Mapping[Any, tuple[dict[str, Any], ...]] = {
+FILES: Mapping[Any, tuple[dict[str, Any], ...]] = {
     StudySpec: (_STUDY,),
     PipelineSpec: (_PIPELINE, {**_PIPELINE, "triggers": {"new-text": {"drift": "summarizer"}}}),
 }
@@ -172,7 +172,7 @@ def need_not_be_reached(name: str, place: str) -> bool:
     are varied in types of their own.
     """
     spec_of = event_types()[name].model_fields.get("spec")
-    if spec_of is None or spec_of.annotation not in _FILES:
+    if spec_of is None or spec_of.annotation not in FILES:
         return False
     return bool(_ENTRY.search(place) or _STEPS.match(place))
 

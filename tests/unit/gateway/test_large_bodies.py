@@ -90,3 +90,29 @@ def test_a_large_body_is_refused_like_a_small_one(body: bytes) -> None:
     large = asyncio.run(refused(b"x" * LARGE_BYTES))
     assert large[0] == small[0] >= 400
     assert large == small
+
+
+@pytest.mark.parametrize("padding", [0, LARGE_BYTES], ids=["small", "large"])
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        (b'"\\ud800"', 422),
+        (b'"\xed\xa0\x80"', 422),
+        (b'"\\ud83d\\ude00"', 200),
+        (b'"\\u00e4"', 200),
+    ],
+)
+def test_text_that_is_not_unicode_is_refused(text: bytes, status: int, padding: int) -> None:
+    answered = threading.Event()
+    answered.set()
+
+    async def story() -> httpx.Response:
+        async with client_of(app_of(answered)) as client:
+            body = b'{"number":1,"text":' + text + b" " * padding + b"}"
+            headers = {"Content-Type": "application/json"}
+            return await client.post("/body", content=body, headers=headers)
+
+    answer = asyncio.run(story())
+    assert answer.status_code == status
+    if status == 422:
+        assert "not Unicode" in answer.json()["detail"]

@@ -1,6 +1,7 @@
-"""Large JSON bodies are checked in threads, so that others are answered meanwhile.
+"""JSON bodies before FastAPI reads them: large ones are checked in threads.
 
-A valid body of 1 MiB, such as a pipeline of 100 studies, takes a second of CPU time.
+So others are answered meanwhile: a valid body of 1 MiB, such as a pipeline of 100 studies, takes a
+second of CPU time. A body with text that is not Unicode is refused, since no event can hold it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from fastapi._compat import ModelField
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
 from starlette.responses import Response
+
+from gangline_schemas.limits import is_torn
 
 LARGE_BYTES = 16 << 10
 """A smaller body takes at most some 30 ms; most take less than the way to a thread and back."""
@@ -40,7 +43,7 @@ class _Checked(Request):
 
 
 def checking(handle: Handler, field: ModelField) -> Handler:
-    """`handle`, with large bodies checked against `field` before; invalid ones are refused."""
+    """`handle`, with bodies checked for torn text before, and large ones against `field`."""
 
     async def handler(request: Request) -> Response:
         if "json" in request.headers.get("content-type", ""):
@@ -50,6 +53,8 @@ def checking(handle: Handler, field: ModelField) -> Handler:
                 model = await loop.run_in_executor(_THREADS, _model_of, raw, field)
                 if model is not None:
                     request = _Checked(request, model)
+            else:
+                _check_text(raw)
         return await handle(request)
 
     return handler
@@ -60,6 +65,7 @@ def _model_of(raw: bytes, field: ModelField) -> BaseModel | None:
 
     Raises RequestValidationError.
     """
+    _check_text(raw)
     try:
         content = json.loads(raw)
     except (ValueError, RecursionError):
@@ -69,3 +75,25 @@ def _model_of(raw: bytes, field: ModelField) -> BaseModel | None:
         raise RequestValidationError(errors, body=content)
     same = isinstance(model, BaseModel) and field.validate(model, {}, loc=("body",))[0] is model
     return model if same else None
+
+
+def _check_text(raw: bytes) -> None:
+    """Raise RequestValidationError for half of a surrogate pair, which Python's JSON lets in."""
+    if b"\\u" not in raw and _is_utf8(raw):
+        return
+    try:
+        torn = is_torn(json.dumps(json.loads(raw), ensure_ascii=False))
+    except (ValueError, RecursionError):
+        return  # FastAPI says what is wrong with it
+    if torn:
+        raise RequestValidationError(
+            [{"type": "value_error", "loc": ("body",), "msg": "holds text that is not Unicode"}]
+        )
+
+
+def _is_utf8(raw: bytes) -> bool:
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
