@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
@@ -223,3 +224,25 @@ def test_a_cut_that_would_take_hours_to_check_is_refused() -> None:
     assert problem_of([manifest(*spiral(50))]) is None
     problem = problem_of([manifest(*spiral(1000))])
     assert problem == "tensor w: its slices are cut in a way that takes too long to check"
+
+
+def test_manifests_of_1024_ranks_cost_little_memory() -> None:
+    """Their names and shapes are kept once: a slice costs its place, not a model of it."""
+    ranks, names = 1024, [f"model.layers.{at}.feed_forward.w1.weight" for at in range(8)]
+    pieces, held = Pieces(), []
+    tracemalloc.start()
+    try:
+        for rank in range(ranks):
+            slices = [
+                piece((rank, 0), (1, 4), whole=(ranks, 4)).model_copy(update={"name": name})
+                for name in names
+            ]
+            held.append(pieces.of(slices))
+        del slices
+        memory, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert memory < 150 * ranks * len(names)
+    assert coverage_problem(held) is None
+    assert coverage_problem(held[1:]) is not None
