@@ -281,7 +281,10 @@ def test_a_job_that_was_forgotten_does_not_come_back(
             lambda _: pack(HEADER.model_copy(update={"state": 99}), []),
             "its state format 99",
         ),
-        (lambda _: pack(HEADER.model_copy(update={"form": "x"}), []), "its state format 1"),
+        (
+            lambda _: pack(HEADER.model_copy(update={"form": "x"}), []),
+            f"its state format {VERSION}",
+        ),
         (lambda _: pack(HEADER.model_copy(update={"service": "quota"}), []), "another format"),
     ],
 )

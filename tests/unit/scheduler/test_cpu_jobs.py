@@ -60,6 +60,18 @@ def test_it_runs_on_a_node_without_gpus_first_with_one_rank_on_each_node() -> No
     sound(cluster)
 
 
+def test_its_nodes_reach_each_other() -> None:
+    """Loopback of one machine leads to no other one."""
+    ones = [cpu_node("n1"), cpu_node("n2")]
+    ones = [info.model_copy(update={"loopback": f"of-{info.node_id}"}) for info in ones]
+    cluster = Cluster(*ones, cpu_node("n3"))
+    assert places(submit(cluster, "a", cpu_spec(nodes=2))) == {}
+    assert "1 could hold it" in explain(cluster.state, "a", cluster.now, Policy()).message
+    cluster.give(NodeJoined(node=cpu_node("n4")))
+    assert cluster.job("a").gang is not None
+    assert [part.node_id for part in cluster.job("a").gang.nodes] == ["n3", "n4"]
+
+
 def test_cpu_seconds_are_cpus_of_all_nodes_times_the_time() -> None:
     cluster = Cluster(cpu_node("n1"), cpu_node("n2"))
     submit(cluster, "a", cpu_spec(2.5, nodes=2))

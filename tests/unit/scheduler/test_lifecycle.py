@@ -14,7 +14,7 @@ from gangline_schemas.events.scheduling import (
     ReleaseReason,
     StopReason,
 )
-from gangline_schemas.events.workers import ExitReason, SampleRange
+from gangline_schemas.events.workers import ExitReason, NodeInfo, SampleRange
 from support.builders.deciding import only
 from support.builders.scheduler import Cluster, node, started_jobs, states
 
@@ -53,6 +53,29 @@ def test_ranks_are_numbered_over_the_nodes() -> None:
         ("n1", 0, (0, 1)),
         ("n2", 2, (0, 1)),
     ]
+
+
+def on_loopback(node_id: str, loopback: str | None, gpus: int = 2) -> NodeInfo:
+    return node(node_id, gpus=gpus).model_copy(update={"loopback": loopback})
+
+
+def test_a_gang_is_placed_over_nodes_that_reach_each_other() -> None:
+    """Loopback of one machine leads to no other one: its nodes are a cluster by themselves."""
+    one, two = on_loopback("n1", "m1"), on_loopback("n2", "m2")
+    reached = [on_loopback("n3", None, gpus=3), on_loopback("n4", None, gpus=3)]
+    cluster = Cluster(one, two)
+    assert started_jobs(cluster.submit("a", gpus=4)) == []
+    assert "set GANGLINE_ADDRESS of their agents" in cluster.state.jobs["a"].waiting.message
+    assert started_jobs(cluster.submit("b", gpus=2)) == ["b"], "one node is enough"
+
+    cluster = Cluster(one, two, *reached)
+    gang = only(cluster.submit("a", gpus=5), GangAllocated)
+    assert [part.node_id for part in gang.nodes] == ["n3", "n4"]
+    assert started_jobs(cluster.submit("b", gpus=4)) == []
+
+    cluster = Cluster(one, on_loopback("n2", "m1"), on_loopback("n3", "m2", gpus=3))
+    gang = only(cluster.submit("a", gpus=4), GangAllocated)
+    assert [part.node_id for part in gang.nodes] == ["n1", "n2"], "agents of one machine"
 
 
 def test_agents_of_a_gang_know_where_the_others_give_copies() -> None:

@@ -82,6 +82,11 @@ class NodeInfo(Model):
         default=None,
         description="Where its agent gives files of checkpoints to other agents; None: nowhere.",
     )
+    loopback: Identifier | None = Field(
+        default=None,
+        description="Which loopback interface has its address; None: none, or a release that did "
+        "not report it. Only nodes of the same one reach each other.",
+    )
 
     @field_validator("gpus")
     @classmethod

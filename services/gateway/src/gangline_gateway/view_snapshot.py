@@ -40,7 +40,7 @@ from gangline_gateway.live_model import LiveFacts
 
 log = structlog.get_logger(__name__)
 NAME = "gateway"
-VERSION = 1
+VERSION = 2
 """The format of the view: docs/guides/upgrades.md says when to increase it."""
 _POLL_S, _POLLS = 0.5, 20
 
@@ -62,7 +62,12 @@ class View(LiveFacts):
 
 def codec() -> DataclassCodec[View]:
     """The codec of stored views."""
-    return DataclassCodec(View, version=VERSION)
+    return DataclassCodec(View, version=VERSION, converters={1: _without_loopback})
+
+
+def _without_loopback(name: str, value: object) -> tuple[str, object]:
+    """Version 1 knew no loopback interfaces of nodes."""
+    return name, value
 
 
 class Marks:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import socket
+import sys
 from pathlib import Path
+from subprocess import run
 from typing import Self
 
 import pytest
@@ -14,7 +16,9 @@ from gangline_worker.agent.host.addresses import (
     AddressUnreachable,
     check_addresses,
     default_address,
+    loopback_of,
 )
+from gangline_worker.agent.host.inventory import Labels, take_inventory
 from gangline_worker.agent.runtime.rank_env_file import BadRankEnvFile, read_rank_env
 from gangline_worker.agent.workspace.environment import rank_environment
 from support.builders.checkpoints import allocated
@@ -80,6 +84,18 @@ def test_a_gang_over_machines_one_of_which_has_a_loopback_address_is_refused(
     for own in given.nodes:
         with pytest.raises(AddressUnreachable, match=r"of node n\d: set GANGLINE_ADDRESS"):
             check_addresses(given, own)
+
+
+def test_a_node_names_the_loopback_interface_of_its_address() -> None:
+    assert loopback_of("10.0.0.5") is None
+    here = loopback_of("127.0.0.1")
+    assert here is not None
+    assert here == loopback_of("localhost") == loopback_of("::1"), "agents of one machine"
+    code = "from gangline_worker.agent.host.addresses import loopback_of as of; print(of('::1'))"
+    again = [sys.executable, "-c", code]
+    assert run(again, capture_output=True, text=True, check=True).stdout.strip() == here
+    labels = Labels("n1", "i", "127.0.0.1", "r", "b", {})
+    assert take_inventory(labels, slots=1, ports=(7001,)).loopback == here
 
 
 def test_agents_of_one_machine_may_share_loopback() -> None:

@@ -112,7 +112,10 @@ class FreeIndex:
         return sorted({model for node in self._nodes.values() for model, _ in node.gpus})
 
     def sums(self, level: int, model: str) -> dict[str, int]:
-        """Free GPUs of each domain at a level (an index of `path`), single nodes left out."""
+        """Free GPUs of each domain at a level (an index of `path`).
+
+        Single nodes are left out, and the cluster ("").
+        """
         return self._sums.get((level, model), {})
 
     def members(self, domain: str) -> list[FreeNode]:
@@ -186,15 +189,15 @@ class FreeIndex:
             return
         self.searches.shrank()
         self._count(node, -1)
-        for domain in node.path[1:-1]:
-            if domain != node_id:
+        for domain in node.path[1:]:
+            if domain not in {node_id, ""}:
                 del self._writable(domain)[node_id]
                 if not self._members[domain]:
                     self._forget(domain)
 
     def _join(self, node: FreeNode) -> None:
-        for domain in node.path[1:-1]:
-            if domain != node.node_id:
+        for domain in node.path[1:]:
+            if domain not in {node.node_id, ""}:
                 self._writable(domain)[node.node_id] = None
 
     def _writable(self, domain: str) -> dict[str, None]:
@@ -237,7 +240,7 @@ class FreeIndex:
                 del racks[rack]
                 self._own.discard((*key, rack))
         self._totals[model] = self._totals.get(model, 0) + sign * count
-        for level, domain in enumerate(node.path[1:-1], start=1):
-            if domain != node.node_id:
+        for level, domain in enumerate(node.path[1:], start=1):
+            if domain not in {node.node_id, ""}:
                 sums = self._sums.setdefault((level, model), {})
                 sums[domain] = sums.get(domain, 0) + sign * count

@@ -18,9 +18,10 @@ class FreeNode:
     """The free resources of a schedulable node: GPU indexes by model, CPUs, memory in GB.
 
     `path`: its domain at each level, from the node itself to the whole cluster, as names that are
-    unique in the cluster. `gpus`: (model in lower case, free indexes in order). `home`: which of
-    `path` is its rack (the widest level below the cluster where there are no racks). `alone`: it
-    holds gangs of one team at a time, and `teams` are then those of its gangs, once for each.
+    unique in the cluster (`path_of`). `gpus`: (model in lower case, free indexes in order).
+    `home`: which of `path` is its rack (the widest level below the cluster where there are no
+    racks). `alone`: it holds gangs of one team at a time, and `teams` are then those of its gangs,
+    once for each.
     """
 
     node_id: str
@@ -150,13 +151,23 @@ def rack_level(levels: tuple[str, ...]) -> int:
     return levels.index("rack") + 1 if "rack" in levels else len(levels)
 
 
-def path_of(node: Node, levels: tuple[str, ...]) -> tuple[str, ...]:
-    """The node's domain at each level, closest first: itself, `levels`, the cluster ("").
+def island_of(node: Node) -> str:
+    """Equal for nodes that reach each other: "" of the network, else a loopback interface.
 
+    No other domain has such a name, since labels have no control characters.
+    """
+    return "" if node.info.loopback is None else f"loopback\n{node.info.loopback}"
+
+
+def path_of(node: Node, levels: tuple[str, ...]) -> tuple[str, ...]:
+    """The node's domain at each level, closest first: itself, `levels`, the cluster.
+
+    The cluster is "", or the loopback interface that alone leads to the node.
     rack and block are fields of the node, any other level is a label. A node that does not say
     its domain at a level is one by itself there. Names hold those of the wider domains.
     """
-    info, name, path = node.info, "", [""]
+    info, name = node.info, island_of(node)
+    path = [name]
     known = dict(node.labels) | {"rack": info.rack, "block": info.block}
     for level in reversed(levels):
         own = known.get(level)

@@ -31,7 +31,7 @@ DERIVED = frozenset(
 CONFIGURED = frozenset({"levels", "mix_from"})
 ORDERS = frozenset({"pending", "live", "cpu_pending", "cpu_live"})
 
-VERSION = 2
+VERSION = 3
 """The format of the state: docs/guides/upgrades.md says when to count it up."""
 
 
@@ -40,15 +40,15 @@ def codec(initial: Callable[[], State]) -> DataclassCodec[State]:
     return DataclassCodec(
         initial,
         version=VERSION,
-        converters={1: _without_cpu_jobs},
+        converters={1: _unchanged, 2: _unchanged},
         left_out=DERIVED | CONFIGURED,
         rebuild=rebuild,
         derived=_derived,
     )
 
 
-def _without_cpu_jobs(name: str, value: object) -> tuple[str, object]:
-    """Version 1 knew no jobs without GPUs: what version 2 adds is empty."""
+def _unchanged(name: str, value: object) -> tuple[str, object]:
+    """Version 1 knew no jobs without GPUs, version 2 no loopback of nodes: both are then empty."""
     return name, value
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import socket
+from hashlib import blake2b
+from pathlib import Path
 
 from gangline_schemas.events.scheduling import GangAllocated, NodeAssignment
 from gangline_service.loopback import LOOPBACK, is_loopback
@@ -30,6 +32,15 @@ def default_address() -> str:
                 continue
             return str(probe.getsockname()[0])
     return LOOPBACK
+
+
+def loopback_of(address: str) -> str | None:
+    """Names the loopback interface of this boot and network namespace; None of other addresses."""
+    if not is_loopback(address):
+        return None
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    namespace = Path("/proc/self/ns/net").stat().st_ino
+    return blake2b(f"{boot} {namespace}".encode(), digest_size=8).hexdigest()
 
 
 def check_addresses(allocation: GangAllocated, own: NodeAssignment) -> None:

@@ -16,6 +16,7 @@ from gangline_schemas.events.heartbeats import GpuStatus
 from gangline_schemas.events.workers import GpuInfo, NodeInfo
 from gangline_schemas.features import RELEASE
 from gangline_schemas.gpus import is_display_card, offered_name
+from gangline_worker.agent.host.addresses import loopback_of
 
 log = structlog.get_logger(__name__)
 
@@ -155,4 +156,5 @@ def take_inventory(
         memory_gb=memory_gb,
         rendezvous_ports=ports,
         release=RELEASE,
+        loopback=loopback_of(labels.address),
     )

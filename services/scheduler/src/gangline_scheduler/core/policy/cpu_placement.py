@@ -7,9 +7,10 @@ Cost: O(nodes) for each kind of job that is tried in a pass.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
-from gangline_scheduler.core.free_node import path_of
+from gangline_scheduler.core.free_node import island_of, path_of
 from gangline_scheduler.core.model import CLUSTER, NODE, Job, Node, wanted_labels
 from gangline_scheduler.core.policy.cpu_capacity import (
     CpuCapacity,
@@ -42,7 +43,10 @@ class CpuNodes:
         fitting = [name for name in self.fitting(job, need) if name not in self._closed]
         if len(fitting) < count:
             return None
-        chosen = sorted(fitting, key=lambda name: self._preference(name, need, job))[:count]
+        fitting.sort(key=lambda name: self._preference(name, need, job))
+        chosen = self._together(fitting, count)
+        if chosen is None:
+            return None
         for name in chosen:
             self._left[name] = self._left[name].less(need)
             self._places[name] -= 1
@@ -55,8 +59,9 @@ class CpuNodes:
         if len(able) < count:
             return False
         able.sort(key=lambda name: (-self._left[name].cpus, -self._left[name].memory, name))
-        self._closed.update(able[:count])
-        return True
+        chosen = self._together(able, count)
+        self._closed.update(chosen or ())
+        return chosen is not None
 
     def fitting(self, job: Job, need: CpuCapacity) -> list[str]:
         """The nodes that hold a rank of it now."""
@@ -76,6 +81,21 @@ class CpuNodes:
             for name, (node, whole) in self._whole.items()
             if whole.holds(need) and self._accepts(node, job, labels, now=False)
         ]
+
+    def most_together(self, names: Iterable[str]) -> int:
+        """How many of them reach each other at most."""
+        islands = Counter(island_of(self._whole[name][0]) for name in names)
+        return max(islands.values(), default=0)
+
+    def _together(self, names: list[str], count: int) -> list[str] | None:
+        """The first so many that reach each other; None: there are not so many."""
+        islands: dict[str, list[str]] = {}
+        for name in names:
+            members = islands.setdefault(island_of(self._whole[name][0]), [])
+            members.append(name)
+            if len(members) == count:
+                return members
+        return None
 
     def largest(self) -> CpuCapacity:
         """The most CPUs and the most memory that a job without GPUs may have of one node."""

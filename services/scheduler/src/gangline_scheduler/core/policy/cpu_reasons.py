@@ -28,7 +28,8 @@ def reason(state: State, nodes: CpuNodes, job: Job) -> CpuReason:
     need, count = need_of(job), job.spec.resources.ranks
     wanted = f"{need.cpus / 1000:g} CPUs and {need.memory / 1000:g} GB"
     where = "a node" if count == 1 else f"each of {count} nodes"
-    able, fitting = len(nodes.able(job, need)), len(nodes.fitting(job, need))
+    number = len if count == 1 else nodes.most_together
+    able, fitting = number(nodes.able(job, need)), number(nodes.fitting(job, need))
     if able < count:
         if job.spec.image is not None and nodes.able(_on_its_own(job), need)[count - 1 :]:
             every = list(state.nodes.values())

@@ -6,6 +6,7 @@
    among the domains that hold the whole gang, the one that is left with the least;
 4. within it the largest domains of the next level whole, and the rest in the one it fits best,
    down to the nodes: the gang spans the fewest racks and nodes.
+Nodes with a loopback address are a cluster by themselves on each machine (`island_of`).
 A node has whole workers of a gang (`ranks_in`), so a worker never crosses a node. GPUs of a node
 that are too few for one more worker are not used.
 Nodes to avoid are left out at first, and considered when nothing else fits, unless required.
@@ -195,10 +196,12 @@ def capacities_of(demand: Demand, nodes: Iterable[FreeNode], model: str) -> list
 def _in_level(
     demand: Demand, free: FreeIndex, model: str, number: int, skip: frozenset[str], *, whole: bool
 ) -> tuple[Part, ...] | None:
-    sums = {"": free.total(model)} if whole else free.sums(number, model)
+    sums = free.sums(number, model)
+    if whole:  # the rest of the cluster, beside loopback interfaces
+        sums = {"": free.total(model) - sum(sums.values()), **sums}
     for _, name in sorted((count, name) for name, count in sums.items() if count >= demand.gpus):
         nodes = free.members(name) if name else free.some(model)
-        allowed = (node for node in nodes if node.node_id not in skip)
+        allowed = (node for node in nodes if node.node_id not in skip and node.path[number] == name)
         found = capacities_of(demand, allowed, model)
         if sum(item.size for item in found) >= demand.gpus:
             return spread(found, demand.gpus, number)

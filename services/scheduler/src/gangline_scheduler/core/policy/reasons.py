@@ -140,7 +140,20 @@ class Explainer:
             return Reason("topology", message)
         if place(demand, empty, levels) is not None:
             return None
-        return self._no_images(demand) or self._too_large(demand)
+        alone = self._alone(demand, [*empty.nodes()])
+        return self._no_images(demand) or alone or self._too_large(demand)
+
+    def _alone(self, demand: Demand, nodes: list[FreeNode]) -> Reason | None:
+        """These hold it, but a loopback address keeps some to their machine."""
+        if demand.widest != CLUSTER or len({node.path[-1] for node in nodes}) == 1:
+            return None
+        if _room(demand, nodes) < demand.gpus or self._largest(demand, nodes) >= demand.gpus:
+            return None
+        return Reason(
+            "topology",
+            f"{_need(demand)}; nodes with a loopback address reach no other machine: set "
+            "GANGLINE_ADDRESS of their agents to an address that the others reach",
+        )
 
     def _no_images(self, demand: Demand) -> Reason | None:
         """It would fit if more nodes ran images."""
@@ -228,6 +241,9 @@ class Explainer:
                 f"{need} in one {demand.widest}; {most} are free, at most "
                 f"{largest} of them in one {demand.widest}{self._largest_users()}",
             )
+        alone = self._alone(demand, free)
+        if alone is not None:
+            return alone
         loose = _room(_apart(demand), free)
         if most < demand.gpus <= loose:
             return Reason(
