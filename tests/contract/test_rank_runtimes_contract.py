@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -19,7 +20,7 @@ from gangline_worker.agent.runtime import launcher, pod_link
 from gangline_worker.agent.runtime.pod_link import PodMissing
 from gangline_worker.pod_host import STALE_EXIT
 from support.harnesses.node import alive, python, until
-from support.harnesses.rank_runtimes import GANG, RankPlace
+from support.harnesses.rank_runtimes import GANG, RankRuntime
 
 PLACES = ["agent", "pod", "pod with namespaces"]
 
@@ -30,17 +31,17 @@ def _unshares() -> bool:
 
 
 @pytest.fixture(params=PLACES)
-def place(request: pytest.FixtureRequest) -> Iterator[RankPlace]:
+def place(request: pytest.FixtureRequest) -> Iterator[RankRuntime]:
     if request.param == PLACES[2] and not _unshares():
         pytest.skip("this machine lets nobody make namespaces")
     with (
         tempfile.TemporaryDirectory(prefix="gl-") as name,
-        RankPlace(Path(name), request.param) as made,
+        RankRuntime(Path(name), request.param) as made,
     ):
         yield made
 
 
-def test_eight_ranks_end_with_their_codes_and_all_that_they_wrote(place: RankPlace) -> None:
+def test_eight_ranks_end_with_their_codes_and_all_that_they_wrote(place: RankRuntime) -> None:
     for rank in range(8):  # the first ones end before the last ones start
         place.start(rank, ["/bin/sh", "-c", f"echo $RANK; echo e >&2; exit {rank}"], RANK=str(rank))
 
@@ -50,7 +51,7 @@ def test_eight_ranks_end_with_their_codes_and_all_that_they_wrote(place: RankPla
         assert sorted(place.lines[rank]) == [str(rank), "e"]
 
 
-def test_long_output_arrives_to_its_last_byte(place: RankPlace) -> None:
+def test_long_output_arrives_to_its_last_byte(place: RankRuntime) -> None:
     place.start(0, python("print('x\\n' * 20_000, end='')\nprint('last', end='')"))
 
     assert place.end(0).code == 0
@@ -59,7 +60,7 @@ def test_long_output_arrives_to_its_last_byte(place: RankPlace) -> None:
 
 
 def test_last_words_arrive_though_the_agent_gets_its_turn_late(
-    place: RankPlace, monkeypatch: pytest.MonkeyPatch
+    place: RankRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launcher, "_DRAIN_S", 0.0)
     for rank in range(8):
@@ -69,7 +70,7 @@ def test_last_words_arrive_though_the_agent_gets_its_turn_late(
     assert [place.lines[rank] for rank in range(8)] == [["last"]] * 8
 
 
-def test_a_rank_can_handle_sigterm_and_is_ended_by_a_kill(place: RankPlace) -> None:
+def test_a_rank_can_handle_sigterm_and_is_ended_by_a_kill(place: RankRuntime) -> None:
     handles = "trap 'echo saved; exit 5' TERM; echo ready; while :; do sleep 0.05; done"
     place.start(0, ["/bin/sh", "-c", handles])
     place.said(0, "ready")
@@ -83,7 +84,7 @@ def test_a_rank_can_handle_sigterm_and_is_ended_by_a_kill(place: RankPlace) -> N
     assert (place.end(1).code, place.end(1).signal) == (None, signal.SIGKILL)
 
 
-def test_what_a_rank_leaves_behind_is_killed(place: RankPlace) -> None:
+def test_what_a_rank_leaves_behind_is_killed(place: RankRuntime) -> None:
     os.mkfifo(place.folder / "go")
     left = "setsid sleep 600 & sleep 600 & echo ready; read x < go"
     pid = place.start(0, ["/bin/sh", "-c", left])
@@ -105,7 +106,7 @@ def test_what_a_rank_leaves_behind_is_killed(place: RankPlace) -> None:
     ],
 )
 def test_a_command_that_cannot_run_ends_with_its_reason(
-    place: RankPlace, command: list[str], code: int, words: str
+    place: RankRuntime, command: list[str], code: int, words: str
 ) -> None:
     place.start(0, command)
 
@@ -113,7 +114,7 @@ def test_a_command_that_cannot_run_ends_with_its_reason(
     assert place.lines[0] == [f"gangline: {words}"]
 
 
-def test_a_rank_starts_in_its_folder_with_no_files_of_others(place: RankPlace) -> None:
+def test_a_rank_starts_in_its_folder_with_no_files_of_others(place: RankRuntime) -> None:
     place.start(0, python("import os; print(os.getcwd(), sorted(os.listdir('/proc/self/fd')))"))
 
     assert place.end(0).code == 0
@@ -124,7 +125,7 @@ def test_a_rank_starts_in_its_folder_with_no_files_of_others(place: RankPlace) -
 class TestPods:
     """What pods promise beyond that."""
 
-    def test_ranks_do_not_notice_a_restart_of_the_agent(self, place: RankPlace) -> None:
+    def test_ranks_do_not_notice_a_restart_of_the_agent(self, place: RankRuntime) -> None:
         forever = "trap 'exit 6' TERM; echo ready; while :; do sleep 0.05; done"
         os.mkfifo(place.folder / "go")
         place.start(0, ["/bin/sh", "-c", forever])
@@ -140,7 +141,7 @@ class TestPods:
         place.launcher.terminate(RankKey(GANG, 0))
         assert place.end(0).code == 6
 
-    def test_ranks_end_with_the_lease(self, place: RankPlace) -> None:
+    def test_ranks_end_with_the_lease(self, place: RankRuntime) -> None:
         place.start(0, ["/bin/sh", "-c", "setsid sleep 600 & echo ready; sleep 600"])
         place.said(0, "ready")
         assert place.hosts is not None
@@ -151,13 +152,14 @@ class TestPods:
         place.start(1, ["true"])  # the pod lives on
         assert place.end(1).code == 0
 
-    def test_the_end_of_a_pod_is_the_end_of_its_ranks(self, place: RankPlace) -> None:
+    def test_the_end_of_a_pod_is_the_end_of_its_ranks(self, place: RankRuntime) -> None:
         pid = place.start(0, ["sleep", "600"])
         place.pods[0].kill()
-        os.kill(pid, signal.SIGKILL)  # as the kernel does at the end of a pod
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)  # as the kernel does, here perhaps already
         assert place.end(0).signal == signal.SIGKILL
 
-    def test_a_pod_whose_folders_are_not_the_agent_s_ends(self, place: RankPlace) -> None:
+    def test_a_pod_whose_folders_are_not_the_agent_s_ends(self, place: RankRuntime) -> None:
         if not place.unshared:
             pytest.skip("it has the same folders")
         assert place.hosts is not None
@@ -178,7 +180,7 @@ class TestPods:
 
     @pytest.mark.parametrize("unread", [0, 2000])
     def test_a_pod_that_stands_still_holds_nobody_up(
-        self, place: RankPlace, unread: int, monkeypatch: pytest.MonkeyPatch
+        self, place: RankRuntime, unread: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(pod_link, "START_S", 0.2)
         assert place.hosts is not None
@@ -195,7 +197,7 @@ class TestPods:
         place.start(1, ["true"])
         assert place.end(1).code == 0
 
-    def test_a_pod_of_another_user_is_refused(self, place: RankPlace) -> None:
+    def test_a_pod_of_another_user_is_refused(self, place: RankRuntime) -> None:
         if os.geteuid() != 0:
             pytest.skip("only root starts programs of other users")
         assert place.hosts is not None
@@ -205,7 +207,7 @@ class TestPods:
         with pytest.raises(PodMissing, match="runs as user 0, and the team's is 1900000007 here"):
             place.hosts.wait(other, [])
 
-    def test_a_pod_that_is_deleted_ends_after_its_last_rank(self, place: RankPlace) -> None:
+    def test_a_pod_that_is_deleted_ends_after_its_last_rank(self, place: RankRuntime) -> None:
         os.mkfifo(place.folder / "go")
         place.start(0, ["/bin/sh", "-c", "echo ready; read x < go"])
         place.said(0, "ready")

@@ -29,7 +29,7 @@ GANG = GangKey("job", 1)
 _UNSHARED = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 
 
-class RankPlace:
+class RankRuntime:
     """One place, and the ranks that were started there. `lines` and `exits` are by rank."""
 
     def __init__(self, folder: Path, name: str) -> None:
