@@ -17,7 +17,7 @@ as long.
 - `tpe_asha`: TPE with stopping; each suggestion is the nearest configuration that is left.
 - `late_binding`: completed trials until TPE's mean best rank is that of 60 trials, with twice as
   many trials as gangs so that one always waits, over those of an empty queue. `early_binding`: 16
-  wait, and none is withdrawn.
+  wait, and none is withdrawn. A gang that is free goes to the trial that waits in the same cycle.
 """
 
 from __future__ import annotations
