@@ -86,7 +86,9 @@ def test_an_announcement_sends_the_profile_that_lies_there(
     done = gangline(*arguments, *options)
     assert done.code == 0, done.err
     assert len(sent(stub)) == profiles
-    assert stub.bodies("POST", "/v1/data/snapshots")[0]["place"] == place
+    (body,) = stub.bodies("POST", "/v1/data/snapshots")
+    assert (body["place"], len(body["sources"])) == (place, profiles)
+    assert body["sources"] in ([], [str(tmp_path / "a.txt")])
 
 
 def test_a_place_that_cannot_be_read_here_is_announced_with_a_note(

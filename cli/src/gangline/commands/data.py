@@ -104,6 +104,7 @@ class PlacedProfile:
     snapshot: str
     made_at: datetime | None
     profile: dict[str, Any]
+    sources: tuple[str, ...] = ()
 
 
 def profile_at(place: str, *, kept: bool = False) -> PlacedProfile:
@@ -118,7 +119,8 @@ def profile_at(place: str, *, kept: bool = False) -> PlacedProfile:
     found = jsons.loads(done.stdout)
     made_at = found.get("made_at")
     when = None if made_at is None else datetime.fromisoformat(made_at)
-    return PlacedProfile(found["snapshot"], when, found["profile"])
+    sources = tuple(found.get("sources", ()))
+    return PlacedProfile(found["snapshot"], when, found["profile"], sources)
 
 
 def _become(

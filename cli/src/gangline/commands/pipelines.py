@@ -11,12 +11,13 @@ import typer
 import yaml
 
 from gangline import render
-from gangline.commands.data import NoProfile, profile_at
+from gangline.commands.data import NoProfile, PlacedProfile, profile_at
 from gangline.errors import CliError, ExitCode
 from gangline.pipeline_file import read_pipeline_file
 from gangline.render import NONE, Column
 from gangline.session import Session
 from gangline_schemas.api.pipelines import Pipeline, PipelineRun, RunDetails, StepRow, StepWhy
+from gangline_schemas.events.pipeline_requests import MAX_SOURCES
 from gangline_schemas.job_file import write_yaml
 from gangline_schemas.yaml_core import load_yaml
 
@@ -221,7 +222,10 @@ def announce(
     team: Annotated[str, typer.Option(help="The team whose pipelines wait for it.")],
     place: Annotated[str, typer.Option(help="Where it is: a folder or a URL.")] = "",
     source: Annotated[
-        list[str] | None, typer.Option(help="Data that it was made of; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            help="Data that it was made of; may be repeated; default: the files given to `prepare`."
+        ),
     ] = None,
     no_profile: NoProfile = False,
 ) -> None:
@@ -229,24 +233,26 @@ def announce(
 
     The profile that lies at its place is sent too.
     """
-    found = session.client.announce_snapshot(snapshot, team, place, source or ())
+    kept = _kept(session, snapshot, place) if place and not no_profile else None
+    sources = source or ([] if kept is None else kept.sources[:MAX_SOURCES])
+    found = session.client.announce_snapshot(snapshot, team, place, sources)
     begun = ", ".join(found.runs) or "no new run"
     session.out.show(found, render.wrap(f"{found.snapshot} is announced: {begun}"))
-    if place and not no_profile:
-        _send_kept(session, snapshot, team, place)
+    if kept is not None and kept.made_at is not None:
+        session.client.send_profile(team, snapshot, kept.profile, kept.made_at)
 
 
-def _send_kept(session: Session, snapshot: str, team: str, place: str) -> None:
-    """Send the profile of a snapshot that lies at its place; a note if there is none."""
+def _kept(session: Session, snapshot: str, place: str) -> PlacedProfile | None:
+    """The profile of a snapshot that lies at its place; a note if there is none."""
     try:
         kept = profile_at(place, kept=True)
     except CliError as error:
         session.out.note(f"{error}; none is sent")
-        return
-    if kept.snapshot != snapshot or kept.made_at is None:
+        return None
+    if kept.snapshot != snapshot:
         session.out.note(f"{place}: the profile there is of {kept.snapshot}; none is sent")
-        return
-    session.client.send_profile(team, snapshot, kept.profile, kept.made_at)
+        return None
+    return kept
 
 
 def _wait(session: Session, run_id: str, timeout_s: float | None) -> None:

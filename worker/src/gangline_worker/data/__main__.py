@@ -123,7 +123,8 @@ def _prepare(options: argparse.Namespace) -> int:
     manifest = prepare(options.out, sources, tokenizer, _progress_notes())
     if not options.no_profile:
         made_s = (options.out / MANIFEST_FILE).stat().st_mtime
-        _leave_profile(str(options.out), datetime.fromtimestamp(made_s, UTC))
+        given = tuple(str(path.resolve()) for path in options.inputs)
+        _leave_profile(str(options.out), datetime.fromtimestamp(made_s, UTC), given)
     _print_manifest(manifest, json_wanted=options.json)
     return 0
 
@@ -219,11 +220,11 @@ def _profile(options: argparse.Namespace) -> int:
     return 0
 
 
-def _leave_profile(place: str, made_at: datetime) -> None:
+def _leave_profile(place: str, made_at: datetime, sources: tuple[str, ...] = ()) -> None:
     """Make the profile of a new snapshot beside its manifest. One that is there stays."""
     with _opened(place) as snapshot:
         if kept_profile(snapshot) is None:
-            made = make_profile(snapshot, made_at)
+            made = make_profile(snapshot, made_at).model_copy(update={"sources": sources})
             _store_at(place).put(PROFILE_FILE, made.encode())
 
 

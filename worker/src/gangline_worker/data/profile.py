@@ -47,6 +47,8 @@ class SnapshotProfile(Model):
     snapshot: str
     made_at: Timestamp | None = None
     """When the snapshot was made; None: it is not known."""
+    sources: tuple[str, ...] = ()
+    """The files and folders that it was made of."""
     profile: Profile
 
 

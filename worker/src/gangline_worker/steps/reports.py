@@ -47,7 +47,10 @@ class Gateway:
 
     def profile(self, found: SnapshotProfile) -> None:
         """Send the profile of a snapshot. Raises Refused, and StepError as above."""
-        self._send(f"/v1/profiles?team={quote(self.team)}", found.model_dump(mode="json"))
+        self._send(
+            f"/v1/profiles?team={quote(self.team)}",
+            found.model_dump(mode="json", exclude={"sources"}),
+        )
 
     def _send(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         import requests
