@@ -118,8 +118,10 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     folder = tmp_path_factory.mktemp("gateway")
     (folder / "nodes.toml").write_text('bootstrap_servers = "kafka:9093"\n')
     scene = GatewayHarness(folder)
-    with served(scene) as client:
-        yield Gateway(scene, client)
+    with served(scene) as client, pytest.MonkeyPatch.context() as patch:
+        found = Gateway(scene, client)
+        patch.setattr("gangline_gateway.routes.models._REGISTER_WAIT_S", 0.0)
+        yield found
 
 
 @cache
