@@ -62,7 +62,7 @@ def test_a_page_without_a_network_says_how_old_it_is(console: ConsolePage) -> No
     page = console.page
     live = page.locator("#live")
     page.clock.install()
-    for path, usual in (("/jobs", "● live"), ("/alerts", ""), ("/runs", ""), ("/docs", "")):
+    for path, usual in (("/jobs", "● live"), ("/alerts", "● live"), ("/runs", ""), ("/docs", "")):
         console.go(path)
         if usual:
             expect(live).to_have_text(usual)

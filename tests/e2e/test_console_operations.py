@@ -63,14 +63,14 @@ def test_health_shows_each_process_and_a_silence_begins_and_ends(
     page.get_by_label("Rule").select_option("low-mfu")
     page.get_by_label("Comment").fill("console <b>test</b>")
     page.get_by_role("button", name="Silence").click()
-    expect(page.get_by_role("status").first).to_contain_text("holds")
+    expect(page.get_by_role("status").filter(has_text="holds")).to_be_visible()
     (silence,) = [
         one for one in rest(platform, "/v1/silences")["silences"] if "console" in one["comment"]
     ]
     row = page.locator(f'tr[data-silence="{silence["number"]}"]')
     expect(row).to_contain_text("console <b>test</b>")
     row.get_by_role("button", name="End").click()
-    expect(page.get_by_role("status").first).to_contain_text("has ended")
+    expect(page.get_by_role("status").filter(has_text="has ended")).to_be_visible()
     assert silence["number"] not in {
         one["number"] for one in rest(platform, "/v1/silences")["silences"]
     }

@@ -180,11 +180,9 @@ def test_a_version_has_the_snapshot_that_its_job_read_as_an_input(
     store = ArtifactStore(LocalStore(harness.folder / "store"), "nlp")
     outputs = JobArtifacts(outputs={"snapshot": "folder"})
     digest = store.put(outputs, folder.parent, None)["snapshot"].digest
-    if not harness.tail.view().node("n1"):
-        harness.join("n1", 8)
     reads = {"hyperparameters": {"data": "in:text"}, "artifacts": {"inputs": {"text": digest}}}
     job_id = submit(http_client, **reads)
-    harness.wait(lambda: (found := harness.tail.job(job_id)) is not None and found.attempt == 1)
+    harness.wait(lambda: harness.tail.job(job_id) is not None)
     harness.say(CheckpointPromoted(job_id=job_id, attempt=1, step=20, run=f"{job_id}-p"), job_id)
     body = {"job_id": job_id}
     made = http_client.post("/v1/models/prepared/versions", headers=NLP, json=body)

@@ -82,13 +82,21 @@ def _check_text(raw: bytes) -> None:
     if b"\\u" not in raw and _is_utf8(raw):
         return
     try:
-        torn = is_torn(json.dumps(json.loads(raw), ensure_ascii=False))
+        content = json.loads(raw)
+        if not _has_torn(content):
+            return
     except (ValueError, RecursionError):
         return  # FastAPI says what is wrong with it
-    if torn:
-        raise RequestValidationError(
-            [{"type": "value_error", "loc": ("body",), "msg": "holds text that is not Unicode"}]
-        )
+    parts = content.items() if isinstance(content, dict) else ()
+    fields = [name for name, value in parts if _has_torn(value) and not _has_torn(name)]
+    message = "holds text that is not Unicode"
+    raise RequestValidationError(
+        [{"type": "value_error", "loc": ("body", *fields[:1]), "msg": message}]
+    )
+
+
+def _has_torn(value: object) -> bool:
+    return is_torn(json.dumps(value, ensure_ascii=False))
 
 
 def _is_utf8(raw: bytes) -> bool:
