@@ -8,7 +8,7 @@ import pytest
 
 from gangline_quota.core import invariants
 from gangline_quota.core.decide import Quota
-from gangline_quota.core.snapshot import fingerprint
+from gangline_quota.core.snapshot import codec, fingerprint
 from gangline_quota.core.state import State
 from gangline_schemas.base import Event
 from gangline_schemas.events.admin import TeamConfigureRequested
@@ -127,3 +127,10 @@ def test_a_live_one_spends_the_budget_and_the_next_month_opens_it_each_once() ->
     events = ledger.tick(15 * 24 * 3600)
     assert not only(events, TeamCpuBudgetChanged).exhausted
     assert every(events, TeamBudgetChanged) == []
+
+
+def test_a_snapshot_of_a_state_without_them_is_read() -> None:
+    ledger, kept = Ledger(), codec()
+    ledger.submit("gang", spec("lab", 1))
+    lines = [*kept.dump(kept.copy(ledger.state))]
+    assert fingerprint(kept.load(lines, version=1)) == fingerprint(ledger.state)

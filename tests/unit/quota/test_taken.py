@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 from gangline_quota.core import taken
+from gangline_quota.core.snapshot import codec, fingerprint
+from gangline_quota.core.state import State
 from gangline_quota.core.taken import Taken
 
 
@@ -34,3 +38,19 @@ def test_an_id_takes_ten_bytes_and_a_second_time_none() -> None:
 
     assert sum(len(text) for text in kept.values()) == 10 * 20_000
     assert len(kept) <= 4_096, "a copy for a snapshot costs this many entries"
+
+
+def test_a_snapshot_that_kept_whole_ids_is_read() -> None:
+    ids = [f"job-{number}" for number in range(3_000)]
+    state = State()
+    for job_id in ids:
+        taken.note(state.taken, job_id)
+    lines = [
+        b"taken " + json.dumps([(job_id, None) for job_id in part]).encode()
+        for part in (ids[:1_000], ids[1_000:2_500], ids[2_500:])
+    ]
+
+    found = codec().load(lines, version=2)
+
+    assert all(found.kept_under(job_id) for job_id in ids)
+    assert fingerprint(found) == fingerprint(state)

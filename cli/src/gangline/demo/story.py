@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from gangline.demo.outcome import Outcome, Say
 from gangline.demo.timeline import Timeline
 from gangline.sdk import Gangline
-from gangline.sdk.jobs import lacks_steps
 from gangline_schemas.api.jobs import Job
 from gangline_schemas.api.logs import BusEvent
 from gangline_schemas.api.runs import Comparison
@@ -148,7 +147,7 @@ def _kill_and_resume(timeline: Timeline, outcome: Story, say: Say) -> None:
 
 def _finish(client: Gangline, timeline: Timeline, outcome: Story, say: Say) -> None:
     for job_id in (outcome.first, outcome.second):
-        job = _with_last_step(client, client.wait(job_id, RUN_TIMEOUT_S))
+        job = client.wait(job_id, RUN_TIMEOUT_S, linger_s=START_TIMEOUT_S)
         say(f"{job_id} {job.state} at step {job.step}, loss {job.loss or float('nan'):.3f}")
         outcome.checks[f"{job_id} succeeded"] = job.state == "succeeded" and job.step == STEPS
     ended = timeline.wait_for(
@@ -164,15 +163,6 @@ def _finish(client: Gangline, timeline: Timeline, outcome: Story, say: Say) -> N
     outcome.figures["checkpoints committed"] = sum(
         len(timeline.of("checkpoint.committed", job)) for job in (outcome.first, outcome.second)
     )
-
-
-def _with_last_step(client: Gangline, job: Job) -> Job:
-    """The job once its last step is known: on a busy machine that takes longer than its end."""
-    until = time.monotonic() + START_TIMEOUT_S
-    while lacks_steps(job) and time.monotonic() < until:
-        time.sleep(0.5)
-        job = client.get(job.job_id)
-    return job
 
 
 def _step(event: BusEvent) -> int:

@@ -141,8 +141,9 @@ class Jobs(Calls):
         timeout_s: float | None = None,
         *,
         on_change: Callable[[Job], None] = lambda _: None,
+        linger_s: float = LINGER_S,
     ) -> Job:
-        """Wait for a job's end, and at most `LINGER_S` longer for its last step.
+        """Wait for a job's end, and at most `linger_s` longer for its last step.
 
         Raises CliError with code NOT_FINISHED after `timeout_s`.
         """
@@ -154,10 +155,10 @@ class Jobs(Calls):
             shown=lambda job: job.state,
             again=f"wait again with: gangline watch {job_id}",
         )
-        return self._with_last_step(job)
+        return self._with_last_step(job, linger_s)
 
-    def _with_last_step(self, job: Job) -> Job:
-        ends = time.monotonic() + LINGER_S
+    def _with_last_step(self, job: Job, linger_s: float) -> Job:
+        ends = time.monotonic() + linger_s
         while lacks_steps(job) and time.monotonic() < ends:
             time.sleep(waiting.FIRST_POLL_S)
             job = self.get(job.job_id)

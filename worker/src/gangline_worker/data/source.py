@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 from gangline_storage import NotFound, ObjectStore, digest_bytes
 from gangline_worker.data.cache import CacheFolder
 from gangline_worker.data.errors import DataError, DataShardError
-from gangline_worker.data.fetching import Fetching
+from gangline_worker.data.fetching import FETCHES, Fetching
 from gangline_worker.data.manifest import (
     MANIFEST_FILE,
     OFFSET_TYPE,
@@ -45,8 +46,10 @@ class Source(ABC):
 
     `verified` has a 1 for each block of the snapshot, in order, that may be read from `mapped`,
     which has its shard then. `refetched` counts blocks that were read again because the first copy
-    was damaged.
+    was damaged. `ahead`: how many blocks may be on their way at a time, see `expect`; 0: none.
     """
+
+    ahead: ClassVar[int] = 0
 
     def __init__(self, manifest: SnapshotManifest) -> None:
         self.manifest = manifest
@@ -156,6 +159,8 @@ class StoreSource(Source):
     Whether the cache has a block is known by its checksum alone, so neither a kill nor another
     process that fills the same cache can make it lie.
     """
+
+    ahead = FETCHES
 
     def __init__(self, store: ObjectStore, manifest: SnapshotManifest, cache: CacheFolder) -> None:
         super().__init__(manifest)

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gangline_worker.data.blocks import Complain, DamagedBlock, VerifiedBlocks
-from gangline_worker.data.fetching import FETCHES
 from gangline_worker.data.manifest import TarManifest
 from gangline_worker.data.order import STAND_IN_TRIES, GroupedOrder, SampleOrder, stand_ins
 from gangline_worker.data.source import Source, offsets_of
@@ -86,10 +85,8 @@ class TarData:
             DataError, StoreError: the cache cannot be written; the store does not answer.
         """
         wanted = self.order.of_rank(position, size, rank, world_size).tolist()
-        blocks = [self._blocks_of(number) for number in wanted]
-        if not all(self._source.verified[first : last + 1].all() for first, last in blocks):
-            blocks += self._blocks_ahead(position + size, size, rank, world_size)
-            self._source.expect(list(chain(*(range(first, last + 1) for first, last in blocks))))
+        if self._source.ahead:
+            self._expect(wanted, position + size, size, rank, world_size)
         return [self._readable(number) for number in wanted]
 
     def sample(self, number: int) -> TarSample:
@@ -100,7 +97,7 @@ class TarData:
             DataShardError, DataError, StoreError: as `batch`.
         """
         shard, index, start, end = self._place(number)
-        self.blocks.make_right(*self._blocks_of(number))
+        self.blocks.make_right(*self._blocks(shard, start, end))
         key, files = _files(self._source.mapped[shard][start:end].tobytes())
         return TarSample(key, self.manifest.shards[shard].name, index, files)
 
@@ -115,21 +112,33 @@ class TarData:
     def _blocks_of(self, number: int) -> tuple[int, int]:
         """The first and the last block of a sample."""
         shard, _, start, end = self._place(number)
+        return self._blocks(shard, start, end)
+
+    def _blocks(self, shard: int, start: int, end: int) -> tuple[int, int]:
         first, size = self._source.first_block(shard), self.manifest.block_bytes
         return first + start // size, first + (end - 1) // size
+
+    def _expect(
+        self, wanted: list[int], position: int, size: int, rank: int, world_size: int
+    ) -> None:
+        """Have the blocks of a batch fetched if one is missing, and then those of later batches."""
+        blocks = [self._blocks_of(number) for number in wanted]
+        if not all(self._source.verified[first : last + 1].all() for first, last in blocks):
+            blocks += self._blocks_ahead(position, size, rank, world_size)
+            self._source.expect(list(chain(*(range(first, last + 1) for first, last in blocks))))
 
     def _blocks_ahead(
         self, position: int, size: int, rank: int, world_size: int
     ) -> list[tuple[int, int]]:
         """The blocks of some later batches, as far as the indexes of their shards are read."""
         found: list[tuple[int, int]] = []
-        for at in range(position, position + FETCHES * size, size):
+        for at in range(position, position + self._source.ahead * size, size):
             found += (
                 self._blocks_of(number)
                 for number in self.order.of_rank(at, size, rank, world_size).tolist()
                 if bisect_right(self._firsts, number) - 1 in self._offsets
             )
-            if len(found) >= FETCHES:
+            if len(found) >= self._source.ahead:
                 break
         return found
 

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from gangline_worker.data.blocks import Complain, DamagedBlock, VerifiedBlocks
 from gangline_worker.data.errors import DataError
-from gangline_worker.data.fetching import FETCHES
 from gangline_worker.data.manifest import Manifest
 from gangline_worker.data.order import (
     STAND_IN_TRIES,
@@ -96,7 +95,7 @@ class TokenReader:
         """These ranges are needed now, and then those at each `stride` behind them."""
         share = which.stop - which.start
         blocks: dict[int, None] = {}
-        for ahead in range(FETCHES // share + 1):
+        for ahead in range(self.source.ahead // share + 1):
             begin = which.start + ahead * stride
             part = slice(begin, begin + share)
             for first, last in zip(ranges.first_block[part], ranges.last_block[part], strict=True):
@@ -160,7 +159,8 @@ class TokenData:
         if self.reader.ready(ranges, which):
             self.reader.rows(ranges, which, rows)
         else:
-            self.reader.expect(ranges, which, size)
+            if self.reader.source.ahead:
+                self.reader.expect(ranges, which, size)
             for row, start in zip(rows, ranges.starts[which], strict=True):
                 self._fill(row, start)
         return Batch(inputs=rows[:, :-1], targets=rows[:, 1:])

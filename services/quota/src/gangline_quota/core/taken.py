@@ -17,12 +17,13 @@ _FIRST, _REST = 2, 10
 """Characters: 12 in all, of 6 bits each."""
 
 
-def note(taken: Taken, job_id: str) -> None:
-    """Keep this id; once is enough."""
+def note(taken: Taken, job_id: str) -> str:
+    """Keep this id, once is enough; the key of its text."""
     first, rest = _digest(job_id)
     held = taken.get(first, "")
     if not _holds(held, rest):
         taken[first] = held + rest
+    return first
 
 
 def is_noted(taken: Taken, job_id: str) -> bool:
