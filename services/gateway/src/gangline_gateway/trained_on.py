@@ -52,7 +52,7 @@ def _named_in(store: ObjectStore, team: str, digest: str) -> str | None:
                 said = json.loads(
                     read_verified(store, object_key(team, file), file.xxh3, _MOST_BYTES)
                 )
-            except ValueError:
+            except (ValueError, RecursionError):
                 return None
             name = said.get("name") if isinstance(said, dict) else None
             return name if isinstance(name, str) and named_by_content(name) else None

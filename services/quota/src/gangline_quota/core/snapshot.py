@@ -34,8 +34,9 @@ class _Digests:
 
 def codec(initial: Callable[[], State] = State) -> DataclassCodec[State]:
     """Implements `SnapshotCodec[State]`; all of the state is facts."""
-    converters = {1: _without_cpu_jobs, 2: _Digests()}
-    return DataclassCodec(initial, version=VERSION, converters=converters)
+    return DataclassCodec(
+        initial, version=VERSION, converters={1: _without_cpu_jobs, 2: _Digests()}
+    )
 
 
 def canonical(state: State, known: Fields | None = None) -> bytes:

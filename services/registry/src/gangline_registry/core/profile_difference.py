@@ -1,7 +1,7 @@
 """Which columns of two profiles differ: by sizes of effects, never by p-values alone.
 
-Each limit gets the sampling noise of the two tables on top, so small tables raise no alarm, and of
-large ones only differences that matter do. noise = sqrt(1 / rows + 1 / rows).
+The sampling noise of the two tables is added to each limit: noise = sqrt(1 / rows + 1 / rows).
+So small tables raise no alarm. Of large ones only differences that matter do.
 """
 
 from __future__ import annotations

@@ -74,7 +74,8 @@ function passes(job, filter) {
     && job.name.startsWith(filter.name ?? "");
 }
 
-const states = new Map(); // by job, as the table or the stream had it
+const MOST_STATES = 2000;
+const states = new Map(); // by job, as the table or the stream had it; the oldest are forgotten
 for (const cell of document.querySelectorAll("#rows [data-state]")) {
   states.set(cell.closest("tr").dataset.job, cell.dataset.state);
 }
@@ -96,6 +97,7 @@ const counts = paced(async () => {
 function changed(job) {
   if (states.get(job.job_id) !== job.state) {
     states.set(job.job_id, job.state);
+    if (states.size > MOST_STATES) states.delete(states.keys().next().value);
     counts();
   }
   const place = table();
