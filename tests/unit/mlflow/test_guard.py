@@ -15,8 +15,8 @@ from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE, TEMPORARILY_UNAVAILABLE
 
 from gangline_mlflow import guard
+from gangline_mlflow.database import DatabaseAway
 from gangline_mlflow.job_runs import JobRuns
-from gangline_mlflow.latest import DatabaseAway
 
 
 def status(make: Callable[[str], None], headers: dict[str, str], has: bool | Exception) -> int:

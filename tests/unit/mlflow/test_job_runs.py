@@ -21,11 +21,11 @@ from gangline_bus.memory import Broker
 from gangline_bus.topics import TopicNames
 from gangline_mlflow import job_runs
 from gangline_mlflow.artifacts import Artifacts
+from gangline_mlflow.database import DatabaseAway
 from gangline_mlflow.history import Histories
 from gangline_mlflow.job_changes import Changes
 from gangline_mlflow.job_runs import JobRuns
 from gangline_mlflow.job_usage import GPU_SECONDS
-from gangline_mlflow.latest import DatabaseAway
 from gangline_mlflow.parts import Parts
 from gangline_mlflow.plain import Point
 from gangline_mlflow.points import Points
@@ -96,7 +96,7 @@ class Follower:
 def test_a_batch_waits_for_the_database_and_counts_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_written: bool
 ) -> None:
-    monkeypatch.setattr("gangline_mlflow.latest._RETRY_S", 0.0)
+    monkeypatch.setattr("gangline_mlflow.database._RETRY_S", 0.0)
     follower, tries = Follower(tmp_path), 0
     write = follower.runs.table.write
 

@@ -10,10 +10,10 @@ import pytest
 sa = pytest.importorskip("sqlalchemy")
 
 from gangline_bus.ports import TopicPartition  # noqa: E402 - it needs sqlalchemy
+from gangline_mlflow.database import DatabaseAway  # noqa: E402
 from gangline_mlflow.job_changes import Change, EndedAttempt, NewRun  # noqa: E402
 from gangline_mlflow.job_table import Experiment, JobTable  # noqa: E402
 from gangline_mlflow.job_usage import Usage  # noqa: E402
-from gangline_mlflow.latest import DatabaseAway  # noqa: E402
 from gangline_schemas.mlflow_workspace import family_of, mlflow_run_id  # noqa: E402
 
 TABLES = (

@@ -10,7 +10,8 @@ from structlog.testing import capture_logs
 
 sa = pytest.importorskip("sqlalchemy")
 
-from gangline_mlflow.latest import DatabaseAway, Latest, LatestTable  # noqa: E402 - it needs sqlalchemy
+from gangline_mlflow.database import DatabaseAway  # noqa: E402 - it needs sqlalchemy
+from gangline_mlflow.latest import Latest, LatestTable  # noqa: E402
 
 TABLES = (
     "CREATE TABLE runs (run_uuid VARCHAR(32) PRIMARY KEY)",
@@ -86,11 +87,11 @@ def test_positions_are_written_with_the_values(engine: sa.Engine) -> None:
 
 def test_nothing_is_written_when_a_part_fails(engine: sa.Engine) -> None:
     table = LatestTable(engine)
-    broken: Latest = {("r1", "a"): (1, 1, 1.0, False), ("r1", None): (1, 1, None, False)}  # type: ignore[dict-item]
-    with pytest.raises(sa.exc.IntegrityError):
-        table.write(broken, {0: 1})
+    with engine.begin() as connection:
+        connection.execute(sa.text("DROP TABLE gangline_metric_positions"))
+    with pytest.raises(DatabaseAway, match="no such table"):
+        table.write({("r1", "a"): (1, 1, 1.0, False)}, {0: 1})
     assert rows(engine) == {}
-    assert table.positions() == {}
 
 
 def test_a_database_that_cannot_write_is_away(engine: sa.Engine) -> None:
@@ -126,3 +127,16 @@ def test_a_database_that_another_writer_holds_keeps_its_statistics(tmp_path: Pat
         table.analyze()
     holder.close()
     assert [line["event"] for line in logs] == ["no statistics are gathered"]
+
+
+def test_a_value_that_the_database_refuses_is_skipped_and_the_others_are_written(
+    engine: sa.Engine,
+) -> None:
+    table = LatestTable(engine)
+    row, beyond = (1, 1, 1.0, False), (2**70, 1, 1.0, False)
+    with capture_logs() as logged:
+        table.write({("r1", "a"): row, ("r1", "b"): beyond, ("r2", "c"): row}, {0: 7})
+    assert rows(engine) == {("r1", "a"): row, ("r2", "c"): row}
+    assert table.positions() == {0: 7}
+    (poison,) = (line for line in logged if line["log_level"] == "critical")
+    assert (poison["event"], poison["run"]) == ("poison value skipped", "r1")

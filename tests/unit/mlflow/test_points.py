@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import cast
 
@@ -12,15 +13,19 @@ import pytest
 
 pytest.importorskip("sqlalchemy")
 
+from gangline_bus.codec import encode
 from gangline_bus.memory import Broker
-from gangline_bus.ports import BusError, OutRecord, Writer
+from gangline_bus.ports import BusError, OutRecord, Record, Writer
 from gangline_bus.topics import TopicNames
 from gangline_mlflow.artifacts import Artifacts
+from gangline_mlflow.database import DatabaseAway, patiently
 from gangline_mlflow.history import Histories
-from gangline_mlflow.latest import DatabaseAway, Latest, LatestTable, patiently
+from gangline_mlflow.latest import Latest, LatestTable
 from gangline_mlflow.parts import Parts
 from gangline_mlflow.points import NotSettledError, Points
 from gangline_schemas.catalog import Topic
+from gangline_schemas.envelope import Envelope
+from gangline_schemas.events.metrics import MetricLogged
 
 KEY = ("r1", "loss")
 
@@ -30,11 +35,13 @@ class Table:
 
     def __init__(self) -> None:
         self.rows: Latest = {}
+        self.positions: dict[int, int] = {}
         self.before: Callable[[], object] = lambda: None
 
-    def write(self, latest: Latest, _positions: dict[int, int]) -> None:
+    def write(self, latest: Latest, positions: dict[int, int]) -> None:
         self.before()
         self.rows.update(latest)
+        self.positions.update(positions)
 
 
 class Log:
@@ -74,7 +81,7 @@ def test_a_value_that_could_not_be_written_stays_unless_a_newer_one_comes() -> N
 
 
 def test_a_database_that_comes_back_gets_what_was_logged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gangline_mlflow.latest._RETRY_S", 0.0)
+    monkeypatch.setattr("gangline_mlflow.database._RETRY_S", 0.0)
     log, tries = Log(), 0
 
     def away() -> None:
@@ -93,8 +100,8 @@ def test_a_database_that_comes_back_gets_what_was_logged(monkeypatch: pytest.Mon
 
 
 def test_a_database_that_stays_away_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gangline_mlflow.latest._RETRY_S", 0.0)
-    monkeypatch.setattr("gangline_mlflow.latest._AWAY_S", -1.0)
+    monkeypatch.setattr("gangline_mlflow.database._RETRY_S", 0.0)
+    monkeypatch.setattr("gangline_mlflow.database._AWAY_S", -1.0)
     log = Log()
 
     def away() -> None:
@@ -186,3 +193,23 @@ def test_of_a_batch_the_newest_value_of_each_name_counts() -> None:
     log.points.accept("nlp", "r1", [("acc", 1, 6, math.nan)]).result(5)
     log.points.settle_latest()
     assert log.table.rows == {KEY: (2, 5, 0.3, False), ("r1", "acc"): (1, 6, 0.0, True)}
+
+
+def test_points_that_cannot_be_taken_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_event: object) -> None:
+        raise OverflowError("a step")
+
+    failing, sound = Log(), Log()
+    event = MetricLogged(
+        run_id="r1", team="nlp", name=("loss",), step=(1,), time_ms=(1000,), value=(0.5,)
+    )
+    envelope = Envelope("e1", "test", datetime.now(UTC), "r1", event)
+    sent = encode(envelope, topic="gangline.metrics")
+    record = Record("gangline.metrics", 0, 4, sent.key, sent.value, sent.headers, 0)
+    monkeypatch.setattr(failing.points, "_fold", refuse)
+    failing.points._take([record])
+    failing.points.flush()
+    assert (failing.table.rows, failing.table.positions) == ({}, {0: 5})
+    sound.points._take([record])
+    sound.points.flush()
+    assert sound.table.rows == {KEY: (1, 1000, 0.5, False)}

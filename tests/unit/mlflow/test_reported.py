@@ -14,9 +14,10 @@ from gangline_bus.codec import encode  # noqa: E402 - it needs sqlalchemy
 from gangline_bus.memory import Broker  # noqa: E402
 from gangline_bus.topics import TopicNames  # noqa: E402
 from gangline_mlflow.artifacts import Artifacts  # noqa: E402
+from gangline_mlflow.database import patiently  # noqa: E402
 from gangline_mlflow.history import Histories, JobOfRun, Unreadable  # noqa: E402
 from gangline_mlflow.job_table import JobTable  # noqa: E402
-from gangline_mlflow.latest import LatestTable, patiently  # noqa: E402
+from gangline_mlflow.latest import LatestTable  # noqa: E402
 from gangline_mlflow.parts import Parts  # noqa: E402
 from gangline_mlflow.reported import ReportedMetrics  # noqa: E402
 from gangline_schemas.catalog import Topic  # noqa: E402
@@ -102,7 +103,7 @@ def test_values_wait_for_a_database_that_does_not_answer(
         with pytest.raises(Unreadable, match="database"):
             reports.metrics.jobs_of([RUN])
         monkeypatch.setattr(
-            "gangline_mlflow.latest.time.sleep", lambda _: other.exec_driver_sql("ROLLBACK")
+            "gangline_mlflow.database.time.sleep", lambda _: other.exec_driver_sql("ROLLBACK")
         )
         patiently(reports.metrics.flush)
     assert rows(engine) == {(RUN, "loss"): (5, 0.5)}
@@ -110,3 +111,22 @@ def test_values_wait_for_a_database_that_does_not_answer(
 
 def test_only_own_runs_of_jobs_have_reports(engine: Any) -> None:
     assert Reports(engine).metrics.jobs_of([RUN, OTHER]) == {RUN: JobOfRun("j", "nlp")}
+
+
+def test_a_record_that_cannot_be_taken_is_skipped(
+    engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reports = Reports(engine)
+    fold = reports.metrics._fold
+
+    def takes_step_5_only(event: RunProgress) -> None:
+        if event.step != 5:
+            raise OverflowError("a step")
+        fold(event)
+
+    monkeypatch.setattr(reports.metrics, "_fold", takes_step_5_only)
+    reports.report(5, loss=0.5)
+    reports.report(6, loss=0.4)
+    patiently(reports.metrics.flush)
+    assert rows(engine) == {(RUN, "loss"): (5, 0.5)}
+    assert sum(reports.jobs.positions().values()) == 2

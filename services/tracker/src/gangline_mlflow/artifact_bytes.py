@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 import sqlalchemy as sa
 
-from gangline_mlflow.latest import transaction
+from gangline_mlflow.database import transaction
 from gangline_schemas.mlflow_workspace import team_of
 
 _CREATE = """

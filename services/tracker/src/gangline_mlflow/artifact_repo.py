@@ -31,7 +31,7 @@ from mlflow.utils.workspace_context import get_request_workspace
 from gangline_mlflow.artifact_bytes import OverLimit
 from gangline_mlflow.artifacts import Artifacts, Busy, owned
 from gangline_mlflow.bodies import Span, span_of
-from gangline_mlflow.latest import DatabaseAway
+from gangline_mlflow.database import DatabaseAway
 from gangline_mlflow.parts import ARTIFACTS, current
 from gangline_storage.errors import InvalidKey, NotFound, StoreError, StoreUnavailable
 

@@ -8,9 +8,9 @@ from mlflow.exceptions import MlflowException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gangline_mlflow.asgi import refuse
+from gangline_mlflow.database import DatabaseAway
 from gangline_mlflow.front import OPEN
 from gangline_mlflow.job_runs import JobRuns
-from gangline_mlflow.latest import DatabaseAway
 from gangline_mlflow.workspaces import make_workspace
 from gangline_schemas.mlflow_workspace import JOB_HEADER
 

@@ -25,18 +25,18 @@ import structlog
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import RESOURCE_ALREADY_EXISTS, TEMPORARILY_UNAVAILABLE, ErrorCode
 from mlflow.utils.workspace_context import ServerWorkspaceContext
-from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 
 from gangline_bus.codec import UndecodableError, event_type, receive
-from gangline_bus.poison import POISONED, trace_of
+from gangline_bus.poison import trace_of
 from gangline_bus.ports import BusError, Reader, Record, TopicPartition
+from gangline_mlflow.database import DatabaseAway, may_be_of_an_event, patiently
 from gangline_mlflow.job_changes import TAKEN, Change, Changes, NewRun, take
 from gangline_mlflow.job_table import Experiment, JobTable
 from gangline_mlflow.job_usage import Usage, charge
-from gangline_mlflow.latest import DatabaseAway, patiently
 from gangline_mlflow.parts import Parts
 from gangline_mlflow.plain import Point
 from gangline_mlflow.points import Points
+from gangline_mlflow.skipping import skipped
 from gangline_mlflow.trial_points import TrialPoints
 from gangline_mlflow.workspaces import make_workspace
 from gangline_schemas.catalog import Topic
@@ -135,7 +135,7 @@ class JobRuns:
         try:
             patiently(lambda: self.apply(records, positions))
         except Exception as error:
-            if not _may_be_of_an_event(error):
+            if not may_be_of_an_event(error):
                 raise
             log.warning("records are applied one by one", trace=trace_of(error))
             for record in records:
@@ -147,11 +147,9 @@ class JobRuns:
         try:
             patiently(lambda: self.apply([record], after))
         except Exception as error:
-            if not _may_be_of_an_event(error):
+            if not may_be_of_an_event(error):
                 raise
-            where = {"topic": record.topic, "offset": record.offset}
-            log.critical("poison record skipped", **where, trace=trace_of(error))
-            POISONED.add(1, {"service": "mlflow", "topic": record.topic})
+            skipped(record, error)
             patiently(lambda: self.table.write({}, {}, {}, after))
 
     def apply(self, records: Sequence[Record], positions: dict[TopicPartition, int]) -> None:
@@ -171,8 +169,8 @@ class JobRuns:
                     continue
                 take(changes, models, envelope.data, envelope.time)
                 self._unsent += self._trials.follow(envelope.data)
-        _retried(lambda: self._points.publish(self._unsent, _ACCEPT_S))
-        self._unsent = []
+        unsent, self._unsent = self._unsent, []  # whatever it raises, later records do not
+        _retried(lambda: self._points.publish(unsent, _ACCEPT_S))
         self._make(changes)
         if not self._is_written(positions):
             usage = self._charge(changes)
@@ -254,13 +252,6 @@ class JobRuns:
                 self._known = set()
             self._known.update(job_ids)
             self._changed.notify_all()
-
-
-def _may_be_of_an_event(error: Exception) -> bool:
-    """Whether an event may have raised it: not the database, the bus or the machine."""
-    if isinstance(error, SQLAlchemyError):
-        return isinstance(error, DataError | IntegrityError)
-    return not isinstance(error, DatabaseAway | BusError | OSError | MemoryError)
 
 
 def _retried(ask: Callable[[], ResultT]) -> ResultT:

@@ -15,9 +15,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from gangline_bus.ports import TopicPartition
+from gangline_mlflow.database import transaction
 from gangline_mlflow.job_changes import Changes, EndedAttempt, NewRun
 from gangline_mlflow.job_usage import Usage
-from gangline_mlflow.latest import transaction
 from gangline_mlflow.trial_points import KnownTrial
 from gangline_schemas.mlflow_workspace import (
     ATTEMPT_TAG,

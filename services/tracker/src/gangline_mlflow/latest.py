@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-
 import sqlalchemy as sa
 import structlog
-from sqlalchemy.exc import IntegrityError, InterfaceError, OperationalError
+from sqlalchemy.exc import IntegrityError
+
+from gangline_bus.poison import POISONED, trace_of
+from gangline_mlflow.database import DatabaseAway, may_be_of_an_event, transaction
 
 log = structlog.get_logger(__name__)
 
@@ -19,9 +18,6 @@ Latest = dict[tuple[str, str], LatestRow]
 
 _CHUNK = 500
 _TRIES = 3
-_AWAY_S = 300.0
-"""The process ends when the database is away for longer; its supervisor starts another one."""
-_RETRY_S = 1.0
 _ANALYZED = 1_000
 """Rows of each index that are looked at: the work does not grow with the table."""
 _CREATE = """
@@ -41,33 +37,6 @@ ON CONFLICT (key, run_uuid) DO UPDATE SET
 WHERE (excluded.step, excluded.timestamp, excluded.value)
     > (known.step, known.timestamp, known.value)
 """
-
-
-class DatabaseAway(Exception):
-    """The database does not answer, or cannot write now."""
-
-
-@contextmanager
-def transaction(engine: sa.Engine) -> Iterator[sa.Connection]:
-    """A connection whose changes are committed at the end. Raises DatabaseAway."""
-    try:
-        with engine.begin() as connection:
-            yield connection
-    except (OperationalError, InterfaceError) as error:
-        raise DatabaseAway(str(error.orig)) from error
-
-
-def patiently(write: Callable[[], None]) -> None:
-    """Call `write`; while the database is away, again. Raises DatabaseAway after 5 minutes."""
-    deadline = time.monotonic() + _AWAY_S
-    while True:
-        try:
-            return write()
-        except DatabaseAway as error:
-            if time.monotonic() > deadline:
-                raise
-            log.warning("the database does not answer", error=str(error))
-            time.sleep(_RETRY_S)
 
 
 def keep_newer(latest: Latest, key: tuple[str, str], row: LatestRow) -> None:
@@ -96,10 +65,31 @@ class LatestTable:
     def write(self, latest: Latest, positions: dict[int, int]) -> None:
         """Write both in one transaction; both may be empty.
 
-        Values of runs that were removed are left out.
+        Values of runs that were removed are left out. One that the database refuses is skipped
+        and counted.
 
         Raises DatabaseAway. The transaction may be there all the same; writing it again is safe.
         """
+        try:
+            self._write_all(latest, positions)
+        except Exception as error:
+            if not may_be_of_an_event(error):
+                raise
+            log.warning("values are written one by one", trace=trace_of(error))
+            for key, row in latest.items():
+                self._write_alone(key, row)
+            self._write_all({}, positions)
+
+    def _write_alone(self, key: tuple[str, str], row: LatestRow) -> None:
+        try:
+            self._write_all({key: row}, {})
+        except Exception as error:
+            if not may_be_of_an_event(error):
+                raise
+            log.critical("poison value skipped", run=key[0], trace=trace_of(error))
+            POISONED.add(1, {"service": "mlflow", "topic": "latest_metrics"})
+
+    def _write_all(self, latest: Latest, positions: dict[int, int]) -> None:
         for attempt in range(1, _TRIES + 1):
             try:
                 with transaction(self._engine) as connection:

@@ -28,9 +28,11 @@ import structlog
 
 from gangline_bus.codec import UndecodableError, encode, receive
 from gangline_bus.ports import BusError, Record, TopicPartition
-from gangline_mlflow.latest import DatabaseAway, Latest, LatestTable, keep_newer, patiently
+from gangline_mlflow.database import DatabaseAway, patiently
+from gangline_mlflow.latest import Latest, LatestTable, keep_newer
 from gangline_mlflow.parts import Parts
 from gangline_mlflow.plain import Point
+from gangline_mlflow.skipping import skipping
 from gangline_mlflow.trial_points import TrialPoints
 from gangline_mlflow.values import published
 from gangline_schemas.catalog import Topic
@@ -301,7 +303,8 @@ class Points:
                         continue
                     run_id = event.run_id
                 if event is not None:
-                    self._fold(event)
+                    with skipping(record):
+                        self._fold(event)
                 self._places[run_id] = (record.partition, record.offset)
             if len(self._places) > _RUNS_KEPT:
                 for partition, offset in self._places.values():

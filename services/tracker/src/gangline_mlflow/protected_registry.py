@@ -16,7 +16,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
 from mlflow.store.model_registry.sqlalchemy_workspace_store import WorkspaceAwareSqlAlchemyStore
 
-from gangline_mlflow.latest import transaction
+from gangline_mlflow.database import transaction
 from gangline_schemas.mlflow_registry import REGISTRATION_TAG, AliasesAnswer, AliasRow, VersionQuery
 
 _CREATE = """

@@ -13,7 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gangline_mlflow.asgi import answer, refuse, whole_body
-from gangline_mlflow.latest import DatabaseAway
+from gangline_mlflow.database import DatabaseAway
 from gangline_mlflow.protected_registry import ProtectedRegistry
 from gangline_mlflow.workspaces import make_workspace
 from gangline_schemas.base import Model

@@ -16,10 +16,12 @@ import structlog
 
 from gangline_bus.codec import UndecodableError, receive
 from gangline_bus.ports import Record
+from gangline_mlflow.database import DatabaseAway, patiently
 from gangline_mlflow.history import JobOfRun, Unreadable
 from gangline_mlflow.job_table import JobTable
-from gangline_mlflow.latest import DatabaseAway, Latest, LatestTable, keep_newer, patiently
+from gangline_mlflow.latest import Latest, LatestTable, keep_newer
 from gangline_mlflow.parts import Parts
+from gangline_mlflow.skipping import skipping
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.progress import RunProgress
 from gangline_schemas.mlflow_workspace import mlflow_run_id, team_of
@@ -80,7 +82,8 @@ class ReportedMetrics:
                 log.warning("record skipped", offset=record.offset, error=error.reason)
                 continue
             if isinstance(event, RunProgress):
-                self._fold(event)
+                with skipping(record):
+                    self._fold(event)
 
     def _fold(self, event: RunProgress) -> None:
         run_id = mlflow_run_id(event.run_id)
