@@ -38,11 +38,19 @@ class Example:
     command: tuple[str, ...]
     gpus: int
     hyperparameters: dict[str, object] = field(default_factory=dict)
+    spec: dict[str, object] = field(default_factory=dict)
 
 
 def script(path: str, gpus: int, **hyperparameters: object) -> Example:
     paced = ("python", str(HARNESSES / "paced_script.py"), str(EXAMPLES / path))
     return Example(path.partition("/")[0], paced, gpus, hyperparameters)
+
+
+def built_in(name: str, gpus: int, **spec: object) -> Example:
+    """An example of our own trainer."""
+    asked = {**SMALL, "strategy": "fsdp"} if spec.get("strategy") == "fsdp" else SMALL
+    asked = {**asked, "accumulation": 4} if "parallel" in spec else asked
+    return Example(name, ("python", str(HARNESSES / "paced.py")), gpus, asked, spec)
 
 
 def installed(package: str) -> bool:
@@ -52,12 +60,17 @@ def installed(package: str) -> bool:
 SAVING = [
     script("metrics-script/fit.py", 1),
     script("fsdp-script/train.py", 2, save_every=STEPS),
-    Example("train-single", ("python", str(HARNESSES / "paced.py")), 1, SMALL),
+    built_in("train-single", 1),
     *(
         [script("hf-trainer-script/train.py", 2, save_every=STEPS)]
         if installed("transformers") and installed("accelerate")
         else []
     ),
+]
+SHARDED = [
+    built_in("train-fsdp", 2, strategy="fsdp"),
+    built_in("train-elastic", 4, strategy="fsdp"),
+    built_in("train-parallel", 4, parallel={"tensor": 2, "pipeline": 2}),
 ]
 NOT_SAVING = Example(
     TORCHRUN, ("python", str(EXAMPLES / "torchrun-script/train.py"), "--epochs", str(STEPS)), 2
@@ -93,6 +106,7 @@ def train_all(harness: NodeHarness, saving: Sequence[Example]) -> None:
             hyperparameters={"steps": STEPS, **example.hyperparameters},
             checkpoint={"interval_minutes": 600},
             stop_grace_seconds=GRACE_S,
+            **example.spec,
         )
         first += example.gpus
     harness.wait(lambda: all(last_step(harness, example.name) >= 3 for example in saving))
@@ -100,13 +114,13 @@ def train_all(harness: NodeHarness, saving: Sequence[Example]) -> None:
 
 
 def stop_by(*reasons: StopReason) -> Callable[[NodeHarness, MetadataServer], None]:
-    """Each example for one of the reasons, in turn."""
+    """Each job for one of the reasons, in turn."""
 
     def stop(harness: NodeHarness, _: MetadataServer) -> None:
         deadline = datetime.now(UTC) + timedelta(seconds=GRACE_S)
-        for example, reason in zip((*SAVING, NOT_SAVING), cycle(reasons), strict=False):
-            event = GangStopping(job_id=example.name, attempt=1, reason=reason, deadline=deadline)
-            harness.publish(example.name, event)
+        for job_id, reason in zip(harness.job_ids, cycle(reasons), strict=False):
+            event = GangStopping(job_id=job_id, attempt=1, reason=reason, deadline=deadline)
+            harness.publish(job_id, event)
 
     return stop
 
@@ -140,11 +154,14 @@ NIGHTLY = [
     pytest.param(kind, SAVING, marks=pytest.mark.nightly)
     for kind in STOPS
     if kind != "preempted or cancelled"
+] + [
+    pytest.param(kind, SHARDED, marks=pytest.mark.nightly)
+    for kind in ("preempted or cancelled", "drain", "spot notice")
 ]
 
 
 def named(value: object) -> str:
-    return f"{len(value)} that save" if isinstance(value, list) else str(value)
+    return ", ".join(one.name for one in value) if isinstance(value, list) else str(value)
 
 
 @pytest.mark.parametrize(("kind", "saving"), [*CASES, *NIGHTLY], ids=named)
@@ -156,7 +173,7 @@ def test_no_step_of_an_example_is_lost(
         NodeHarness(
             tmp_path,
             kafka_bootstrap,
-            GANGLINE_SLOTS="8",
+            GANGLINE_SLOTS="12",
             GANGLINE_STOP_GRACE_S=str(GRACE_S),
             GANGLINE_NOTICE_PROVIDER="aws",
             GANGLINE_NOTICE_URL=cloud.url,

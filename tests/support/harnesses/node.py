@@ -205,6 +205,11 @@ class NodeHarness:
         self._writer.send(encode(envelope, topic=self.names.name(topic_of(event.type))))
         assert self._writer.flush(10.0) == 0
 
+    @property
+    def job_ids(self) -> list[str]:
+        """The jobs whose gangs were allocated here, in that order."""
+        return [gang.job_id for gang in self._gangs]
+
     def allocate(
         self,
         node: NodeInfo,
