@@ -185,5 +185,11 @@ def test_a_version_has_the_snapshot_that_its_job_read_as_an_input(
     harness.wait(lambda: harness.tail.job(job_id) is not None)
     harness.say(CheckpointPromoted(job_id=job_id, attempt=1, step=20, run=f"{job_id}-p"), job_id)
     body = {"job_id": job_id}
-    made = http_client.post("/v1/models/prepared/versions", headers=NLP, json=body)
-    assert (made.status_code, made.json()["snapshot"]) == (201, manifest.name)
+    made: list[httpx.Response] = []
+
+    def is_registered() -> bool:  # the registry reads promotions from another topic
+        made.append(http_client.post("/v1/models/prepared/versions", headers=NLP, json=body))
+        return made[-1].status_code == 201
+
+    harness.wait(is_registered)
+    assert made[-1].json()["snapshot"] == manifest.name
