@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from gangline_bus.codec import decode
+from gangline_gateway.problems import MAX_ERRORS
 from gangline_schemas.catalog import Topic
 from gangline_schemas.pipeline_file import PipelineSpec
 from gangline_schemas.study_file import StudySpec
@@ -159,6 +160,8 @@ def test_what_a_body_may_say_its_route_can_bear(gateway: Gateway, route: str) ->
             wrong.append(f"give it a form that is let in: {answer.text[:500]}")
         if answer.status_code >= 500 and not _is_undecided(answer):
             wrong.append(f"{answer.status_code} {answer.text[:300]}\n    {body[:1000]}")
+        if answer.status_code == 422 and len(answer.json()["errors"]) > MAX_ERRORS:
+            wrong.append(f"{len(answer.json()['errors'])} errors of {body[:1000]}")
     assert not wrong, "\n".join(wrong[:10])
 
 

@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_S = 2
-_MAX_ERRORS = 50
+MAX_ERRORS = 50
 _MAX_NAME = 128
 
 
@@ -101,7 +101,7 @@ def response(
         status=error.status,
         detail=redact(error.detail),
         instance=f"urn:gangline:request:{instance or trace_id()}",
-        errors=error.errors[:_MAX_ERRORS],
+        errors=error.errors[:MAX_ERRORS],
     )
     document = problem.model_dump(mode="json")
     if mlflow:

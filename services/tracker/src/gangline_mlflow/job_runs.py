@@ -36,7 +36,7 @@ from gangline_mlflow.job_usage import Usage, charge
 from gangline_mlflow.parts import Parts
 from gangline_mlflow.plain import Point
 from gangline_mlflow.points import Points
-from gangline_mlflow.skipping import skipped
+from gangline_mlflow.skipping import skipping
 from gangline_mlflow.trial_points import TrialPoints
 from gangline_mlflow.workspaces import make_workspace
 from gangline_schemas.catalog import Topic
@@ -144,13 +144,9 @@ class JobRuns:
 
     def _take_alone(self, record: Record) -> None:
         after = {TopicPartition(record.topic, record.partition): record.offset + 1}
-        try:
+        with skipping(record):
             patiently(lambda: self.apply([record], after))
-        except Exception as error:
-            if not may_be_of_an_event(error):
-                raise
-            skipped(record, error)
-            patiently(lambda: self.table.write({}, {}, {}, after))
+        patiently(lambda: self.table.write({}, {}, {}, after))  # those of a skipped one, too
 
     def apply(self, records: Sequence[Record], positions: dict[TopicPartition, int]) -> None:
         """Bring the changes of records, and the positions after them, into the tables.

@@ -73,21 +73,21 @@ class LatestTable:
         try:
             self._write_all(latest, positions)
         except Exception as error:
-            if not may_be_of_an_event(error):
+            if not latest or not may_be_of_an_event(error):
                 raise
-            log.warning("values are written one by one", trace=trace_of(error))
-            for key, row in latest.items():
-                self._write_alone(key, row)
+            self._write_halves(latest, error)
             self._write_all({}, positions)
 
-    def _write_alone(self, key: tuple[str, str], row: LatestRow) -> None:
-        try:
-            self._write_all({key: row}, {})
-        except Exception as error:
-            if not may_be_of_an_event(error):
-                raise
-            log.critical("poison value skipped", run=key[0], trace=trace_of(error))
+    def _write_halves(self, latest: Latest, error: Exception) -> None:
+        """Write values that were refused together; skip those that are refused alone."""
+        rows = list(latest.items())
+        if len(rows) == 1:
+            log.critical("poison value skipped", run=rows[0][0][0], trace=trace_of(error))
             POISONED.add(1, {"service": "mlflow", "topic": "latest_metrics"})
+            return
+        middle = len(rows) // 2
+        for half in (dict(rows[:middle]), dict(rows[middle:])):
+            self.write(half, {})
 
     def _write_all(self, latest: Latest, positions: dict[int, int]) -> None:
         for attempt in range(1, _TRIES + 1):

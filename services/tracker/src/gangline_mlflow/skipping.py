@@ -17,13 +17,6 @@ from gangline_mlflow.database import may_be_of_an_event
 log = structlog.get_logger(__name__)
 
 
-def skipped(record: Record, error: Exception) -> None:
-    """Say and count that this record is skipped."""
-    where = {"topic": record.topic, "partition": record.partition, "offset": record.offset}
-    log.critical("poison record skipped", **where, trace=trace_of(error))
-    POISONED.add(1, {"service": "mlflow", "topic": record.topic})
-
-
 @contextmanager
 def skipping(record: Record) -> Iterator[None]:
     """Skip and count the record if what is within raises."""
@@ -32,4 +25,6 @@ def skipping(record: Record) -> Iterator[None]:
     except Exception as error:
         if not may_be_of_an_event(error):
             raise
-        skipped(record, error)
+        where = {"topic": record.topic, "partition": record.partition, "offset": record.offset}
+        log.critical("poison record skipped", **where, trace=trace_of(error))
+        POISONED.add(1, {"service": "mlflow", "topic": record.topic})
