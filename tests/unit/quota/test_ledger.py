@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from gangline_quota.core.decide import Quota
 from gangline_quota.core.invariants import ledger_broken
 from gangline_quota.core.snapshot import fingerprint
-from gangline_quota.core.state import State
+from gangline_quota.core.state import EARLIER, MONTHS_KEPT, State
+from gangline_schemas import gpu_time
 from gangline_schemas.base import Event
 from gangline_schemas.events.admin import TeamConfigureRequested, TeamsConfigureRequested
 from gangline_schemas.events.quota import GangMetered, UsageCharged
@@ -130,6 +131,25 @@ def test_a_gang_over_a_months_end_is_split_exactly(quota: Drive[State]) -> None:
         ("nlp", "2027-01"): january,
         ("nlp", "2027-02"): 3,
     }
+
+
+def test_months_long_ago_are_one_sum_however_long_a_team_works(quota: Drive[State]) -> None:
+    used_us = 0
+    quota.now = datetime(2026, 11, 1, tzinfo=UTC)
+    for attempt in range(1, 40):
+        quota.give(allocated(quota, "a", gpus=4, attempt=attempt))
+        quota.now += timedelta(days=31)  # over each month's end
+        quota.give(released(quota, "a", attempt=attempt))
+        used_us += 4 * 31 * 24 * 3600 * 1_000_000
+        assert len(quota.state.spent_us) <= MONTHS_KEPT + 1
+
+    month = gpu_time.month_of(quota.now)
+    last = [gpu_time.months_before(month, count) for count in range(MONTHS_KEPT)]
+    assert set(quota.state.spent_us) == {("nlp", name) for name in [*last, EARLIER]}
+    assert sum(quota.state.spent_us.values()) == used_us
+    days = gpu_time.by_month(4, quota.now - timedelta(days=31), quota.now)
+    assert quota.state.spent_us["nlp", month] == dict(days)[month]
+    assert ledger_broken(quota.state) == []
 
 
 def test_a_clock_that_went_back_charges_nothing(quota: Drive[State]) -> None:

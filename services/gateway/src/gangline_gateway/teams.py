@@ -17,7 +17,7 @@ from gangline_schemas.teams import rolled_up
 def teams(live: LiveView, now: datetime, visible: frozenset[str] | None) -> list[Team]:
     """Teams in the order of their tree; each with the GPUs of itself and the teams below it.
 
-    Cost: O(active jobs + months in which teams used GPUs). Raises NoStateError.
+    Cost: O(active jobs + teams). Raises NoStateError.
     """
     quota, month = state_of(live.quota), gpu_time.month_of(now)
     gangs: dict[bool, Counter[str]] = {True: Counter(), False: Counter()}

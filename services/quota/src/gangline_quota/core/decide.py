@@ -127,7 +127,7 @@ class Quota(BaseDecider[State, None]):
                 return []
 
     def check(self, state: State) -> list[str]:
-        """See invariants.py. Cost: the live gangs, the teams and the months they used."""
+        """See invariants.py. Cost: the live gangs and the teams."""
         return invariants.broken(state)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 from typing import TypeVar
@@ -9,6 +10,8 @@ from typing import TypeVar
 from gangline_bus.decision import Fold
 from gangline_quota.core import taken
 from gangline_quota.core.state import (
+    EARLIER,
+    MONTHS_KEPT,
     REJECTED_KEPT,
     REQUESTS_KEPT,
     TEAMS_FILE_USER,
@@ -147,13 +150,10 @@ def _(state: State, event: UsageCharged, _at: datetime) -> None:
     held = event.allocated_at, event.released_at
     gpu_us, cpu_us = gpu_time.gpu_us(event.gpus, *held), gpu_time.gpu_us(meter.cpus, *held)
     _add_total(state, "charged", gpu_us)
-    for month, part in gpu_time.by_month(event.gpus, *held):
-        key = (event.team, month)
-        state.spent_us[key] = state.spent_us.get(key, 0) + part
+    _spend(state.spent_us, event.team, gpu_time.by_month(event.gpus, *held))
     if meter.cpus:
         _add_total(state, "cpu_charged", cpu_us)
-        for month, part in gpu_time.by_month(meter.cpus, *held):
-            _take(state.spent_cpu_us, (event.team, month), part)
+        _spend(state.spent_cpu_us, event.team, gpu_time.by_month(meter.cpus, *held))
     active, ended = state.active.get(event.job_id), state.ended.get(event.job_id)
     if active is not None:
         more = replace(active, gpu_us=active.gpu_us + gpu_us, cpu_us=active.cpu_us + cpu_us)
@@ -165,6 +165,19 @@ def _(state: State, event: UsageCharged, _at: datetime) -> None:
         _add_total(state, "forgotten", gpu_us)
         if cpu_us:
             _add_total(state, "cpu_forgotten", cpu_us)
+
+
+def _spend(spent: dict[tuple[str, str], int], team: str, parts: Iterable[tuple[str, int]]) -> None:
+    """Add a team's use by month. With its first use in a month, old months become one sum."""
+    for month, part in parts:
+        first = (team, month) not in spent
+        spent[team, month] = spent.get((team, month), 0) + part
+        if first:
+            kept = gpu_time.months_before(month, MONTHS_KEPT - 1)
+            old = [key for key in spent if key[0] == team and key[1] < kept]
+            earlier = sum(spent.pop(key) for key in old)
+            if old:
+                spent[team, EARLIER] = earlier
 
 
 def _thousandths(cpus: float | None) -> int:

@@ -8,7 +8,7 @@ from gangline_quota.core.state import ActiveJob, EndedJob, State
 
 
 def broken(state: State) -> list[str]:
-    """Checked in tests, in the simulator and before each commit. Cost: live gangs, team-months."""
+    """Checked in tests, in the simulator and before each commit. Cost: live gangs, teams."""
     return [*_meters(state), *_teams(state), *_sums(state)]
 
 

@@ -20,6 +20,9 @@ from gangline_schemas.team_limits import TeamConfig
 
 REJECTED_KEPT = 10_000
 REQUESTS_KEPT = 10_000
+MONTHS_KEPT = 3
+"""Of what a team used; before them all months are one sum, `EARLIER`."""
+EARLIER = ""
 TEAMS_FILE_USER = "teams-file"
 """The user of requests that come from the file of teams read at the start."""
 Total = Literal["charged", "forgotten", "cpu_charged", "cpu_forgotten"]
@@ -98,7 +101,7 @@ class State:
     - `from_file`: each team's last entry in the file of teams. If a restart reads the same file
       again, a later change by request stays.
     - `allocated`: GPUs under meters by team. `spent_us`: charged GPU time by team and UTC
-      month. Both leave out the teams below.
+      month (`MONTHS_KEPT`). Both leave out the teams below.
     - `cpus` and `spent_cpu_us`: the same of jobs without GPUs, in thousandths of a CPU.
     - `totals_us`: all GPU time "charged", and the part of it whose jobs are "forgotten" since;
       "cpu_charged" and "cpu_forgotten" are those of jobs without GPUs.
