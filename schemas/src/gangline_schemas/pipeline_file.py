@@ -57,7 +57,11 @@ Item = ParamValue | Params
 
 def _outputs(value: Any) -> Any:
     """A list of names stands for folders."""
-    return dict.fromkeys(value, "folder") if isinstance(value, list | tuple) else value
+    if not isinstance(value, list | tuple):
+        return value
+    if not all(isinstance(name, str) for name in value):
+        raise ValueError("must be a list of names, or names with their kinds")
+    return dict.fromkeys(value, "folder")
 
 
 class StepRetry(Model):
