@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -69,12 +70,17 @@ Parts = tuple[Any, Headers, bytes]
 Change = Callable[[Any, Headers, bytes, Random], Parts]
 
 
+def _value(random: Random) -> Any:
+    """One of `VALUES` that later changes may fill."""
+    return deepcopy(random.choice(VALUES))
+
+
 def _leaf(data: Any, headers: Headers, _: bytes, random: Random) -> Parts:
     """Another value somewhere in the data."""
     holders = list(_holders(data))
     if holders:
         holder, key = random.choice(holders)
-        holder[key] = random.choice(VALUES)
+        holder[key] = _value(random)
     return data, headers, _written(data)
 
 
@@ -88,7 +94,7 @@ def _without(data: Any, headers: Headers, _: bytes, random: Random) -> Parts:
 
 def _more(data: Any, headers: Headers, _: bytes, random: Random) -> Parts:
     if isinstance(data, dict):
-        data["k" * random.choice((1, 5000))] = random.choice(VALUES)
+        data["k" * random.choice((1, 5000))] = _value(random)
     return data, headers, _written(data)
 
 

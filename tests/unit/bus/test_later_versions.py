@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,11 +13,11 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from gangline_bus import unknown
-from gangline_bus.codec import encode
+from gangline_bus.codec import UndecodableError, decode, encode
 from gangline_bus.decider import DeciderLoop
 from gangline_bus.fold import LogBroken
 from gangline_bus.memory import Broker
-from gangline_bus.ports import Headers, OutRecord
+from gangline_bus.ports import Headers, OutRecord, TopicPartition
 from gangline_bus.topics import TopicNames, create_topics
 from gangline_quota.core.decide import Quota
 from gangline_scheduler.core.decide import Scheduler
@@ -27,6 +28,7 @@ from support.builders.deciding import team
 from support.deciders import DECIDERS
 
 NAMES = TopicNames()
+EXAMPLES = Path(__file__).parents[3] / "schemas" / "examples"
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 RELEASED = {"job_id": "a", "attempt": 1, "allocated_at": "2026-11-21T08:00:00Z", "gpu_seconds": 1}
 
@@ -122,6 +124,23 @@ def test_another_services_log_of_a_later_version_ends_nobody(
         expected |= {("gangline.scheduling", "value"): 1, ("gangline.scheduling", "field"): 1}
     assert counted() == expected
     assert world.dead_letters() == 0, "the log keeps them"
+
+
+def test_an_error_behind_an_unknown_field_ends_no_reader(world: World, counted: Any) -> None:
+    """A list ends at its first error, so the second one shows when the field is left out."""
+    example = json.loads((EXAMPLES / "gang.allocated.json").read_text(encoding="utf-8"))
+    (node, *_) = example["nodes"]
+    later = {**node, "later": 1}
+    world.write(Topic.SCHEDULING, "gang.allocated", {**example, "nodes": [later]})
+    bad = {**example, "nodes": [later, {**node, "first_rank": -1}]}
+    world.write(Topic.SCHEDULING, "gang.allocated", bad)
+    reader = world.bus.reader("any")
+    reader.assign({TopicPartition(Topic.SCHEDULING.value, 0): 0})
+    readable, unreadable = reader.poll(10, 0.0)
+    assert decode(readable).data.type == "gang.allocated"
+    assert counted() == {("gangline.scheduling", "field"): 1}
+    with pytest.raises(UndecodableError, match=r"nodes\.1\.first_rank"):
+        decode(unreadable)
 
 
 def test_what_comes_after_is_decided(world: World) -> None:

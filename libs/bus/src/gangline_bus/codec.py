@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from gangline_bus.input_offsets import HEADER as INPUTS
 from gangline_bus.ports import Headers, OutRecord, Record, TopicPartition
 from gangline_bus.unknown import count_unknown
-from gangline_schemas.base import YEARS, Event, FieldError, field_errors, to_utc
+from gangline_schemas.base import YEARS, Event, FieldError, field_errors, to_utc, wrong_parts
 from gangline_schemas.catalog import catalog, event_types, topic_of
 from gangline_schemas.envelope import Envelope, LogPosition
 from gangline_schemas.secrets import redact
@@ -156,17 +156,11 @@ def record_time(timestamp_ms: int) -> datetime:
 
 
 def _data(model: type[Event], record: Record, attributes: Mapping[str, str], *, own: bool) -> Event:
-    # Logs are few and their writers known, so unknown fields are looked for; streams are not.
-    strict = own or catalog()[topic_of(model.type)].kind == "log"
     found: type[UndecodableError] = UndecodableError
     try:
-        return model.model_validate_json(record.value) if strict else model.decode(record.value)
+        return _validated(model, record, own=own)
     except ValidationError as error:
-        kinds = {item["type"] for item in error.errors(include_url=False, include_input=False)}
-        if not own and kinds == _FIELD:
-            count_unknown(record.topic, model.type, "field")
-            return model.decode(record.value)
-        if kinds <= _FIELD | _VALUE:
+        if _kinds(error) <= _FIELD | _VALUE:
             found = FromLaterError
             if not own:
                 count_unknown(record.topic, model.type, "value")
@@ -176,6 +170,26 @@ def _data(model: type[Event], record: Record, attributes: Mapping[str, str], *, 
     except Exception as error:  # noqa: BLE001 - whatever a validator raises, others must be read
         fields, reason = (), f"{model.type}: cannot be read ({type(error).__name__})"
     raise found(reason, attributes=attributes, fields=fields)
+
+
+def _validated(model: type[Event], record: Record, *, own: bool) -> Event:
+    """The data, in another's without fields of later versions. Raises ValidationError."""
+    # Logs are few and their writers known, so unknown fields are looked for; streams are not.
+    if not own and catalog()[topic_of(model.type)].kind != "log":
+        return model.decode(record.value)
+    try:
+        return model.model_validate_json(record.value)
+    except ValidationError as error:
+        if own or _kinds(error) != _FIELD:
+            raise
+    data = model.decode(record.value)  # a list ends at its first error, so there may be more
+    count_unknown(record.topic, model.type, "field")
+    return data
+
+
+def _kinds(error: ValidationError) -> set[str]:
+    parts = wrong_parts(error.errors(include_url=False, include_input=False))
+    return {item["type"] for item in parts}
 
 
 def event_type(headers: Headers) -> str | None:
