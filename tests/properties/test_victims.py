@@ -173,7 +173,10 @@ def first(wanted: Wanted, snapshot: Snapshot, victims: Sequence[Victim]) -> Vict
 def test_no_set_is_dearer_than_the_best_or_than_the_gap_allows(
     *, exact: bool, elastic: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Exact: every state. Else as with many gangs: twice the best, where only GPUs are missing."""
+    """Exact: every state. Else as with many gangs: twice the best, where only GPUs are missing.
+
+    Then guarantees must not forbid any gang: with them the bounded search may find no set.
+    """
     if not exact:
         monkeypatch.setattr(cheapest, "EXACT", 0)
     found = both = 0
@@ -189,6 +192,8 @@ def test_no_set_is_dearer_than_the_best_or_than_the_gap_allows(
             continue
         guarantees = harness.guarantees(cluster.job(name))
         wanted = Wanted(cluster.job(name), demand, guarantees)
+        if not exact and not allowed(wanted, harness.steps):
+            continue
         victim_set = first(wanted, snapshot.snapshot, harness.steps)
         best = best_by_trying_all(wanted, snapshot.snapshot, harness.steps)
         cost = victim_set.cost if victim_set is not None else inf
@@ -197,7 +202,7 @@ def test_no_set_is_dearer_than_the_best_or_than_the_gap_allows(
         assert not exact or cost >= best - tolerance, f"seed {seed}: {best} was overlooked"
         found += victim_set is not None
         both += victim_set is not None and len({bool(one.left) for one in victim_set.victims}) == 2
-    assert found > STATES // 3
+    assert found > STATES // (3 if exact else 6)
     assert not elastic or both > STATES // 24
 
 
