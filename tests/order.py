@@ -1,9 +1,10 @@
-"""The order in which `--dist loadfile --no-loadscope-reorder` gives files to the workers.
+"""Which worker takes which files of tests, with `--dist loadfile --no-loadscope-reorder`.
 
-The files that take longest come first (`LONGEST`), so that no worker has one left when the others
-are done. Then come the other files that start real processes, those of tests/e2e first. All files
-that only compute, those of unit tests too, are spread evenly among them: some workers compute
-while others wait for their processes.
+Files that start real processes (`REAL_PROCESSES`) wait for much of their time, and their processes
+must get the CPU at once. With three workers or more the last one therefore takes only files that
+compute, and runs at the lowest priority: it uses what the others leave. The others take files of
+processes while there are any, the longest first (`LONGEST`), and then help to compute. So there are
+as many platforms at a time as other workers.
 
 A worker takes a file at a time, except that one takes all files that share processes: these are
 started once, and end with the last of these files. They are the files of tests/e2e that use the
@@ -15,15 +16,16 @@ what the others then load.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+import os
+from collections.abc import Generator, Iterable
 from pathlib import Path
 
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
 
 REAL_PROCESSES = ("e2e", "integration", "contract")
-COMPUTING = ("simulation", "properties", "stateful", "extremes", "replay", "golden", "scenarios")
 LONGEST = tuple(
     f"tests/{name}.py"
     for name in (
@@ -70,11 +72,49 @@ SHARED_PROCESSES = ("platform", "stand", "tracker")
 of a core."""
 
 
-class OnePlatform(LoadFileScheduling):
-    """Gives a worker all tests of a scope."""
+LOWEST_PRIORITY = 19
+
+
+class Roles(LoadFileScheduling):
+    """Gives a worker all tests of a scope, and one worker only what computes."""
 
     def _split_scope(self, nodeid: str) -> str:
         return scope_of(nodeid)
+
+    def _reschedule(self, node: WorkerController) -> None:
+        if self.workqueue and not node.shutting_down and self._next_for(node) is None:
+            node.shutdown()
+            return
+        super()._reschedule(node)
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        scope = self._next_for(node)
+        if scope is not None:
+            self.workqueue.move_to_end(scope, last=False)
+            super()._assign_work_unit(node)
+
+    def _next_for(self, node: WorkerController) -> str | None:
+        """The first scope in the queue that this worker may take."""
+        if not only_computes(node.workerinput["workerid"], self.numnodes):
+            return next(iter(self.workqueue))
+        return next((scope for scope, tests in self.workqueue.items() if _compute(tests)), None)
+
+
+def only_computes(worker: str, count: int) -> bool:
+    """Whether this one of so many workers takes no file that starts processes."""
+    return count > 2 and worker == f"gw{count - 1}"
+
+
+def _compute(tests: Iterable[str]) -> bool:
+    return folder_of(next(iter(tests))) not in REAL_PROCESSES
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What only computes leaves the CPU to the others, from its first test on."""
+    worker = getattr(session.config, "workerinput", None)
+    if worker is not None and only_computes(worker["workerid"], worker["workercount"]):
+        os.nice(LOWEST_PRIORITY)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -107,7 +147,7 @@ def scope_of(nodeid: str) -> str:
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
     """Replace xdist's distribution by files."""
-    return OnePlatform(config, log) if config.getoption("dist") == "loadfile" else None
+    return Roles(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def folder_of(nodeid: str) -> str:
@@ -116,26 +156,18 @@ def folder_of(nodeid: str) -> str:
 
 
 def in_order(files: Iterable[str]) -> list[str]:
-    """The files of tests in the order in which they are run."""
+    """The files of tests in the order in which they are begun."""
     given = list(files)
-    longest = [name for name in LONGEST if name in given]
-    known = [name for name in given if name not in longest]
-    processes = _of(REAL_PROCESSES, known)
-    computing = _of(COMPUTING, known)
-    others = [name for name in known if name not in {*processes, *computing}]
-    return [*longest, *_spread([*computing, *others], processes)]
+    folders = {folder: place for place, folder in enumerate(REAL_PROCESSES)}
+    longest = {name: place for place, name in enumerate(LONGEST)}
 
+    def place(name: str) -> tuple[int, int]:
+        return (
+            folders.get(folder_of(name), len(folders)) if name not in longest else -1,
+            longest.get(name, 0),
+        )
 
-def _of(folders: Sequence[str], known: Sequence[str]) -> list[str]:
-    """The files of these folders, in the order of the folders."""
-    return [name for folder in folders for name in known if folder_of(name) == folder]
-
-
-def _spread(some: Sequence[str], others: Sequence[str]) -> Iterator[str]:
-    """All of both, each in its own order, evenly among each other."""
-    places = [((index + 0.5) / len(some), name) for index, name in enumerate(some)]
-    places += [((index + 0.5) / len(others), name) for index, name in enumerate(others)]
-    return (name for _, name in sorted(places, key=lambda place: place[0]))
+    return sorted(given, key=place)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,12 +1,16 @@
-"""The order of the files of tests: nothing is left out, computing is spread among waiting."""
+"""Which worker takes which files of tests: none is left out, one worker only computes."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+from xdist.workermanage import WorkerController
 
-from order import LONGEST, OWN_PLATFORM, SHARED_PLATFORM, SHARING, in_order, scope_of
+from order import LONGEST, OWN_PLATFORM, SHARED_PLATFORM, SHARING, Roles, in_order, scope_of
 
 E2E = [f"tests/e2e/test_{n}.py" for n in range(4)]
 BROKER = [f"tests/integration/test_{n}.py" for n in range(4)]
@@ -22,11 +26,78 @@ def test_the_longest_files_are_first_and_every_file_is_there_once() -> None:
     assert found[:2] == [LONGEST[0], LONGEST[2]]
 
 
-def test_what_computes_is_spread_among_what_waits() -> None:
-    computing = [*COMPUTING, *UNIT]
-    found = in_order([*BROKER, *E2E, *UNIT, *COMPUTING])
-    assert [name for name in found if name not in computing] == [*E2E, *BROKER]
-    assert [found.index(name) for name in computing] == [1, 4, 7, 10]
+def test_files_of_processes_are_begun_first() -> None:
+    found = in_order([*BROKER, *UNIT, *E2E, *COMPUTING])
+    assert found == [*E2E, *BROKER, *UNIT, *COMPUTING]
+
+
+@dataclass(eq=False)
+class Node:
+    """What the distribution knows of a worker."""
+
+    number: int
+    taken: list[int] = field(default_factory=list)
+    shutting_down: bool = False
+
+    @property
+    def workerinput(self) -> dict[str, str]:
+        return {"workerid": f"gw{self.number}"}
+
+    @property
+    def gateway(self) -> SimpleNamespace:
+        return SimpleNamespace(id=f"gw{self.number}")
+
+    def send_runtest_some(self, tests: list[int]) -> None:
+        self.taken += tests
+
+    def shutdown(self) -> None:
+        self.shutting_down = True
+
+
+def distributed(files: list[str], *, workers: int) -> list[list[str]]:
+    """What each worker was given, when each in its turn ends a file."""
+    tests = [f"{name}::test_{n}" for name in in_order(files) for n in range(3)]
+    options = SimpleNamespace(tx=["popen"] * workers, loadscopereorder=False, maxschedchunk=None)
+    config = SimpleNamespace(option=options, getvalue=lambda _: options.tx, hook=None)
+    roles = Roles(cast(pytest.Config, config), None)
+    roles.numnodes = workers
+    nodes = [Node(number) for number in range(workers)]
+    for node in nodes:
+        roles.add_node(cast(WorkerController, node))
+    for node in nodes:
+        roles.add_node_collection(cast(WorkerController, node), tests)
+    roles.schedule()
+    done = [0] * workers
+    while any(done[n] < len(node.taken) for n, node in enumerate(nodes)):
+        for n, node in enumerate(nodes):
+            if done[n] < len(node.taken):
+                done[n] += 1
+                roles.mark_test_complete(cast(WorkerController, node), node.taken[done[n] - 1])
+    assert roles.tests_finished and all(node.shutting_down for node in nodes)
+    found = [[tests[i].split("::")[0] for i in node.taken] for node in nodes]
+    assert sorted(name for names in found for name in names) == sorted(files * 3)
+    return [list(dict.fromkeys(names)) for names in found]
+
+
+def test_the_last_of_three_workers_only_computes_and_the_others_help_in_the_end() -> None:
+    files = [*E2E, *BROKER, *UNIT, *COMPUTING]
+    *others, last = distributed(files, workers=3)
+    assert last[:2] == UNIT
+    assert not {*last} & {*E2E, *BROKER}
+    assert {*E2E, *BROKER} <= {name for names in others for name in names}
+    many = [f"tests/unit/bus/test_{n}.py" for n in range(20)]
+    *others, last = distributed([*BROKER[:2], *many], workers=3)
+    assert all({*names} & {*many} for names in others)
+
+
+@pytest.mark.parametrize("files", [BROKER, UNIT, UNIT[:1]])
+def test_every_test_is_run_when_there_is_one_kind_alone(files: list[str]) -> None:
+    distributed(files, workers=3)
+
+
+def test_two_workers_take_whatever_is_next() -> None:
+    first, second = distributed([*BROKER, *COMPUTING], workers=2)
+    assert {*first} & {*BROKER} and {*second} & {*BROKER}
 
 
 def test_the_longest_files_are_there_and_the_first_has_the_platform() -> None:
