@@ -143,6 +143,7 @@ def store_away(up: UpProcess) -> Iterator[None]:
         aside.rename(folder)
 
 
+@pytest.mark.nightly
 def test_training_goes_on_while_the_store_is_away(up: UpProcess, watch: LogWatch) -> None:
     job = submit_training(watch, "storeless", 1_000_000, command=PACED)
     before = wait_commit(watch, job).data.checkpoint.step
@@ -208,6 +209,7 @@ def test_a_job_does_not_notice_that_the_tracker_is_away(
     assert rows(up, job) == (reported, reported), "rows differ from records on the bus"
 
 
+@pytest.mark.nightly
 def test_twenty_seconds_without_the_broker_lose_and_double_nothing(
     up: UpProcess, watch: LogWatch, gate: Path
 ) -> None:

@@ -44,6 +44,7 @@ def network(s3_server: S3Server) -> Iterator[BreakingProxy]:
     network.close()
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("keys")
 def test_a_gang_that_waits_for_its_data_saves_and_moves_when_its_node_is_drained(
     platform: RunningPlatform, s3_server: S3Server, network: BreakingProxy, tmp_path: Path

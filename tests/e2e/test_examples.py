@@ -106,6 +106,7 @@ def test_metrics_script_and_going_on_from_it(client: Gangline) -> None:
     assert sorted(set(steps)) == [*range(11, 21)]
 
 
+@pytest.mark.nightly
 def test_fsdp_script_goes_on_at_another_number_of_gpus(client: Gangline) -> None:
     first = run(client, "fsdp-script/job.yaml", **{"hyperparameters.steps": 20})
     saved = partial(client.checkpoints, first.job_id)
@@ -126,6 +127,7 @@ def test_fsdp_script_goes_on_at_another_number_of_gpus(client: Gangline) -> None
         assert loss == pytest.approx(losses[1][step], abs=1e-5)
 
 
+@pytest.mark.nightly
 def test_a_drained_script_goes_on_after_the_last_step_that_it_reported(
     client: Gangline, platform: RunningPlatform
 ) -> None:

@@ -194,6 +194,7 @@ def _metric(run_id: str) -> tuple[str, ...]:
     return found.relative_to("mlruns").parts
 
 
+@pytest.mark.nightly
 def test_a_running_job_is_followed_to_its_end(gangline: Runner, client: Gangline) -> None:
     steps = ("--set", "hyperparameters.steps=400")  # it still runs once it is followed
     run = succeeded(gangline("submit", str(JOB), "-y", *steps)).out.strip()

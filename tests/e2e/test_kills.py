@@ -103,6 +103,7 @@ def role(data_dir: Path, name: str) -> str:
     return found
 
 
+@pytest.mark.nightly
 def test_the_standby_takes_over_from_a_frozen_leader(
     own_platform: RunningPlatform, tmp_path: Path
 ) -> None:
@@ -169,6 +170,7 @@ def test_a_job_survives_the_death_of_every_service(
         assert sorted(set(reported)) == list(range(1, last + 1)), "steps were lost"
 
 
+@pytest.mark.nightly
 def test_a_killed_rank_is_restarted_from_the_last_checkpoint(
     own_platform: RunningPlatform, tmp_path: Path
 ) -> None:
@@ -206,6 +208,7 @@ def test_a_killed_rank_is_restarted_from_the_last_checkpoint(
         watch.assert_sound()
 
 
+@pytest.mark.nightly
 def test_a_frozen_rank_is_noticed_and_its_gang_starts_again(
     own_platform: RunningPlatform, tmp_path: Path
 ) -> None:
@@ -236,6 +239,7 @@ def test_a_frozen_rank_is_noticed_and_its_gang_starts_again(
         watch.assert_sound()
 
 
+@pytest.mark.nightly
 def test_a_node_agent_that_dies_takes_its_ranks_along_and_the_job_moves_on(
     own_platform: RunningPlatform, tmp_path: Path
 ) -> None:
@@ -256,6 +260,7 @@ def test_a_node_agent_that_dies_takes_its_ranks_along_and_the_job_moves_on(
         watch.assert_sound()
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(2 * ENDS_S)
 def test_a_job_with_a_drawn_fault_ends_as_if_nothing_had_happened(
     own_platform: RunningPlatform,

@@ -94,14 +94,8 @@ def test_scikit_learn_logs_by_itself_and_the_job_is_the_parent(
     assert [point.value for point in points] == [run.data.metrics["gangline/gpu_seconds"]]
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param("trainer", marks=pytest.mark.nightly),
-        "lightning",
-        pytest.param("keras", marks=pytest.mark.nightly),
-    ],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", ["trainer", "lightning", "keras"])
 def test_the_loggers_of_other_libraries_work_unchanged(
     watch: LogWatch, client: Any, kind: str
 ) -> None:

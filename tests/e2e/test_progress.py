@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 
 import psutil
+import pytest
 
 from gangline.commands.jobs import aged_steps
 from gangline.sdk import connect
@@ -18,6 +19,7 @@ FURTHER = 50
 """Steps: more than are on their way at a time."""
 
 
+@pytest.mark.nightly
 def test_lists_keep_the_last_step_while_the_live_view_is_away_and_go_on_after_it(
     platform: RunningPlatform,
 ) -> None:

@@ -84,6 +84,7 @@ def server(platform: RunningPlatform) -> Iterator[Server]:
     found.close()
 
 
+@pytest.mark.nightly
 def test_points_are_there_once_after_the_gateway_and_mlflow_were_killed(
     platform: RunningPlatform, server: Server, tmp_path: Path
 ) -> None:

@@ -51,7 +51,8 @@ EXPERT_LAYOUTS = {
 }
 
 NIGHTLY = {
-    "hsdp", "fsdp-tensor", "fsdp-pipeline", "tensor-pipeline",  # all within fsdp-tensor-pipeline
+    "replicas-tensor", "hsdp", "fsdp-tensor", "fsdp-pipeline", "tensor-pipeline",
+    # all of these are within fsdp-tensor-pipeline
     "expert", "expert-pipeline",
 }  # fmt: skip
 
