@@ -1,10 +1,11 @@
 """Which worker takes which files of tests, with `--dist loadfile --no-loadscope-reorder`.
 
 Files that start real processes (`REAL_PROCESSES`) wait for much of their time, and their processes
-must get the CPU at once. With three workers or more the last one therefore takes only files that
-compute, and runs at the lowest priority: it uses what the others leave. The others take files of
-processes while there are any, the longest first (`LONGEST`), and then help to compute. So there are
-as many platforms at a time as other workers.
+must get the CPU at once. So each worker has an order of its own (`turns`):
+- the first takes the files of tests/e2e, and with them the platforms: one at a time is enough,
+- the last one computes, at the lowest priority: it uses what the others leave,
+- those between take other files that start processes.
+Then all but the last help the others. The longest files begin first (`LONGEST`).
 
 A worker takes a file at a time, except that one takes all files that share processes: these are
 started once, and end with the last of these files. They are the files of tests/e2e that use the
@@ -73,10 +74,13 @@ of a core."""
 
 
 LOWEST_PRIORITY = 19
+FEW = 2
+"""So many workers are all alike."""
+PLATFORMS, PROCESSES, COMPUTING = "platforms", "processes", "computing"
 
 
 class Roles(LoadFileScheduling):
-    """Gives a worker all tests of a scope, and one worker only what computes."""
+    """Gives a worker all tests of a scope, of the kind whose turn it is for this worker."""
 
     def _split_scope(self, nodeid: str) -> str:
         return scope_of(nodeid)
@@ -94,26 +98,36 @@ class Roles(LoadFileScheduling):
             super()._assign_work_unit(node)
 
     def _next_for(self, node: WorkerController) -> str | None:
-        """The first scope in the queue that this worker may take."""
-        if not only_computes(node.workerinput["workerid"], self.numnodes):
-            return next(iter(self.workqueue))
-        return next((scope for scope, tests in self.workqueue.items() if _compute(tests)), None)
+        """The first scope of the queue in the worker's order of turns."""
+        firsts: dict[str, str] = {}
+        for scope, tests in self.workqueue.items():
+            firsts.setdefault(turn_of(next(iter(tests))), scope)
+        given = turns(node.workerinput["workerid"], self.numnodes)
+        return next((firsts[turn] for turn in given if turn in firsts), None)
 
 
-def only_computes(worker: str, count: int) -> bool:
-    """Whether this one of so many workers takes no file that starts processes."""
-    return count > 2 and worker == f"gw{count - 1}"
+def turns(worker: str, count: int) -> tuple[str, ...]:
+    """What this one of so many workers takes, first things first."""
+    if count > FEW and worker == f"gw{count - 1}":
+        return (COMPUTING,)
+    if count > FEW and worker != "gw0":
+        return (PROCESSES, PLATFORMS, COMPUTING)
+    return (PLATFORMS, PROCESSES, COMPUTING)
 
 
-def _compute(tests: Iterable[str]) -> bool:
-    return folder_of(next(iter(tests))) not in REAL_PROCESSES
+def turn_of(nodeid: str) -> str:
+    """What a test starts."""
+    folder = folder_of(nodeid)
+    if folder == "e2e":
+        return PLATFORMS
+    return PROCESSES if folder in REAL_PROCESSES else COMPUTING
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
     """What only computes leaves the CPU to the others, from its first test on."""
     worker = getattr(session.config, "workerinput", None)
-    if worker is not None and only_computes(worker["workerid"], worker["workercount"]):
+    if worker is not None and turns(worker["workerid"], worker["workercount"]) == (COMPUTING,):
         os.nice(LOWEST_PRIORITY)
 
 

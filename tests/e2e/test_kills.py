@@ -62,16 +62,19 @@ def own_platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningPl
         shared.close()
 
 
-def kill(platform: RunningPlatform, name: str) -> None:
-    """SIGKILL, and wait until the supervisor has seen it go and brought it back."""
+def kill(platform: RunningPlatform, name: str) -> int:
+    """SIGKILL; gives the process id that it had."""
     before = platform.pid(name)
     os.kill(before, signal.SIGKILL)
+    return before
 
-    def back() -> bool:
-        (row,) = [r for r in platform.platform.supervisor.status() if r.name == name]
-        return row.pid not in (None, before) and row.ready
 
-    wait_until(f"{name} is back", back)
+def are_back(platform: RunningPlatform, killed: dict[str, int]) -> bool:
+    """Whether the supervisor has brought back all that were killed."""
+    rows = {row.name: row for row in platform.platform.supervisor.status()}
+    return all(
+        rows[name].pid not in (None, pid) and rows[name].ready for name, pid in killed.items()
+    )
 
 
 def first_incident(platform: RunningPlatform, job: str) -> Incident:
@@ -150,11 +153,13 @@ def test_a_job_survives_the_death_of_every_service(
     with own_platform.watching() as watch:
         job = watch.submit("survivor", **training(go, pause_s=0.5))
         watch.wait_step(job, 5)
+        killed = {}
         for name in SERVICES:
             before = len(watch.seen)
-            kill(own_platform, name)
+            killed[name] = kill(own_platform, name)
             # Training continued meanwhile, and what it reports arrives.
             watch.wait_for(lambda s: s.type == "worker.step" and s.data.run_id == job, after=before)
+        wait_until("all are back", lambda: are_back(own_platform, killed))
         go.touch()
         changed = watch.wait_state(job, "succeeded", "failed", timeout_s=240)
         assert changed.data.state == "succeeded", changed.data
@@ -249,7 +254,9 @@ def test_a_node_agent_that_dies_takes_its_ranks_along_and_the_job_moves_on(
         watch.wait_for(lambda s: s.type == "checkpoint.committed" and s.data.job_id == job)
         allocated = watch.of("gang.allocated", job)[0].data
         pids = [s.data.pid for s in watch.of("worker.started", job)]
-        kill(own_platform, allocated.nodes[0].node_id)
+        name = allocated.nodes[0].node_id
+        pid = kill(own_platform, name)
+        wait_until("the agent is back", lambda: are_back(own_platform, {name: pid}))
         assert not [pid for pid in pids if runs(pid)], "ranks outlived their agent"
         go.touch()
         again = watch.wait_for(
