@@ -66,7 +66,7 @@ lint-log: $(STAMP)
 	@$(MAKE) --no-print-directory lint > build/lint.log 2>&1
 
 # tests/order.py says what each worker takes: one computes at the lowest priority.
-WORKERS ?= 4
+WORKERS ?= 3
 all-tests: $(STAMP)
 	@rm -rf .pytest_cache
 	@$(PYTEST) -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder \

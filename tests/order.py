@@ -35,7 +35,6 @@ LONGEST = tuple(
         "integration/test_node_agent_ends",
         "integration/test_mlflow_server",
         "integration/test_node_agent",
-        "e2e/test_kills",
         "integration/test_tracking_kills",
         "stateful/test_stateful",
         "e2e/test_bad_days",

@@ -26,6 +26,10 @@ from support.harnesses.log_watch import PACED, LogWatch, Seen
 from support.harnesses.up_process import DEADLINE_S, UpProcess, runs, wait_until
 
 BROKER_AWAY_S = 20.0
+SERVICES = (
+    "quota-0", "scheduler-0", "fault-manager-0", "checkpoint-service-0", "tracker-0", "gateway-0",
+    "kafka",
+)  # fmt: skip
 SAVES_OFTEN = {"interval_minutes": 0.015, "keep": {"latest": 2}}
 
 
@@ -207,6 +211,31 @@ def test_a_job_does_not_notice_that_the_tracker_is_away(
     reported = len(steps_of(watch, job))
     wait_until("all rows are there", lambda: rows(up, job)[0] == reported)
     assert rows(up, job) == (reported, reported), "rows differ from records on the bus"
+
+
+def test_a_job_survives_the_death_of_every_service(
+    up: UpProcess, watch: LogWatch, gate: Path
+) -> None:
+    job = watch.submit("survivor", **training(gate, pause_s=0.5))
+    watch.wait_step(job, 5)
+    killed = {}
+    for name in SERVICES:
+        before = len(watch.seen)
+        killed[name] = up.pid(name)
+        os.kill(killed[name], signal.SIGKILL)
+        # Training continued meanwhile, and what it reports arrives.
+        watch.wait_for(lambda s: s.type == "worker.step" and s.data.run_id == job, after=before)
+    for name, pid in killed.items():
+        wait_until(f"{name} is back", lambda name=name, pid=pid: up.pid(name) != pid)
+    gate.touch()
+    assert watch.wait_state(job, "succeeded", "failed").data.state == "succeeded"
+    watch.assert_sound()
+    assert_one_gang(watch, job)
+    first_rank = sorted(step for rank, step in steps_of(watch, job) if rank == 0)
+    last = watch.of("worker.exited", job)[0].data.last_step
+    assert first_rank == list(range(1, last + 1)), "steps were lost"
+    for name in SERVICES:
+        assert name == "kafka" or up.is_ready(name), f"{name} is not ready"
 
 
 @pytest.mark.nightly
