@@ -98,11 +98,16 @@ class Roles(LoadFileScheduling):
 
     def _next_for(self, node: WorkerController) -> str | None:
         """The first scope of the queue in the worker's order of turns."""
-        firsts: dict[str, str] = {}
-        for scope, tests in self.workqueue.items():
-            firsts.setdefault(turn_of(next(iter(tests))), scope)
         given = turns(node.workerinput["workerid"], self.numnodes)
-        return next((firsts[turn] for turn in given if turn in firsts), None)
+        return next(
+            (
+                scope
+                for turn in given
+                for scope, tests in self.workqueue.items()
+                if turn_of(next(iter(tests))) == turn
+            ),
+            None,
+        )
 
 
 def turns(worker: str, count: int) -> tuple[str, ...]:

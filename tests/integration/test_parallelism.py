@@ -51,8 +51,7 @@ EXPERT_LAYOUTS = {
 }
 
 NIGHTLY = {
-    "replicas-tensor", "hsdp", "fsdp-tensor", "fsdp-pipeline", "tensor-pipeline",
-    # all of these are within fsdp-tensor-pipeline
+    "hsdp", "fsdp-tensor", "fsdp-pipeline", "tensor-pipeline",  # all within fsdp-tensor-pipeline
     "expert", "expert-pipeline",
 }  # fmt: skip
 

@@ -91,7 +91,7 @@ def test_the_first_worker_has_the_platforms_and_the_last_one_only_computes() -> 
 
 @pytest.mark.parametrize("files", [BROKER, UNIT, UNIT[:1]])
 def test_every_test_is_run_when_there_is_one_kind_alone(files: list[str]) -> None:
-    distributed(files, workers=3)
+    assert {name for names in distributed(files, workers=3) for name in names} == {*files}
 
 
 def test_two_workers_take_whatever_is_next() -> None:
