@@ -138,7 +138,9 @@ def test_a_spike_ends_all_ranks_and_leaves_the_checkpoint_before_it(tmp_path: Pa
     for output in run.outputs:
         assert "LossSpikeError: the loss was above" in output.strip().splitlines()[-1]
     saved = {int(folder.name[5:]) for folder in committed(tmp_path / "spike" / "checkpoints")}
-    assert 0 < max(saved) <= 15, "step 18 was high already; one save at a time may leave out 15"
+    newest = max(saved)
+    put_off = "no save at step" in run.text  # an earlier one was still being written
+    assert newest == 15 or (put_off and newest < 18), "step 18 was high already"
 
 
 def test_weights_wait_for_the_copy_of_the_step_before(undisturbed: Run, tmp_path: Path) -> None:

@@ -175,7 +175,7 @@ def test_no_set_is_dearer_than_the_best_or_than_the_gap_allows(
 ) -> None:
     """Exact: every state. Else as with many gangs: twice the best, where only GPUs are missing.
 
-    Then guarantees must not forbid any gang: with them the bounded search may find no set.
+    That bound holds where guarantees forbid no gang.
     """
     if not exact:
         monkeypatch.setattr(cheapest, "EXACT", 0)
@@ -192,17 +192,17 @@ def test_no_set_is_dearer_than_the_best_or_than_the_gap_allows(
             continue
         guarantees = harness.guarantees(cluster.job(name))
         wanted = Wanted(cluster.job(name), demand, guarantees)
-        if not exact and not allowed(wanted, harness.steps):
-            continue
         victim_set = first(wanted, snapshot.snapshot, harness.steps)
         best = best_by_trying_all(wanted, snapshot.snapshot, harness.steps)
         cost = victim_set.cost if victim_set is not None else inf
         tolerance = TIE * len(harness.steps)
-        assert cost <= best * (1 if exact else GAP) + tolerance, f"seed {seed}: {cost}, not {best}"
+        most = best * (1 if exact else GAP) + tolerance
+        if exact or allowed(wanted, harness.steps):
+            assert cost <= most, f"seed {seed}: {cost}, not {best}"
         assert not exact or cost >= best - tolerance, f"seed {seed}: {best} was overlooked"
         found += victim_set is not None
         both += victim_set is not None and len({bool(one.left) for one in victim_set.victims}) == 2
-    assert found > STATES // (3 if exact else 6)
+    assert found > STATES // 3
     assert not elastic or both > STATES // 24
 
 
