@@ -4,10 +4,17 @@ A node offers exactly one name for each GPU (`a100-80gb`, `h100-94gb`, `rtx-4090
 that name, another spelling of it (`rtx4090`, `A100_80GB`), or a family (`a100`, `rtx`). `covered`
 alone says which exact names a written name stands for.
 
-Sources of the peaks: NVIDIA's data sheets and architecture white papers of each product. Where
-these print figures with sparsity, the table has half of them. FP16, BF16 and FP8 accumulate in
-FP32. The table has not been compared with the sheets line by line yet. A peak that a sheet does not
-state, or that was in doubt, is left out, and the trainer measures it.
+The peaks are the dense ones of NVIDIA's data sheets, product pages and white papers. Figures that
+these print with sparsity are halved. FP16, BF16 and FP8 accumulate in FP32. A peak that they do not
+state, or that is in doubt, is left out, and the trainer measures it.
+
+Each peak was compared with public copies of NVIDIA's tables or with tables that repeat them, not
+with the original documents. All agree within 1 %, after rounding. The exceptions:
+
+- H20 and L20: no sheet was found. Their peaks are those of several public tables.
+- H800 PCIe: TF32 and FP32 have no source. They are those of the H100 PCIe.
+- RTX A5000: TF32 has no source. It is half of FP16.
+- A2: no copy of the sheet was found. The peaks agree with those computed from its clock.
 """
 
 from __future__ import annotations
@@ -53,11 +60,12 @@ class Card:
         return known[precision]
 
 
+_A100_GB = (80, 64, 40)
 _H100_GB = (96, 94, 80, 64)
 _CARDS = (
-    Card("gb300", "gb300", (280,)),
-    Card("b300", "b300", (270,)),
-    Card("gb200", "gb200", (186,)),
+    Card("gb300", "gb300", (280,), 2500, 1250, 80, 5000),
+    Card("b300", "b300", (270,), 2250, 1125, 75, 4500),
+    Card("gb200", "gb200", (186,), 2500, 1250, 80, 5000),
     Card("b200", "b200", (180,), 2250, 1125, 75, 4500),
     Card("gh200", "gh200", (144, 96), 989.4, 494.7, 66.9, 1978.9),
     Card("h200 nvl", "h200", (141,), 835.5, 417.5, 60, 1671),
@@ -67,13 +75,14 @@ _CARDS = (
     Card("h100", "h100", _H100_GB, 989.4, 494.7, 66.9, 1978.9),
     Card("h800 pcie", "h800", (80,), 756, 378, 51.2, 1513),
     Card("h800", "h800", (80,), 989.4, 494.7, 66.9, 1978.9),
-    Card("h20", "h20", (141, 96)),
-    Card("a100", "a100", (80, 64, 40), 312, 156, 19.5),
+    Card("h20", "h20", (141, 96), 148, 74, fp8=296),
+    Card("a100 sxm 64gb", "a100", _A100_GB),  # custom: Leonardo; no sheet
+    Card("a100", "a100", _A100_GB, 312, 156, 19.5),
     Card("a800", "a800", (80, 40), 312, 156, 19.5),
     Card("a40", "a40", (48,), 149.7, 74.8, 37.4),
     Card("a30", "a30", (24,), 165, 82, 10.3),
     Card("a16", "a16", (16,)),
-    Card("a10g", "a10g", (24,)),
+    Card("a10g", "a10g", (24,), 70, 35, 35),
     Card("a10", "a10", (24,), 125, 62.5, 31.2),
     Card("a2", "a2", (16,), 18, 9, 4.5),
     Card("l40s", "l40s", (48,), 362.05, 183, 91.6, 733),
@@ -88,6 +97,9 @@ _CARDS = (
     Card("p100", "p100", (16, 12), 21.2, None, 10.6, bf16=False),
     Card("p40", "p40", (24,), None, None, 12, bf16=False),
     Card("p4", "p4", (8,), None, None, 5.5, bf16=False),
+    Card("rtx pro 6000 blackwell workstation", "rtx-pro-6000", (96,), 503.8, 251.9, 126, 1007.6),
+    Card("rtx pro 6000 blackwell max q", "rtx-pro-6000", (96,), 438.9, 219.5, 110, 877.9),
+    Card("rtx pro 6000 blackwell server", "rtx-pro-6000", (96,), fp32=120),
     Card("rtx pro 6000 blackwell", "rtx-pro-6000", (96,)),
     Card("rtx pro 5000 blackwell", "rtx-pro-5000", (72, 48)),
     Card("rtx pro 4500 blackwell", "rtx-pro-4500", (32,)),

@@ -16,47 +16,105 @@ from gangline_schemas.gpus import (
 )
 
 TERA = 1e12
+UNSOURCED = -1.0
+"""The table has a peak, but none was found to compare it with."""
 
 
 @pytest.mark.parametrize(
-    ("product", "precision", "tflops"),
+    ("product", "fp16", "tf32", "fp32", "fp8"),
     [
-        ("NVIDIA A100-SXM4-40GB", "bf16", 312),
-        ("NVIDIA A100 80GB PCIe", "tf32", 156),
-        ("NVIDIA A100 80GB PCIe", "fp32", 19.5),
-        ("NVIDIA H100 80GB HBM3", "bf16", 989.4),
-        ("NVIDIA H100 80GB HBM3", "fp8", 1978.9),
-        ("NVIDIA H100 PCIe", "bf16", 756),
-        ("NVIDIA H100 NVL", "bf16", 835.5),
-        ("NVIDIA H200", "bf16", 989.4),
-        ("NVIDIA GH200 480GB", "bf16", 989.4),
-        ("NVIDIA B200", "bf16", 2250),
-        ("NVIDIA L4", "fp16", 121),
-        ("NVIDIA L40S", "bf16", 362.05),
-        ("NVIDIA L40", "bf16", 181.05),
-        ("Tesla T4", "fp16", 65),
-        ("Tesla V100-SXM2-32GB", "fp16", 125),
-        ("Tesla V100-PCIE-16GB", "fp16", 112),
-        ("NVIDIA GeForce RTX 4090", "bf16", 165.2),
-        ("NVIDIA RTX 6000 Ada Generation", "bf16", 364.2),
+        ("NVIDIA GB300", 2500, 1250, 80, 5000),
+        ("NVIDIA B300 SXM6 AC", 2250, 1125, 75, 4500),
+        ("NVIDIA GB200", 2500, 1250, 80, 5000),
+        ("NVIDIA B200", 2250, 1125, 75, 4500),
+        ("NVIDIA GH200 480GB", 990, 494, 67, 1979),
+        ("NVIDIA H200", 989, 494, 67, 1979),
+        ("NVIDIA H200 NVL", 835.5, 417.5, 60, 1670.5),
+        ("NVIDIA H100 80GB HBM3", 989.4, 494.7, 66.9, 1978.9),
+        ("NVIDIA H100 PCIe", 756, 378, 51.2, 1513),
+        ("NVIDIA H100 NVL", 835.5, 417.5, 60, 1670.5),
+        ("NVIDIA H800", 989.5, 494.5, 67, 1979),
+        ("NVIDIA H800 PCIe", 756, UNSOURCED, UNSOURCED, 1513),
+        ("NVIDIA H20", 148, 74, None, 296),
+        ("NVIDIA A100-SXM4-40GB", 312, 156, 19.5, None),
+        ("NVIDIA A100 80GB PCIe", 312, 156, 19.5, None),
+        ("NVIDIA A800-SXM4-80GB", 312, 156, 19.5, None),
+        ("NVIDIA A40", 149.7, 74.8, 37.4, None),
+        ("NVIDIA A30", 165, 82, 10.3, None),
+        ("NVIDIA A10G", 70, 35, 35, None),
+        ("NVIDIA A10", 125, 62.5, 31.2, None),
+        ("NVIDIA A2", 18.13, 9.06, 4.53, None),
+        ("NVIDIA L40S", 362.05, 183, 91.6, 733),
+        ("NVIDIA L40", 181.05, 90.5, 90.5, 362),
+        ("NVIDIA L20", 119.5, 59.8, 59.8, 239),
+        ("NVIDIA L4", 121, 60, 30.3, 242.5),
+        ("Tesla T4", 65, None, 8.1, None),
+        ("Tesla V100-SXM2-32GB", 125, None, 15.7, None),
+        ("Tesla V100-PCIE-16GB", 112, None, 14, None),
+        ("Tesla V100S-PCIE-32GB", 130, None, 16.4, None),
+        ("Tesla P100-SXM2-16GB", 21.2, None, 10.6, None),
+        ("Tesla P100-PCIE-16GB", 18.7, None, 9.3, None),
+        ("Tesla P40", None, None, 12, None),
+        ("Tesla P4", None, None, 5.5, None),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 503.8, 251.9, 126, 1007.6),
+        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", 438.9, 219.5, 110, 877.9),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", None, None, 120, None),
+        ("NVIDIA RTX 6000 Ada Generation", 364.2, 182.1, 91.1, 728.5),
+        ("NVIDIA RTX A6000", 154.8, 77.4, 38.7, None),
+        ("NVIDIA RTX A5000", 111.1, UNSOURCED, 27.8, None),
+        ("Quadro RTX 8000", 130.5, None, 16.3, None),
+        ("Quadro RTX 6000", 130.5, None, 16.3, None),
+        ("NVIDIA TITAN RTX", 130.5, None, 16.3, None),
+        ("NVIDIA GeForce RTX 5090", 209.5, 104.8, 104.8, 419),
+        ("NVIDIA GeForce RTX 4090", 165.2, 82.6, 82.6, 330.3),
+        ("NVIDIA GeForce RTX 4080", 97.5, 48.7, 48.7, 194.9),
+        ("NVIDIA GeForce RTX 3090 Ti", 80, 40, 40, None),
+        ("NVIDIA GeForce RTX 3090", 71, 35.6, 35.6, None),
     ],
 )
 def test_peaks_are_the_dense_ones_of_the_data_sheet(
-    product: str, precision: Precision, tflops: float
+    product: str,
+    fp16: float | None,
+    tf32: float | None,
+    fp32: float | None,
+    fp8: float | None,
 ) -> None:
-    assert peak_flops(product, precision) == pytest.approx(tflops * TERA)
+    sheet: dict[Precision, float | None] = {"fp16": fp16, "tf32": tf32, "fp32": fp32, "fp8": fp8}
+    for precision, tflops in sheet.items():
+        if tflops == UNSOURCED:
+            continue
+        known = peak_flops(product, precision)
+        assert known == (None if tflops is None else pytest.approx(tflops * TERA, rel=0.01)), (
+            precision
+        )
+
+
+@pytest.mark.parametrize(
+    ("product", "bf16"),
+    [
+        ("NVIDIA A100-SXM4-40GB", 312),
+        ("NVIDIA H100 80GB HBM3", 989.4),
+        ("NVIDIA L40S", 362.05),
+        ("NVIDIA GeForce RTX 4090", 165.2),
+        ("Tesla T4", None),
+        ("Tesla V100-SXM2-32GB", None),
+        ("Quadro RTX 6000", None),
+        ("Tesla P100-PCIE-16GB", None),
+    ],
+)
+def test_bf16_has_the_peak_of_fp16_since_ampere(product: str, bf16: float | None) -> None:
+    assert peak_flops(product, "bf16") == (None if bf16 is None else bf16 * TERA)
 
 
 @pytest.mark.parametrize(
     ("product", "precision"),
     [
-        ("Tesla T4", "bf16"),
-        ("Tesla V100-SXM2-16GB", "tf32"),
-        ("NVIDIA A100-SXM4-40GB", "fp8"),
         ("NVIDIA GeForce RTX 4090 Laptop GPU", "bf16"),
         ("NVIDIA A100-SXM4-40GB MIG 3g.20gb", "bf16"),
         ("NVIDIA GeForce RTX 4090 D", "bf16"),
         ("NVIDIA A100X", "bf16"),
+        ("NVIDIA A100-SXM-64GB", "bf16"),
+        ("NVIDIA A16", "bf16"),
         ("Some Card 9000", "fp32"),
     ],
 )
