@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 from enum import Enum
 
 from gangline_schemas.events.scheduling import CheckpointRef, NodeAssignment, StopReason, Verdict
@@ -272,6 +273,20 @@ class Demand:
         if self.counts:
             return self.counts[: bisect_right(self.counts, self.gpus - 1)]
         return range(self.fewest, self.gpus, self.gpus_per_worker)
+
+    def share(self) -> tuple[Any, ...]:
+        """All of it but its sizes: of two demands with one share, the larger fits no better."""
+        return (
+            self.gpu_types,
+            self.cpus_per_gpu,
+            self.memory_per_gpu_gb,
+            self.widest,
+            self.avoid,
+            self.never,
+            self.labels,
+            self.team,
+            self.gpus_per_worker,
+        )
 
     def whole(self, gpus: int) -> int:
         """So many GPUs of one node, or fewer: whole workers of them."""
