@@ -207,6 +207,8 @@ def test_what_cannot_be_saved_is_said_before_the_first_step(
         monkeypatch.delenv("GANGLINE_CHECKPOINT_DIR")
     with pytest.raises(TypeError, match=says):
         prepare(value)
+    with pytest.raises(TypeError, match=says):
+        restore(into=value)
 
 
 def test_the_first_save_after_prepare_allocates_nothing(

@@ -232,13 +232,15 @@ def restore(into: Mapping[str, Any] | None = None, *, per_rank: bool = True) -> 
 
     With `into`, a state like the one that was saved, its tensors are filled in place (sharded
     ones by their shard, at any world size) and are those of the result. Without it, whole tensors
-    are made in CPU memory.
+    are made in CPU memory. `into` is looked at on a first start too.
 
     Raises:
+        TypeError: `save` could not take `into`; the message names where.
         CorruptCheckpoint: a file is not what was committed, and no other copy is; it is named.
         WrongCheckpoint: `into` names a tensor that the checkpoint does not hold alike; or another
             number of ranks saved a `per_rank` state, and `per_rank=False` does not leave it out.
     """
+    found, form = flatten(into or {})
     folder = os.environ.get(RESUME_ENV)
     if not folder:
         return None
@@ -255,7 +257,6 @@ def restore(into: Mapping[str, Any] | None = None, *, per_rank: bool = True) -> 
         )
     tensors: dict[str, torch.Tensor] = {}
     if into is not None:
-        found, form = flatten(into)
         tensors = {name: found[name] for name in in_place(form)}
         checkpoint.fill(holdings(tensors, rank, world_size))
     others = (tensor_names(skeleton) - tensors.keys()) | tensor_names(own)
