@@ -6,8 +6,8 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
 from enum import Enum
+from typing import Any
 
 from gangline_schemas.events.scheduling import CheckpointRef, NodeAssignment, StopReason, Verdict
 from gangline_schemas.events.workers import NodeInfo, SampleRange
