@@ -22,8 +22,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Self, cast
 
-import pyarrow as pa
-
 from gangline_storage.durable import NO_SPACE
 
 from .problems import ImageRefused, NodeDiskFull
@@ -101,6 +99,8 @@ def _plain(packed: Path) -> Iterator[IO[bytes]]:
             with gzip.open(file) as stream:
                 yield stream  # type: ignore[misc]
         elif begins == _ZSTD:
+            import pyarrow as pa  # a quarter of the agent's start, for layers of this kind alone
+
             with pa.CompressedInputStream(pa.PythonFile(file, mode="r"), "zstd") as stream:
                 yield stream
         else:
