@@ -15,7 +15,8 @@ from typing import Any
 
 from gangline_schemas.job import JobSpec
 
-_PLACEHOLDER = re.compile(r"\$\{\{\s*([^{}\s]{0,128})\s*\}\}")
+_PLACEHOLDER = re.compile(r"\$\{\{\s*+([^{}\s]{0,128}+)\s*+\}\}")
+"""Each part keeps what it matched: else a line of spaces would cost the square of its length."""
 BEST = "best."
 """`${{ best.STEP.NAME }}`: a parameter of the best trial of a step that is a study."""
 FIELDS = ("command", "run", "env", "hyperparameters", "data_snapshot", "purpose")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -16,8 +18,11 @@ if TYPE_CHECKING:
     from gangline_schemas.study_file import StudySpec
 
 _NOT_HERE = {"trial": "the studies service sets it", "validates": "a trial trains"}
-_PROBES = 64
-"""So many sets of parameters are tried on the template."""
+_PROBES, _PROBED_BYTES = 64, 16 << 10
+"""So many sets of parameters are tried on the template, and fewer on a large one.
+
+A pipeline may have 100 studies. A problem that no set shows ends the study with its reason.
+"""
 
 
 class TemplateError(Exception):
@@ -60,7 +65,7 @@ def job_of(
 
 def example_job(spec: StudySpec, study_id: str) -> JobSpec:
     """The job of a trial at one point of the space."""
-    return job_of(spec, study_id, 0, _applied(spec, {}))
+    return job_of(spec, study_id, 0, next(_probes(spec)))
 
 
 def job_problem(spec: StudySpec) -> str | None:
@@ -71,7 +76,8 @@ def job_problem(spec: StudySpec) -> str | None:
     team = spec.job.get("team", spec.team)
     if team != spec.team:
         return "job.team: differs from the study's team; leave it out"
-    for parameters in _probes(spec):
+    most = max(1, min(_PROBES, _PROBED_BYTES // len(json.dumps(spec.job))))
+    for parameters in islice(_probes(spec), most):
         try:
             job_of(spec, spec.name[:40].strip("-"), 0, parameters)
         except TemplateError as error:
@@ -83,19 +89,20 @@ def job_problem(spec: StudySpec) -> str | None:
     return None
 
 
-def _probes(spec: StudySpec) -> list[dict[str, Value]]:
+def _probes(spec: StudySpec) -> Iterator[dict[str, Value]]:
     """Sets of parameters: all at their first value, then each at its other ones."""
-    first = _applied(spec, {})
-    found = [first]
+    names = in_order(spec.space) or ()
+    first = _applied(spec, names, {})
+    yield first
     for name, parameter in spec.space.items():
         others = parameter.probes()[1:] if name in first else parameter.probes()
-        found += [_applied(spec, {name: value}) for value in others]
-    return found[:_PROBES]
+        for value in others:
+            yield _applied(spec, names, {name: value})
 
 
-def _applied(spec: StudySpec, given: dict[str, Value]) -> dict[str, Value]:
+def _applied(spec: StudySpec, names: Iterable[str], given: dict[str, Value]) -> dict[str, Value]:
     found: dict[str, Value] = {}
-    for name in in_order(spec.space) or ():
+    for name in names:
         parameter = spec.space[name]
         if parameter.applies(found):
             found[name] = given.get(name, parameter.probes()[0])

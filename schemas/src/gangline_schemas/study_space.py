@@ -51,9 +51,14 @@ class _Parameter(Model):
     def applies(self, values: Mapping[str, Value]) -> bool:
         """Whether the values of the other parameters ask for this one."""
         return all(
-            name in values and any(same(values[name], each) for each in wanted)
-            for name, wanted in self.when.items()
+            name in values and (type(values[name]), values[name]) in wanted
+            for name, wanted in self._wanted.items()
         )
+
+    @cached_property
+    def _wanted(self) -> dict[str, set[tuple[object, Value]]]:
+        """With their types: true is not 1."""
+        return {name: {(type(one), one) for one in given} for name, given in self.when.items()}
 
 
 class _Range(_Parameter):
@@ -174,11 +179,6 @@ class ChoiceParameter(_Parameter):
 
 Parameter = Annotated[FloatParameter | IntParameter | ChoiceParameter, Field(discriminator="type")]
 Space = Mapping[str, FloatParameter | IntParameter | ChoiceParameter]
-
-
-def same(one: Value, other: Value) -> bool:
-    """Whether two values are equal and of one type: true is not 1."""
-    return type(one) is type(other) and one == other
 
 
 def in_order(space: Space) -> list[str] | None:

@@ -11,8 +11,10 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
+from gangline_schemas import study_job
 from gangline_schemas.base import field_errors
 from gangline_schemas.job_file import read_document
+from gangline_schemas.placeholders import filled
 from gangline_schemas.study_file import StudySpec
 from gangline_schemas.study_job import TemplateError, job_of
 from gangline_schemas.study_space import grid_points, in_order
@@ -147,6 +149,30 @@ def test_a_missing_value_is_an_error_of_the_template() -> None:
 def test_parameters_stand_behind_those_that_they_depend_on() -> None:
     space = {"c": {**LR, "when": {"b": ["sgd"]}}, "b": {**OPT, "when": {"a": ["sgd"]}}, "a": OPT}
     assert in_order(spec(space=space).space) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("padding", [0, 20_000])
+def test_a_check_tries_few_sets_of_parameters(
+    monkeypatch: pytest.MonkeyPatch, padding: int
+) -> None:
+    made: list[Any] = []
+    real = study_job.job_of
+
+    def counted(*given: Any) -> Any:
+        made.append(given[3])
+        return real(*given)
+
+    monkeypatch.setattr(study_job, "job_of", counted)
+    monkeypatch.setattr(study_job, "in_order", lambda space: made.append("order") or list(space))
+    space = {f"p{number}": {"type": "choice", "values": [1, 2, 3]} for number in range(100)}
+    spec(space=space, job={"command": ["x" * padding], "resources": {"gpus": 1}})
+    assert made.count("order") == 1
+    assert len(made) == 1 + (1 if padding else 64)
+
+
+def test_a_placeholder_without_an_end_costs_its_length_and_not_the_square() -> None:
+    text = "${{" + " " * 1_000_000
+    assert filled(text, "run", lambda _place, _name: 1) == text
 
 
 def test_a_spec_is_the_same_when_it_is_written_and_read_again() -> None:
