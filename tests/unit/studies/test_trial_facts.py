@@ -61,6 +61,14 @@ def test_a_study_is_created_once_and_its_id_is_taken() -> None:
     assert "is taken by another study" in only(run, StudyRefused).reason
 
 
+def test_a_study_with_true_in_place_of_1_is_another_one() -> None:
+    run: Run = DeciderRun(StudyDecider(), fingerprint)
+    one, other = ({"x": {"type": "choice", "values": [value, 2]}} for value in (1, True))
+    run.feed(StudySubmitted(study_id="s", spec=spec(space=one), user="ada"))
+    run.feed(StudySubmitted(study_id="s", spec=spec(space=other), user="ada"))
+    assert "is taken by another study" in only(run, StudyRefused).reason
+
+
 def test_active_studies_of_a_team_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requests, "ACTIVE_OF_TEAM", 2)
     run: Run = DeciderRun(StudyDecider(), fingerprint)

@@ -6,7 +6,7 @@ Each request is answered once, by an event that names it: what was asked, or why
 from __future__ import annotations
 
 from gangline_pipelines.core.checks import problems
-from gangline_pipelines.core.model import Run, RunState
+from gangline_pipelines.core.model import Pipeline, Run, RunState
 from gangline_pipelines.core.naming import pipeline_key, run_id
 from gangline_pipelines.core.state import PipelinePlan, spec_key
 from gangline_pipelines.core.stepping import advance, stop
@@ -78,8 +78,9 @@ def _configure(
     if found:
         return "; ".join(f"{one.field}: {one.message}" for one in found[:5])
     held = plan.state.pipelines.get(pipeline_key(spec.team, spec.name))
-    size = len(spec.encode())
-    if held is not None and plan.state.specs[spec_key(spec.team, spec.name, held.revision)] == spec:
+    encoded = spec.encode()  # 1, 1.0 and true are equal, and are different files
+    size = len(encoded)
+    if held is not None and _spec_of(plan, held).encode() == encoded:
         revision = held.revision
     else:
         too_much = _too_much(plan, spec, size)
@@ -96,6 +97,10 @@ def _configure(
     )
     plan.add(spec.name, configured)
     return None
+
+
+def _spec_of(plan: PipelinePlan, held: Pipeline) -> PipelineSpec:
+    return plan.state.specs[spec_key(held.team, held.name, held.revision)]
 
 
 def _too_much(plan: PipelinePlan, spec: PipelineSpec, size: int) -> str | None:
@@ -149,7 +154,7 @@ def _run(plan: PipelinePlan, event: RunRequested, ref: dict[str, str]) -> str | 
     held = plan.state.pipelines.get(pipeline_key(event.team, event.pipeline))
     if held is None:
         return _unknown(event.team, event.pipeline)
-    spec = plan.state.specs[spec_key(held.team, held.name, held.revision)]
+    spec = _spec_of(plan, held)
     for name in event.params:
         if name not in spec.params:
             known = ", ".join(spec.params) or "none"

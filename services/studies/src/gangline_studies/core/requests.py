@@ -30,9 +30,10 @@ def take(plan: StudyPlan, envelope: Envelope) -> str | None:
 
 def _create(plan: StudyPlan, event: StudyRequest, ref: dict[str, str]) -> str | None:
     known = plan.state.studies.get(event.study_id)
-    if known is not None and known.spec == event.spec:
+    encoded, reason = event.spec.encode(), None  # 1, 1.0 and true are equal
+    if known is not None and known.spec.encode() == encoded:
         return None
-    size, reason = len(event.spec.encode()), None
+    size = len(encoded)
     if size > MOST_BYTES:
         reason = f"the file has {size:,} bytes with all defaults; at most {MOST_BYTES:,}"
     elif known is not None:
