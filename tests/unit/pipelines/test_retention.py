@@ -16,7 +16,7 @@ from gangline_schemas.artifacts import (
     manifest_key,
     object_key,
 )
-from gangline_schemas.events.pipeline_requests import RunRetryRequested
+from gangline_schemas.events.pipeline_requests import PipelineRemoveRequested, RunRetryRequested
 from gangline_schemas.events.pipelines import PipelineRequestRefused, SweepBegun, SweepEnded
 from gangline_schemas.job import JobState
 from gangline_storage import LocalStore, digest_bytes
@@ -105,6 +105,21 @@ def test_the_newest_runs_keep_their_outputs() -> None:
     found = swept(world, 2 * DAY_S)
     assert found is not None
     assert found.keep == {one.digest for one in world.step(second, "a").outputs.values()}
+
+
+def test_the_runs_of_a_pipeline_that_was_removed_and_applied_again_are_the_newest() -> None:
+    spec = pipeline({"a": {"out": ["x"], "cache": False}}, retention={"runs": 1})
+    world = PipelineRun()
+    world.apply(spec)
+    for salt in ("1", "2"):
+        ran(world, salt)
+    world.feed(PipelineRemoveRequested(team=TEAM, pipeline="p", user="ada"))
+    world.tick(1)
+    world.apply(spec)
+    newest = ran(world, "3")
+    found = swept(world, 2 * DAY_S)
+    assert found is not None
+    assert found.keep == {one.digest for one in world.step(newest, "a").outputs.values()}
 
 
 def test_no_step_begins_while_a_team_is_swept_and_a_busy_team_is_not_swept() -> None:

@@ -105,10 +105,16 @@ class _Rules:
 
     def __init__(self, state: PipelineState, team: str, now: datetime) -> None:
         self._state, self._team, self._now = state, team, now
-        self._newest: dict[str, list[str]] = {}
-        for run in sorted(state.runs.values(), key=lambda one: -one.number):
+        self._newer: dict[str, int] = {}
+        """How many newer runs of its pipeline have ended, by run."""
+        counts: dict[str, int] = {}
+        newest_first = sorted(
+            state.runs.values(), key=lambda one: (one.started_at, one.number), reverse=True
+        )
+        for run in newest_first:
             if run.team == team and run.state.ended:
-                self._newest.setdefault(run.pipeline, []).append(run.run_id)
+                self._newer[run.run_id] = counts.get(run.pipeline, 0)
+                counts[run.pipeline] = self._newer[run.run_id] + 1
 
     def over(self, pipeline: str, run_id: str, at: datetime) -> bool:
         """Whether outputs that a run used at this time may go."""
@@ -116,8 +122,9 @@ class _Rules:
         if rule is None or run_id in self._state.live:
             return False
         young = rule.days is not None and self._now - at < timedelta(days=rule.days)
-        newest = self._newest.get(pipeline, [])[: rule.runs] if rule.runs is not None else []
-        return not young and run_id not in newest
+        newer = self._newer.get(run_id)
+        newest = rule.runs is not None and newer is not None and newer < rule.runs
+        return not young and not newest
 
     def ended(self, run: Run) -> bool:
         """Whether the outputs of a run may go, which did not before."""
