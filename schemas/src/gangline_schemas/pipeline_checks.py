@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from graphlib import CycleError, TopologicalSorter
+from itertools import chain, islice
 from zoneinfo import ZoneInfo
 
 from gangline_schemas.artifacts import MOST_ARTIFACTS
@@ -20,15 +21,27 @@ TRIGGER_VALUES = ("trigger.kind", "trigger.subject", "trigger.snapshot")
 BEST_VALUE = "best"
 """Of a study, in conditions: the value of its best trial."""
 RUN_VALUES = ("run.id", "run.pipeline")
+PROBLEMS_SHOWN, NAMES_COMPARED = 20, 200
+"""So many problems are named, and so many names are compared with a wrong one: 0.1 ms each."""
+_NAME_CHARS = 63
 
 
 def pipeline_problems(spec: PipelineSpec) -> list[FieldError]:
-    """The problems of a pipeline; [] when all is well. Cost: O(its steps and references)."""
-    found = [*_references(spec)]
-    if not found:
-        found += _cycle(spec)
-    found += [*_names(spec), *_artifacts(spec), *_placeholders(spec), *_triggers(spec)]
-    return [FieldError(field=field, message=message) for field, message in found]
+    """The first problems of a pipeline; [] when all is well. Cost: O(its steps and references)."""
+    wrong = chain(
+        _graph(spec), _names(spec), _artifacts(spec), _placeholders(spec), _triggers(spec)
+    )
+    shown = islice(wrong, PROBLEMS_SHOWN)
+    return [FieldError(field=field, message=message) for field, message in shown]
+
+
+def _graph(spec: PipelineSpec) -> Iterator[tuple[str, str]]:
+    sound = True
+    for problem in _references(spec):
+        sound = False
+        yield problem
+    if sound:
+        yield from _cycle(spec)
 
 
 def _references(spec: PipelineSpec) -> Iterator[tuple[str, str]]:
@@ -97,11 +110,18 @@ def _names(spec: PipelineSpec) -> Iterator[tuple[str, str]]:
     if instances > MAX_INSTANCES:
         yield "steps", f"are {instances:,} with all items; at most {MAX_INSTANCES:,}"
     for name, step in spec.steps.items():
+        yield from _long_items(name, step)
         for number in range(len(step.each)):
             if f"{name}-{number}" in spec.steps:
                 yield f"steps.{name}-{number}", f"is also item {number} of {name}; rename it"
         if name == "params":
             yield f"steps.{name}", "is a word of conditions; rename it"
+
+
+def _long_items(name: str, step: Step) -> Iterator[tuple[str, str]]:
+    last = f"{name}-{len(step.each) - 1}"
+    if step.each and len(last) > _NAME_CHARS:
+        yield f"steps.{name}", f"has the item {last}: a name has at most {_NAME_CHARS} characters"
 
 
 def _artifacts(spec: PipelineSpec) -> Iterator[tuple[str, str]]:
@@ -165,6 +185,6 @@ def _is_zone(name: str) -> bool:
 
 
 def _near(name: str, known: Iterable[str]) -> str:
-    names = [*known]
+    names = [*islice(known, NAMES_COMPARED)]
     near = get_close_matches(name, names, 1)
     return f"; did you mean {near[0]}?" if near else f"; there are: {', '.join(names[:10])}"

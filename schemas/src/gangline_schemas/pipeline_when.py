@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gangline_schemas.placeholders import as_text
+
 MAX_WHEN_CHARS = 1024
 PARAMS = "params"
 _CLAUSE = re.compile(r"^\s*([a-z0-9-]+)\.([a-z0-9_-]+)\s*(==|!=|<=|>=|<|>)\s*(\S(?:.*\S)?)\s*$")
@@ -46,6 +48,8 @@ class Clause:
     def holds(self, left: str | float) -> bool:
         """Whether it holds for this value."""
         compare = _OPERATORS[self.sign]
+        if isinstance(left, bool):
+            return compare(as_text(left), self.right.lower())
         numbers = _number(left), _number(self.right)
         if numbers[0] is not None and numbers[1] is not None:
             return compare(*numbers)
@@ -86,14 +90,12 @@ def failing(
             values = scores.get(name, ())
         wrong = [value for value in values if not clause.holds(value)]
         if wrong or not values:
-            shown = f"it is {wrong[0]}" if wrong else "it has no value"
+            shown = f"it is {as_text(wrong[0])}" if wrong else "it has no value"
             return f"{name} {clause.sign} {clause.right} does not hold: {shown}"
     return None
 
 
 def _number(value: str | float) -> float | None:
-    if isinstance(value, bool):
-        return None
     try:
         found = float(value)
     except ValueError:

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from gangline.errors import CliError
 from gangline.pipeline_file import read_pipeline_file
 from gangline_pipelines.core.checks import problems
+from gangline_schemas import pipeline_checks
 from gangline_schemas.artifacts import DATA_OF_INPUT
 from gangline_schemas.base import field_errors
 from gangline_schemas.pipeline_file import PipelineSpec
@@ -106,6 +107,7 @@ def test_the_page_s_pipeline_of_shipped_steps_is_right_and_trains_on_what_it_pre
             {"steps": {"a": {"job": job(), "each": [1]}, "a-0": {"job": job()}}},
             "is also item 0 of a",
         ),
+        ({"steps": {"a" * 62: {"job": job(), "each": [1]}}}, "a name has at most 63 characters"),
         ({"steps": {"params": {"job": job()}}}, "is a word of conditions"),
         ({"steps": {"a": {"job": job(image="X")}}}, "image: X: is not an image like"),
         ({"steps": GOOD, "triggers": {"t": {}}}, "give exactly one of"),
@@ -134,6 +136,21 @@ def test_the_page_s_pipeline_of_shipped_steps_is_right_and_trains_on_what_it_pre
 )
 def test_bad_input_names_the_field(content: dict[str, Any], words: str) -> None:
     assert words in errors_of(content)
+
+
+def test_many_wrong_references_cost_no_more_than_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[int] = []
+
+    def counted(_name: str, known: list[str], _most: int) -> list[str]:
+        compared.append(len(known))
+        return []
+
+    monkeypatch.setattr(pipeline_checks, "get_close_matches", counted)
+    wrong = {"job": job(), "in": {f"i{number}": "none.x" for number in range(64)}}
+    content = {"name": "p", "team": "nlp", "steps": {f"s{place}": wrong for place in range(500)}}
+    found = problems(PipelineSpec.model_validate(content))
+    assert len(found) == pipeline_checks.PROBLEMS_SHOWN
+    assert sum(compared) <= pipeline_checks.PROBLEMS_SHOWN * pipeline_checks.NAMES_COMPARED
 
 
 def test_the_command_line_names_file_line_and_field(tmp_path: Path) -> None:

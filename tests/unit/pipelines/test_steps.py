@@ -157,6 +157,10 @@ def test_a_fan_out_is_a_job_for_each_item_and_its_outputs_are_numbered() -> None
         ("train.acc < 1 and params.mode != full", "skipped"),
         ("params.size >= 10", "succeeded"),
         ("params.size == 10.0", "succeeded"),
+        ("params.fast == true", "succeeded"),
+        ("params.fast == True", "succeeded"),
+        ("params.fast != false", "succeeded"),
+        ("params.fast == 1", "skipped"),
     ],
 )
 def test_a_step_runs_only_if_its_condition_holds(when: str, state: str) -> None:
@@ -167,13 +171,25 @@ def test_a_step_runs_only_if_its_condition_holds(when: str, state: str) -> None:
             "export": {"when": when, "out": ["package"]},
             "ship": {"in": {"it": "export.package"}, "out": ["done"]},
         },
-        params={"mode": "full", "size": 10},
+        params={"mode": "full", "size": 10, "fast": True},
     )
     world.apply(spec)
     run = world.begin()
     world.finish()
     assert world.states(run) == {"train": "succeeded", "export": state, "ship": state}
     assert world.run(run).state == "succeeded"
+
+
+@pytest.mark.parametrize("other", [1.0, True])
+def test_a_run_keeps_the_values_that_it_began_with(other: object) -> None:
+    world = PipelineRun()
+    steps = {"a": {}, "b": {"after": ["a"], "job": job("${{ params.n }}")}}
+    world.apply(pipeline(steps, params={"n": 1}))
+    world.begin()
+    world.apply(pipeline(steps, params={"n": other}))
+    world.succeed()
+    (b,) = world.jobs.values()
+    assert b.spec.command == ("1",)
 
 
 def test_a_failed_step_cancels_its_siblings_and_blocks_what_needs_it() -> None:
