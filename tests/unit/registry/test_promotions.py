@@ -8,6 +8,9 @@ from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
 
+import pytest
+
+from gangline_registry.core import promoting
 from gangline_registry.core.model import Failed, Project, Projected
 from gangline_registry.service.mlflow import MlflowRegistry
 from gangline_schemas.events.model_requests import ModelPromotionRequested, VersionRequested
@@ -70,6 +73,18 @@ def test_a_comparison_that_does_not_come_is_inconclusive_after_ten_minutes() -> 
     run.promote(2)
     run.tick(601)
     assert run.events(PromotionJudged)[-1].verdict is Verdict.INCONCLUSIVE  # type: ignore[attr-defined]
+
+
+def test_a_tick_judges_some_of_the_late_promotions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(promoting, "MOST_AT_ONCE", 2)
+    run = with_champion()
+    run.version(2, qa="second")
+    for _ in range(3):
+        run.promote(2)
+    run.tick(601)
+    assert [*run.state.promotions] == [4]
+    run.tick()
+    assert not run.state.promotions
 
 
 def test_a_verdict_is_void_if_the_baseline_moved_meanwhile() -> None:

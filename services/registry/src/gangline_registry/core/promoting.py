@@ -21,6 +21,8 @@ from gangline_schemas.models import Finding, Verdict
 WAIT = timedelta(minutes=10)
 """So long a promotion waits for comparisons; then it is judged without them."""
 OPEN_OF_MODEL = 20
+MOST_AT_ONCE = 100
+"""So many late promotions one Tick judges; the others wait for the next ones."""
 
 
 def begin(plan: RegistryPlan, event: ModelPromotionRequested, ref: Mapping[str, str]) -> None:
@@ -85,18 +87,20 @@ def settle(plan: RegistryPlan, team: str, model: str) -> None:
 
     One that moves its alias makes the others void, so all are looked at again.
     """
-    while any(
-        _step(plan, promotion)
-        for _, promotion in sorted(plan.state.promotions.items())
-        if (promotion.team, promotion.model) == (team, model)
-    ):
-        pass
+    while True:
+        waiting = [
+            promotion
+            for promotion in plan.state.promotions.values()
+            if (promotion.team, promotion.model) == (team, model)
+        ]
+        if not any(_step(plan, one) for one in sorted(waiting, key=lambda one: one.number)):
+            return
 
 
 def expire(plan: RegistryPlan) -> None:
     """Judge promotions whose comparisons did not come in time."""
     late = [one for one in plan.state.promotions.values() if plan.now - one.begun_at >= WAIT]
-    for promotion in late:
+    for promotion in late[:MOST_AT_ONCE]:
         if promotion.number in plan.state.promotions:
             _step(plan, promotion, late=True)
             settle(plan, promotion.team, promotion.model)
