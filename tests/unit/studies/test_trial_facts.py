@@ -31,7 +31,7 @@ from gangline_schemas.events.studies import (
 )
 from gangline_schemas.events.trials import TrialLogged, TrialLogsEnded
 from gangline_schemas.job import JobState
-from gangline_studies.core import requests
+from gangline_studies.core import decide, requests
 from gangline_studies.core.decide import StudyDecider
 from gangline_studies.core.snapshot import fingerprint
 from gangline_studies.core.state import Phase
@@ -59,6 +59,18 @@ def test_a_study_is_created_once_and_its_id_is_taken() -> None:
     assert run.feed(StudySubmitted(study_id="s", spec=spec(), user="ada")) == []
     run.feed(StudySubmitted(study_id="s", spec=spec(seed=5), user="bob"))
     assert "is taken by another study" in only(run, StudyRefused).reason
+
+
+def test_many_studies_with_one_deadline_end_some_at_a_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decide, "MOST_DECISIONS", 1)
+    run: Run = DeciderRun(StudyDecider(), fingerprint)
+    limits = {"trials": 4, "deadline": (run.now + timedelta(hours=1)).isoformat()}
+    for name in ("s", "t"):
+        run.feed(StudySubmitted(study_id=name, spec=spec(limits=limits), user="ada"))
+    run.tick(3600)
+    assert [*run.state.active] == ["t"]
+    run.tick()
+    assert not run.state.active
 
 
 def test_a_study_with_true_in_place_of_1_is_another_one() -> None:

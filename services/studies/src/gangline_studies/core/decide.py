@@ -25,6 +25,9 @@ from gangline_studies.core import advance, invariants, requests, suggesting, tri
 from gangline_studies.core.evolve import fold
 from gangline_studies.core.state import StudyState
 
+MOST_DECISIONS = 2000
+"""With so many decisions of one Tick, the other studies wait for the next one."""
+
 
 class StudyDecider(BaseDecider[StudyState, None]):
     """Implements `Decider[StudyState, None]`."""
@@ -49,6 +52,8 @@ class StudyDecider(BaseDecider[StudyState, None]):
         match item:
             case Tick():
                 for study_id in [*state.active]:
+                    if len(plan.decisions) >= MOST_DECISIONS:
+                        break
                     trial_jobs.settle(plan, study_id)
                     advance.advance(plan, study_id)
             case EffectDone(result=suggesting.Suggestion() | suggesting.NoSuggestion() as answer):
