@@ -13,7 +13,14 @@ from zoneinfo import ZoneInfo
 
 from gangline_schemas.artifacts import MOST_ARTIFACTS
 from gangline_schemas.base import FieldError
-from gangline_schemas.pipeline_file import MAX_INSTANCES, MAX_OUTPUTS, PipelineSpec, Step
+from gangline_schemas.pipeline_file import (
+    MAX_INPUTS,
+    MAX_INSTANCES,
+    MAX_JOBS_BYTES,
+    MAX_OUTPUTS,
+    PipelineSpec,
+    Step,
+)
 from gangline_schemas.pipeline_when import clauses
 from gangline_schemas.placeholders import BEST, named_in
 
@@ -126,12 +133,20 @@ def _long_items(name: str, step: Step) -> Iterator[tuple[str, str]]:
 
 def _artifacts(spec: PipelineSpec) -> Iterator[tuple[str, str]]:
     """Too many inputs of a step, or outputs of a run, with all items of fan-outs."""
+    read, size = 0, 0
     for name, step in spec.steps.items():
         owners = (reference.partition(".")[0] for reference in step.inputs.values())
         inputs = sum(_items(spec.steps[owner]) for owner in owners if owner in spec.steps)
         if inputs > MOST_ARTIFACTS:
             most = f"at most {MOST_ARTIFACTS:,}"
             yield f"steps.{name}.in", f"are {inputs:,} with all items; {most}"
+        read += inputs * _items(step)
+        if step.each and step.job is not None:
+            size += len(step.job.model_dump_json(exclude_defaults=True)) * _items(step)
+    if read > MAX_INPUTS:
+        yield "steps", f"have {read:,} inputs with all items; at most {MAX_INPUTS:,}"
+    if size > MAX_JOBS_BYTES:
+        yield "steps", f"have jobs of {size:,} bytes with all items; at most {MAX_JOBS_BYTES:,}"
     outputs = sum(len(step.outputs) * _items(step) for step in spec.steps.values())
     if outputs > MAX_OUTPUTS:
         yield "steps", f"have {outputs:,} outputs with all items; at most {MAX_OUTPUTS:,}"

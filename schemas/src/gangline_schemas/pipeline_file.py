@@ -36,6 +36,10 @@ MAX_STUDIES = 100
 """Steps that are studies: each is checked with up to 64 sets of parameters."""
 MAX_OUTPUTS = 50_000
 """Of all steps and items: one event may hold the digests of all of them."""
+MAX_INPUTS = 50_000
+"""Of all steps and items, each with all items of the step that it reads."""
+MAX_JOBS_BYTES = 4 << 20
+"""Of the jobs of a run as JSON: one decision may make all of them."""
 MAX_TRIGGERS = 20
 MAX_RETRIES = 10
 MAX_PARAMS = 100

@@ -235,13 +235,13 @@ def test_items_of_a_fan_out_look_at_their_common_needs_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looks: list[str] = []
-    real = stepping._waits
+    real = stepping._states
 
-    def counted(plan: Any, run_id: str, instance: Instance) -> bool:
+    def counted(plan: Any, run_id: str, instance: Instance) -> Any:
         looks.append(instance.name)
         return real(plan, run_id, instance)
 
-    monkeypatch.setattr(stepping, "_waits", counted)
+    monkeypatch.setattr(stepping, "_states", counted)
     items = [*range(20)]
     world = PipelineRun()
     world.apply(
@@ -256,5 +256,10 @@ def test_items_of_a_fan_out_look_at_their_common_needs_once(
     looks.clear()
     world.succeed(next(iter(world.jobs)))
     assert looks == ["second-0"]
+    *others, last = world.jobs
+    world.succeed(*others)
+    looks.clear()
+    world.succeed(last)
+    assert looks == ["second-0"], "and all of them are decided"
     world.finish()
     assert len(world.events(StepJobRequested)) == 40

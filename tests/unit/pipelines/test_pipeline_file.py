@@ -102,6 +102,19 @@ def test_the_page_s_pipeline_of_shipped_steps_is_right_and_trains_on_what_it_pre
             },
             "steps: have 64,000 outputs with all items; at most 50,000",
         ),
+        (
+            {
+                "steps": {
+                    "a": {"job": job(), "each": [1] * 300, "out": ["x"]},
+                    "b": {"job": job(), "each": [1] * 300, "in": {"x": "a.x"}},
+                }
+            },
+            "steps: have 90,000 inputs with all items; at most 50,000",
+        ),
+        (
+            {"steps": {"a": {"job": job("x" * 20_000), "each": [1] * 500}}},
+            "with all items; at most 4,194,304",
+        ),
         ({"steps": {f"s{number}": {"study": {}} for number in range(101)}}, "101 are studies"),
         (
             {"steps": {"a": {"job": job(), "each": [1]}, "a-0": {"job": job()}}},

@@ -29,6 +29,8 @@ class Graph:
     instances: dict[str, Instance]
     feeds: dict[str, tuple[str, ...]]
     of_step: dict[str, tuple[str, ...]]
+    resumed: frozenset[str]
+    """Steps from whose checkpoints others start."""
 
 
 _known: dict[int, Graph] = {}
@@ -46,7 +48,7 @@ def graph_of(spec: PipelineSpec) -> Graph:
 
 def is_resumed(graph: Graph, name: str) -> bool:
     """Whether another step starts from the checkpoint of this one."""
-    return any(graph.instances[one].spec.resume == name for one in graph.feeds.get(name, ()))
+    return name in graph.resumed
 
 
 def _graph(spec: PipelineSpec) -> Graph:
@@ -62,7 +64,8 @@ def _graph(spec: PipelineSpec) -> Graph:
             instances[own] = Instance(own, name, step, needs, *item)
             for needed in needs:
                 feeds.setdefault(needed, []).append(own)
-    return Graph(instances, {name: tuple(fed) for name, fed in feeds.items()}, of_step)
+    resumed = frozenset(step.resume for step in spec.steps.values() if step.resume is not None)
+    return Graph(instances, {name: tuple(fed) for name, fed in feeds.items()}, of_step, resumed)
 
 
 def _instances(name: str, step: Step) -> tuple[str, ...]:

@@ -41,7 +41,7 @@ from gangline_schemas.events.pipelines import (
 from gangline_schemas.job import JobSpec
 from gangline_schemas.pipeline_checks import BEST_VALUE
 from gangline_schemas.pipeline_when import clauses, failing
-from gangline_schemas.placeholders import BEST, UnknownPlaceholder, replaced
+from gangline_schemas.placeholders import BEST, UnknownPlaceholder, best_named, replaced
 from gangline_schemas.study_file import StudySpec
 
 USER = "pipeline"
@@ -59,16 +59,22 @@ def advance(plan: PipelinePlan, run_id: str, names: Iterable[str] | None = None)
         check = run.asked + 1
         work = deque(graph.instances if names is None else names)
         waiting, decided = set[int](), len(plan.decisions)
+        known: dict[int, frozenset[StepState]] = {}  # items of one step share their needs
         while work:
             instance = graph.instances[work.popleft()]
             if len(plan.decisions) != decided:
                 waiting.clear()
                 decided = len(plan.decisions)
-            if id(instance.needs) in waiting:
-                continue  # items of one step share their needs
-            if _waits(plan, run_id, instance):
-                waiting.add(id(instance.needs))
-            elif _decide(plan, run, graph, instance, check):
+            needs = id(instance.needs)
+            if needs in waiting:
+                continue
+            if needs not in known:
+                states = _states(plan, run_id, instance)
+                if states is None:
+                    waiting.add(needs)
+                    continue
+                known[needs] = states
+            if _decide(plan, run, graph, instance, known[needs], check):
                 work.extend(graph.feeds.get(instance.name, ()))
         _start_ready(plan, run_id)
     _end_if_over(plan, run_id)
@@ -166,20 +172,37 @@ def _request_job(plan: PipelinePlan, run_id: str, name: str) -> None:
     plan.add(requested.job_id, requested)
 
 
-def _waits(plan: PipelinePlan, run_id: str, instance: Instance) -> bool:
-    """Whether a step needs one that has neither ended nor outputs that are being checked."""
-    steps = plan.state.steps
-    states = (steps[step_key(run_id, need)].state for need in instance.needs)
-    return any(not (state.ended or state is StepState.CHECKING) for state in states)
+def _states(plan: PipelinePlan, run_id: str, instance: Instance) -> frozenset[StepState] | None:
+    """The states of the steps that a step needs.
+
+    None: one of them has neither ended nor outputs that are being checked. Else no state changes
+    while the run lives and its steps are decided.
+    """
+    steps, found = plan.state.steps, set[StepState]()
+    for need in instance.needs:
+        state = steps[step_key(run_id, need)].state
+        if not (state.ended or state is StepState.CHECKING):
+            return None
+        found.add(state)
+    return frozenset(found)
 
 
-def _decide(plan: PipelinePlan, run: Run, graph: Graph, instance: Instance, check: int) -> bool:
-    """Decide about one step that waits for none; whether those that it feeds may continue."""
+def _decide(
+    plan: PipelinePlan,
+    run: Run,
+    graph: Graph,
+    instance: Instance,
+    states: frozenset[StepState],
+    check: int,
+) -> bool:
+    """Decide about one step that waits for none; whether those that it feeds may continue.
+
+    `states`: of the steps that it needs.
+    """
     state, name = plan.state, instance.name
     step = state.steps[step_key(run.run_id, name)]
     if step.state is not StepState.PENDING:
         return False
-    states = {state.steps[step_key(run.run_id, need)].state for need in instance.needs}
     if states & _BAD:
         return _end(plan, run, name, "blocked", "a step that it needs did not succeed")
     if StepState.SKIPPED in states:
@@ -325,7 +348,7 @@ def _values(plan: PipelinePlan, run: Run, instance: Instance) -> dict[str, Any]:
         "trigger.subject": cause.subject,
         "trigger.snapshot": snapshot,
     }
-    for need in instance.needs:
+    for need in {*best_named(instance.spec.job)} if instance.spec.job is not None else ():
         best = plan.state.steps[step_key(run.run_id, need)].best
         if best is not None:
             values |= {f"{BEST}{need}.{name}": value for name, value in best.parameters.items()}
