@@ -90,3 +90,16 @@ def test_the_most_important_comes_first() -> None:
     trials = [drawn(chance) for _ in range(300)]
     found = importances(SPACE, [(each, abs(each["momentum"] - 0.3)) for each in trials])
     assert next(iter(found)) == "momentum"
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        {"type": "int", "low": 10**15 - 1, "high": 10**15, "log": True},
+        {"type": "float", "low": 1e14, "high": 1e14 + 0.015625, "log": True},
+    ],
+)
+def test_a_range_whose_ends_have_one_logarithm_says_nothing_wrong(x: dict[str, Any]) -> None:
+    space = TypeAdapter(dict[str, Parameter]).validate_python({"x": x})
+    trials = [({"x": x["low"]}, 1.0), ({"x": x["high"]}, 2.0)] * 5
+    assert [*importances(space, trials)] == ["x"]

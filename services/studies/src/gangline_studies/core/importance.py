@@ -82,7 +82,7 @@ def _counts(
     found = [0] * places
     for trial in trials:
         value = float(trial[name])  # type: ignore[arg-type]
-        at = math.ceil((_edge(parameter, value) - low) / width - 0.5)
+        at = math.ceil((_edge(parameter, value) - low) / width - 0.5) if width > 0 else 0
         found[min(max(at, 0), places - 1)] += 1
     return found
 
