@@ -376,3 +376,15 @@ def test_a_profile_of_a_snapshot_is_news_of_it_too() -> None:
     world.finish()
     assert world.feed(snapshot(1)) == []
     assert len(started(world)) == 1
+
+
+def test_a_schedule_that_is_applied_in_an_hour_that_comes_twice_waits_for_the_next_day() -> None:
+    world = PipelineRun()
+    world.now = datetime(2026, 10, 25, 1, 15, tzinfo=UTC)  # 2:15 in Berlin, for the second time
+    nightly = {"nightly": {"schedule": "30 2 * * *", "zone": "Europe/Berlin"}}
+    world.apply(one_step(triggers=nightly))
+    for _ in range(3):
+        assert world.tick(3600) == []
+    world.tick(86_400)
+    (run,) = started(world)
+    assert run.cause.due_at == datetime(2026, 10, 26, 1, 30, tzinfo=UTC)

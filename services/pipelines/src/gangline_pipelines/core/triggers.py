@@ -284,12 +284,18 @@ def _due(
 
 def _times(trigger: Trigger, after: datetime, until: datetime) -> Iterator[datetime]:
     """The times of a schedule after one time and up to another, in UTC."""
-    zone = ZoneInfo(trigger.zone)
-    for at in CronSim(trigger.schedule or "", after.astimezone(zone)):
-        due = at.astimezone(after.tzinfo)
+    for due in _following(trigger.schedule or "", trigger.zone, after):
         if due > until:
             return
         yield due
+
+
+def _following(schedule: str, zone: str, after: datetime) -> Iterator[datetime]:
+    """The times of a schedule after one time, which may lie in an hour that comes twice."""
+    for at in CronSim(schedule, after.astimezone(ZoneInfo(zone))):
+        due = at.astimezone(after.tzinfo)
+        if due > after:
+            yield due
 
 
 def latest(trigger: Trigger, now: datetime) -> datetime:
@@ -305,8 +311,7 @@ def next_time(schedule: str, zone: str, after: datetime) -> datetime | None:
     None too if this machine does not know the zone, which the machine that accepted it knew.
     """
     try:
-        local = after.astimezone(ZoneInfo(zone))
-        return next(CronSim(schedule, local)).astimezone(after.tzinfo)
+        return next(_following(schedule, zone, after))
     except (StopIteration, ValueError, OSError, KeyError):
         return None
 
