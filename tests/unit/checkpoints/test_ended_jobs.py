@@ -10,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gangline_checkpoints.core import archive
-from gangline_checkpoints.core.model import Corrupt, Job, Kept, Removed, Scrubbed, StepId
+from gangline_checkpoints.core.model import Corrupt, Job, Kept, Removed, Scrubbed, StepId, Verified
 from gangline_checkpoints.core.reports import Reports
 from gangline_checkpoints.core.snapshot import codec, fingerprint
 from gangline_checkpoints.core.state import CheckpointState
 from gangline_schemas.checkpoint_policy import BestCheckpoint, Retention
 from gangline_schemas.events.checkpoints import (
     CheckpointAbandoned,
+    CheckpointCommitted,
     CheckpointDeleted,
     CheckpointPinChanged,
     ObjectsDeleted,
@@ -101,6 +102,23 @@ def test_jobs_of_which_nothing_is_kept_are_forgotten_by_the_rule() -> None:
     run.tick((REMEMBERED + timedelta(seconds=1)).total_seconds())
     run.feed(allocated(job_id="job-3"))
     assert JOB not in run.state.ended
+
+
+def test_a_save_that_is_verified_long_after_its_job_ended_is_committed() -> None:
+    """No other event came meanwhile, so the job is put away with this commit."""
+    run = checkpoint_run()
+    run.feed(allocated())
+    commit(run, 10)
+    for rank in (0, 1):
+        run.feed(part(rank, 20))
+    run.feed(released(reason=ReleaseReason.SUCCEEDED))
+    run.now += timedelta(hours=1)
+    events = run.done(f"verify:{JOB}:1:20:0", Verified(100, 5, 0.1))
+    assert CheckpointCommitted in {type(event) for event in events}
+    assert list(run.state.archive) == [JOB]
+    found = run.state.find(JOB)
+    assert found is not None
+    assert [kept.step for kept in found.kept] == [10, 20]
 
 
 def test_a_checkpoint_of_an_ended_job_can_be_pinned() -> None:

@@ -35,10 +35,13 @@ def of_attempt(state: CheckpointState, noted: AttemptNoted) -> IntervalAdvised |
 
 
 def of_save(plan: CheckpointPlan, job_id: str) -> None:
-    """Advise after one more save, unless that is within a fifth of the attempt's present advice."""
+    """Advise after one more save, unless that is within a fifth of the attempt's present advice.
+
+    A job that is over gets no advice: it may have been put away with this save.
+    """
     state, now = plan.state, plan.now
-    job = state.jobs[job_id]
-    if len(job.saves) < ENOUGH_SAVES:
+    job = state.jobs.get(job_id)
+    if job is None or len(job.saves) < ENOUGH_SAVES:
         return
     suspected_at = job.suspected_at if _recent(job.suspected_at, now) else None
     found = _while_it_runs(state, job, now, suspected=suspected_at is not None)
