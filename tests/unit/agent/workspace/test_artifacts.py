@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -114,3 +115,13 @@ def test_another_team_cannot_read_it(store: ArtifactStore, tmp_path: Path) -> No
     others = ArtifactStore(store.store, "vision")
     with pytest.raises(Exception, match=made["model"].digest):
         others.fetch(JobArtifacts(inputs={"m": made["model"].digest}), tmp_path / "in")
+
+
+@pytest.mark.parametrize("name", [b"a\xff", b"a\nb"], ids=["no UTF-8", "a new line"])
+def test_a_name_that_no_store_can_hold_is_refused(
+    store: ArtifactStore, tmp_path: Path, name: bytes
+) -> None:
+    folder = left(tmp_path)
+    Path(os.fsdecode(os.fsencode(folder / "model") + b"/" + name)).touch()
+    with pytest.raises(BadOutput, match="cannot be a name in the store"):
+        store.put(BOTH, folder, None)

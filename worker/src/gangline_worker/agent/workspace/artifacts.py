@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from gangline_schemas.artifacts import (
     MAX_MANIFEST_BYTES,
     MOST_FILES,
@@ -122,7 +124,10 @@ class ArtifactStore:
     def _put_file(self, name: str, path: Path, owner: Owner | None) -> ArtifactFile:
         with opened_as(owner, path) as opened:
             size, digest = opened.stat().st_size, digest_file(opened)
-            file = ArtifactFile(path=name, size_bytes=size, xxh3=digest)
+            try:
+                file = ArtifactFile(path=name, size_bytes=size, xxh3=digest)
+            except ValidationError:
+                raise BadOutput(f"{name[:200]!r} cannot be a name in the store") from None
             self.store.put_file(object_key(self.team, file), opened)
         return file
 
