@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -214,3 +216,22 @@ def test_the_last_two_steps_are_kept_on_the_disk(node: Checkpoints) -> None:
     assert left == ["step-0000000010", "step-0000000015"]
     node.forget("job")
     assert list(node.folder("job").iterdir()) == []
+
+
+def test_a_folder_that_links_to_itself_is_a_wrong_path(node: Checkpoints) -> None:
+    ready = write(node, 0)
+    attempt = node.folder("job") / "attempt-0001"
+    shutil.rmtree(attempt)
+    attempt.symlink_to(attempt.name)
+    with pytest.raises(WrongPath, match="is a link"):
+        node.check(rank_key(0), ALLOCATION, ready)
+
+
+def test_a_pipe_in_place_of_a_file_holds_no_thread_up(node: Checkpoints) -> None:
+    ready = write(node, 0)
+    shard = node.folder("job") / ready.shard.key
+    shard.unlink()
+    os.mkfifo(shard)
+    empty = ready.shard.model_copy(update={"size_bytes": 0})
+    with pytest.raises(OSError, match="no plain file"):
+        node.check(rank_key(0), ALLOCATION, ready.model_copy(update={"shard": empty}))

@@ -24,7 +24,11 @@ class WrongPath(Exception):
 def plain_file(root: Path, inner: str) -> Path:
     """A file below `root`, through no link. Raises WrongPath."""
     path = root / inner
-    if path.is_symlink() or path.resolve() != root.resolve() / inner:
+    try:
+        linked = path.is_symlink() or path.resolve() != root.resolve() / inner
+    except RuntimeError:  # links in a circle
+        linked = True
+    if linked:
         raise WrongPath(f"{inner} is a link; checkpoints are plain files")
     return path
 

@@ -80,6 +80,8 @@ def opened_as(owner: Owner | None, path: Path) -> Iterator[Path]:
     Raises OSError, also for what is not a plain file.
     """
     if owner is None:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise OSError(f"{path} is no plain file")
         yield path
         return
     with acting_as(owner):
