@@ -192,3 +192,15 @@ def test_hostile_frames_end_their_lines_and_nobody_elses(server: Server) -> None
             report = Report(step=(number,), time_ms=(1,), metrics={})
             good.sendall(report.encode() + b"\n")
             assert server.hears(report)
+
+
+def test_a_rank_that_reads_nothing_is_hung_up_on(server: Server):
+    peer = server.connect(hello())
+    server.wait(1)
+    told = Control(stop="drain")
+    for _ in range(100_000):
+        server.server.send(RankKey(GANG, 0), told)
+        if not server.server.kept()[0].lines:
+            break
+    assert not server.server.kept()[0].lines
+    peer.close()

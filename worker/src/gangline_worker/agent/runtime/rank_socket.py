@@ -31,6 +31,7 @@ log = structlog.get_logger(__name__)
 
 FRAME_LIMIT_BYTES = 1024 * 1024
 _CONNECTIONS_PER_RANK = 8
+_UNREAD_LIMIT_BYTES = 1024 * 1024
 _CREDENTIALS = struct.Struct("3i")
 
 
@@ -178,11 +179,15 @@ class RankServer:
         self._wake()
 
     def send(self, rank: RankKey, message: FromAgent) -> None:
-        """Tell every connection of a rank."""
+        """Tell every connection of a rank; hang up on one that reads nothing of it."""
         frame = message.encode() + b"\n"
         with self._lock:
-            for connection in self._connections.values():
-                if connection.rank == rank:
+            for number, connection in list(self._connections.items()):
+                if connection.rank != rank:
+                    continue
+                if len(connection.outgoing) > _UNREAD_LIMIT_BYTES:
+                    self._hang_up(number, self._listeners.get(connection.gang))
+                else:
                     connection.outgoing += frame
         self._wake()
 
