@@ -8,7 +8,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-import shutil
 import socket
 import stat
 import time
@@ -21,6 +20,7 @@ from .checkpoints.old_copies import delete_unused
 from .config import AgentSettings
 from .host.folders import Folders
 from .host.sweep import kill_agent
+from .host.trees import delete_tree
 from .isolation.isolator import Bounds, Isolator, KeptIsolation
 from .rendezvous.ports import PortBlock
 from .runtime.pod_link import clear_pod_folders
@@ -80,7 +80,7 @@ def take_host_resources(settings: AgentSettings) -> HostResources:
         raise DataFolderTooLong(f"ranks_in_pods: {data} is too long; set GANGLINE_DATA_DIR to less")
     kill_agent(str(sockets))
     clear_pod_folders(sockets)
-    shutil.rmtree(data / "work", ignore_errors=True)
+    delete_tree(data / "work")
     delete_unused(data, time.time(), idle=True)
     folders = _folders(settings, data, sockets)
     isolator = _isolator(settings, folders)

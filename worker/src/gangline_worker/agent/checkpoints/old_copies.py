@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
+
+from gangline_worker.agent.host.trees import delete_tree
 
 KEPT_S = 48 * 3600.0
 """Twice as long as a job may go without a save."""
@@ -39,7 +40,7 @@ def delete_unused(data: Path, now_s: float, *, idle: bool = False) -> None:
         if max(map(_used_s, (job, *attempts))) >= before_s:
             continue
         for gone in (job,) if idle else attempts:
-            shutil.rmtree(gone, ignore_errors=True)
+            delete_tree(gone)
 
 
 def _entries(folder: Path) -> Iterator[Path]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import threading
 import time
 from collections import Counter
@@ -35,6 +34,7 @@ from gangline_schemas.rank_protocol import ShardReady
 from gangline_storage.pace import Pace
 from gangline_storage.port import ObjectStore
 from gangline_worker.agent.decide.keys import RankKey
+from gangline_worker.agent.host.trees import delete_tree
 from gangline_worker.agent.isolation.files import Owner, acting_as, opened_as
 
 from .fetch import COMMIT_FILE, Fetch, OtherCopies
@@ -160,12 +160,12 @@ class Checkpoints:
             kept = self._referred.needed(found[-keep_steps:])
             for old in found:
                 if old not in kept and not self._busy[old]:
-                    shutil.rmtree(old, ignore_errors=True)
+                    delete_tree(old)
                     self._referred.forget(old)
 
     def forget(self, job_id: str) -> None:
         """Delete all local copies of a job that has ended."""
-        shutil.rmtree(self._folder / job_id, ignore_errors=True)
+        delete_tree(self._folder / job_id)
         with self._busy_lock:
             self._referred.forget(self._folder / job_id)
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import os
 import select
-import shutil
 import signal
 import sys
 import time
+from pathlib import Path
 
 from gangline_worker.agent.host.sweep import kill_agent
+from gangline_worker.agent.host.trees import delete_tree
 
 
 def main() -> None:
@@ -39,7 +40,7 @@ def main() -> None:
         if lines:
             lease_ends_s = float(lines[-1])
     kill_agent(folder)
-    shutil.rmtree(folder, ignore_errors=True)
+    delete_tree(Path(folder))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import selectors
-import shutil
 import socket
 import threading
 import time
@@ -24,6 +23,7 @@ import structlog
 
 from gangline_schemas.job_pods import POD_SOCKET, pod_folder
 from gangline_worker.agent.decide.keys import GangKey, RankKey
+from gangline_worker.agent.host.trees import delete_tree
 from gangline_worker.agent.isolation.cold_start import Launch
 from gangline_worker.agent.isolation.files import Owner, listen_for
 
@@ -266,7 +266,7 @@ class PodHosts:
             if final and not pod.gangs:
                 del self._pods[gang.job_id]
                 self._forget(pod)
-                shutil.rmtree(self.folder(gang.job_id), ignore_errors=True)
+                delete_tree(self.folder(gang.job_id))
             self._changed.notify_all()
 
     def clean(self) -> None:
@@ -277,7 +277,7 @@ class PodHosts:
             for folder in pod_folders(self._sockets):
                 with contextlib.suppress(OSError):
                     if folder not in known and folder.stat().st_mtime < before_s:
-                        shutil.rmtree(folder, ignore_errors=True)
+                        delete_tree(folder)
 
     def stop(self) -> None:
         """Wait for no pod any more. Pods live on."""

@@ -6,7 +6,6 @@ import array
 import contextlib
 import json
 import select
-import shutil
 import socket
 import struct
 from collections.abc import Iterator, Sequence
@@ -16,6 +15,7 @@ from typing import Any
 
 from gangline_schemas.job_pods import pod_folder
 from gangline_worker.agent.decide.keys import GangKey, RankKey
+from gangline_worker.agent.host.trees import delete_tree
 
 START_S = 5.0
 """A pod's first process that forks no rank for so long has failed to."""
@@ -68,7 +68,7 @@ def clear_pod_folders(sockets: Path) -> None:
     for folder in pod_folders(sockets):
         for entry in folder.iterdir():
             if entry.is_dir() and not entry.is_symlink():
-                shutil.rmtree(entry, ignore_errors=True)
+                delete_tree(entry)
             else:
                 entry.unlink(missing_ok=True)
 

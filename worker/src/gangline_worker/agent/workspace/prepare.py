@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -28,6 +27,7 @@ from gangline_worker.agent.decide.keys import GangKey, RankKey
 from gangline_worker.agent.host.addresses import check_addresses
 from gangline_worker.agent.host.folders import Folders
 from gangline_worker.agent.host.named_secrets import SecretMissing, read_secrets
+from gangline_worker.agent.host.trees import delete_tree
 from gangline_worker.agent.images.gang_images import FOLDER, GangImage, GangImages
 from gangline_worker.agent.images.problems import ImageProblem, ImageRefused, NoImagesHere
 from gangline_worker.agent.images.store import LAYERS
@@ -159,6 +159,9 @@ class Preparer:
                 return None, PrepareFailed(key, user_fault=error.user_fault, message=str(error))
             except (BadBundle, SecretMissing) as error:
                 return None, PrepareFailed(key, user_fault=True, message=str(error))
+            except RecursionError:
+                message = "workdir: its folders lie too deep in each other"
+                return None, PrepareFailed(key, user_fault=True, message=message)
             except NotFound as error:
                 return None, PrepareFailed(key, user_fault=False, message=f"not found: {error}")
             except (
@@ -208,7 +211,7 @@ class Preparer:
 
     def clear(self, key: GangKey) -> None:
         """Delete what was prepared for a gang, except its checkpoints."""
-        shutil.rmtree(self._work(key), ignore_errors=True)
+        delete_tree(self._work(key))
         self._temporary(key).unlink(missing_ok=True)
         self.release_image(key)
 
