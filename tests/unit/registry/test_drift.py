@@ -57,3 +57,18 @@ def test_a_profile_holds_no_text() -> None:
     secret = [f"my secret {number}" for number in range(5000)]
     raw, _ = write_profile(profile_of({"text": secret}, len(secret)))
     assert b"secret" not in raw
+
+
+@pytest.mark.parametrize("count", [1, 2, 11, 200])
+def test_quantiles_of_any_number_and_order_are_read_over_the_whole_distribution(
+    count: int,
+) -> None:
+    def made(spread: float) -> Profile:
+        quantiles = [*reversed(np.linspace(-spread, spread, count).tolist())] if count > 1 else [0]
+        sketch = {"mean": 0.0, "std": spread, "quantiles": [one + spread for one in quantiles]}
+        columns = [{"kind": "number", "name": "a", "sketch": sketch}]
+        return Profile.model_validate({"rows": 10_000, "columns": columns})
+
+    (found,) = differences(made(1.0), made(3.0), DriftLimits())
+    assert found.ks == pytest.approx(2 / 3 if count > 1 else 1.0, abs=0.1)
+    assert differences(made(1.0), made(1.0), DriftLimits()) == []

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gangline_registry.core.profiling import PROBABILITIES
 from gangline_schemas.gate_file import DriftLimits
 from gangline_schemas.models import ColumnDrift
 from gangline_schemas.profile import (
@@ -100,19 +99,26 @@ def _numbers(before: Sketch, after: Sketch) -> tuple[float, float]:
         shift = max(-_CAP, min(_CAP, gap / spread))
     else:
         shift = 0.0 if gap == 0 else math.copysign(_CAP, gap)
-    one, other = np.asarray(before.quantiles), np.asarray(after.quantiles)
+    one, other = _rising(before), _rising(after)
     places = np.concatenate([one, other])
     return shift, float(np.abs(_shares(one, places) - _shares(other, places)).max())
 
 
+def _rising(sketch: Sketch) -> np.ndarray:
+    """The quantiles, at least two: a producer may send any number of them."""
+    found = np.sort(np.asarray(sketch.quantiles))
+    return np.repeat(found, 2) if len(found) == 1 else found
+
+
 def _shares(quantiles: np.ndarray, places: np.ndarray) -> np.ndarray:
     """The share of values up to each place; between two quantiles it grows evenly."""
+    shares = np.linspace(0.0, 1.0, len(quantiles))
     index = np.searchsorted(quantiles, places, side="right") - 1
     low = np.clip(index, 0, len(quantiles) - 1)
     high = np.minimum(low + 1, len(quantiles) - 1)
     width = quantiles[high] - quantiles[low]
     part = np.divide(places - quantiles[low], width, out=np.zeros_like(places), where=width > 0)
-    inside = PROBABILITIES[low] + np.clip(part, 0, 1) * (PROBABILITIES[high] - PROBABILITIES[low])
+    inside = shares[low] + np.clip(part, 0, 1) * (shares[high] - shares[low])
     return np.where(index < 0, 0.0, inside)
 
 
