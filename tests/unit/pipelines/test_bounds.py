@@ -92,6 +92,19 @@ def test_steps_of_live_runs_of_a_team_are_bounded(monkeypatch: pytest.MonkeyPatc
     assert isinstance(events[0], RunStarted)
 
 
+def test_news_that_started_runs_or_skipped_them_are_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(evolve, "MOST_CAUSES", 3)
+    world = PipelineRun()
+    world.apply(one_step(triggers=NEW_TEXT, overlap="skip"))
+    for number in range(5):
+        world.feed(snapshot(number))
+    assert len(world.state.causes) == 3
+    assert world.take(world.received(snapshot(4))) == []
+    world.take_over()
+
+
 def test_triggers_of_a_team_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requests, "TRIGGERS_OF_TEAM", 2)
     world = PipelineRun()

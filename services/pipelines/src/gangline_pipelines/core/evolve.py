@@ -41,6 +41,8 @@ from gangline_schemas.memory import forget_old, keep_newest
 REQUESTS_KEPT = 10_000
 SEEN_FOR = timedelta(days=400)
 """So long after its news came, a run cannot start a second time by it."""
+MOST_CAUSES = 200_000
+"""So many news are known: one snapshot is news to each trigger of its team."""
 MOST_STEPS = 100_000
 """Steps of runs that ended: with more, the oldest runs are forgotten before their time."""
 DAY = timedelta(days=1)
@@ -257,6 +259,7 @@ def _see(state: PipelineState, event: RunQueued | RunSkipped | RunStarted, at: d
     if cause.kind in {"snapshot", "drift"}:
         state.causes.setdefault(event.run_id, at)
         forget_old(state.causes, lambda came: came, at, SEEN_FOR)
+        keep_newest(state.causes, MOST_CAUSES)
     elif cause.due_at is not None:
         place = f"{pipeline_key(event.team, event.pipeline)}/{cause.trigger}"
         if place in state.times:
