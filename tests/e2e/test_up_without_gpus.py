@@ -42,6 +42,7 @@ def test_a_platform_without_gpus_runs_jobs_studies_and_pipelines_to_their_ends(
     job = {"name": "count", "team": "default", "command": ["python", "-c", "print(42)"]}
     made = gateway.submit({**job, "resources": {**_NEED, "nodes": 2}})
     assert gateway.wait(made.job_id, WAIT_S).state == "succeeded"
+    wait_until("its lines", lambda: len([*gateway.logs(made.job_id)]) > 1, WAIT_S)
     assert [line.text for line in gateway.logs(made.job_id)] == ["42", "42"]
 
     report = "from gangline_worker import report; report({'score': ${{ x }}}, 1)"

@@ -36,7 +36,6 @@ def client_of(server: MlflowProcess, team: str) -> Iterator[Any]:
     before = {name: os.environ.get(name) for name in own}
     os.environ.update(own)
     mlflow.set_tracking_uri(server.url)
-    mlflow.set_registry_uri(server.url)
     try:
         yield mlflow.MlflowClient()
     finally:
