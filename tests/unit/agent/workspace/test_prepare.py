@@ -11,11 +11,17 @@ import pytest
 
 from gangline_schemas.checkpoint import code_key
 from gangline_storage.local import LocalStore
+from gangline_worker.agent.checkpoints.transfer import Checkpoints
+from gangline_worker.agent.decide.inputs import PrepareFailed
+from gangline_worker.agent.decide.keys import GangKey
+from gangline_worker.agent.host.folders import Folders
 from gangline_worker.agent.host.inventory import Labels, node_name, take_inventory
 from gangline_worker.agent.host.named_secrets import SecretMissing, read_secrets
 from gangline_worker.agent.rendezvous.ports import PortBlock
 from gangline_worker.agent.workspace import bundles
 from gangline_worker.agent.workspace.bundles import BadBundle, fetch_bundle, unpack
+from gangline_worker.agent.workspace.prepare import Preparer
+from support.fixtures.node_checkpoints import ALLOCATION
 
 
 def pack(path: Path, *members: tuple[str, bytes] | tarfile.TarInfo) -> Path:
@@ -74,6 +80,24 @@ def test_a_bundle_of_too_many_files_is_refused(tmp_path: Path, monkeypatch: pyte
     packed = pack(tmp_path / "p.tar.gz", *((f"f{index}", b"") for index in range(4)))
     with pytest.raises(BadBundle, match="files"):
         unpack(packed, tmp_path / "code")
+
+
+def test_a_bundle_whose_folders_lie_too_deep_is_the_users_fault(tmp_path: Path):
+    packed = pack(tmp_path / "p.tar.gz", ("a/" * 1500 + "train.py", b"pass"))
+    digest = sha256(packed.read_bytes()).hexdigest()
+    store = LocalStore(tmp_path / "store")
+    store.put_file(code_key("nlp", digest), packed)
+    spec = ALLOCATION.spec.model_copy(update={"code_bundle": digest})
+    allocation = ALLOCATION.model_copy(update={"spec": spec})
+    for folder in ("node", "sockets"):
+        (tmp_path / folder).mkdir()
+    folders = Folders(tmp_path / "node", tmp_path / "sockets", tmp_path / "secrets")
+    checkpoints = Checkpoints(tmp_path / "node" / "checkpoints", store, node_id="n", link=False)
+    preparer = Preparer(folders, store, checkpoints, lambda _: None)
+    _, failed = preparer.prepare(GangKey("job", 1), allocation, allocation.nodes[0])
+    assert isinstance(failed, PrepareFailed)
+    assert failed.user_fault
+    assert "too deep" in failed.message
 
 
 def test_a_bundle_that_is_cut_off_is_refused(tmp_path: Path):
