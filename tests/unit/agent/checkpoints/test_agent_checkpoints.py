@@ -233,5 +233,15 @@ def test_a_pipe_in_place_of_a_file_holds_no_thread_up(node: Checkpoints) -> None
     shard.unlink()
     os.mkfifo(shard)
     empty = ready.shard.model_copy(update={"size_bytes": 0})
-    with pytest.raises(OSError, match="no plain file"):
+    with pytest.raises(CheckpointDamaged, match="no plain file"):
         node.check(rank_key(0), ALLOCATION, ready.model_copy(update={"shard": empty}))
+
+
+@pytest.mark.parametrize("target", ["x" * 300, "attempt-0000"], ids=["too long", "itself"])
+def test_a_link_that_leads_nowhere_does_not_keep_prune_from_its_end(
+    node: Checkpoints, target: str
+) -> None:
+    for step in (1, 2, 3):
+        write(node, 0, step)
+    (node.folder("job") / "attempt-0000").symlink_to(target)
+    node.prune("job")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gangline_schemas.events.workers import ObjectDigest
 from gangline_storage.digest import digest_file
-from gangline_worker.agent.isolation.files import Owner, opened_as
+from gangline_worker.agent.isolation.files import NotPlain, Owner, opened_as
 
 
 class CheckpointDamaged(Exception):
@@ -45,4 +45,6 @@ def damage_of(
             found = digest_file(file) if read else digest.xxh3
     except FileNotFoundError:
         return "is missing"
+    except NotPlain:
+        return "is no plain file"
     return None if found == digest.xxh3 else f"has xxh3-128 {found}, {digest.xxh3} was committed"

@@ -150,9 +150,9 @@ class Checkpoints:
     def prune(self, job_id: str, keep_steps: int = 2, owner: Owner | None = None) -> None:
         """Delete local copies of all but a job's newest steps and what is known to be in them.
 
-        Nothing happens where the owner has closed them to himself.
+        Nothing happens where they cannot be listed: the owner can close them to himself.
         """
-        with contextlib.suppress(PermissionError), self._busy_lock, acting_as(owner):
+        with contextlib.suppress(OSError), self._busy_lock, acting_as(owner):
             found = sorted(
                 (self._folder / job_id).glob("attempt-*/step-*"),
                 key=lambda path: (path.parent.name, path.name),

@@ -20,6 +20,10 @@ _LIBC = ctypes.CDLL(None)
 _ASK = ctypes.c_uint(0xFFFF_FFFF)  # no uid: changes nothing, gives the present one
 
 
+class NotPlain(OSError):
+    """A folder, a pipe or a device is in a file's place."""
+
+
 @dataclass(frozen=True, slots=True)
 class Owner:
     """A team's user on this node; its group has the same number."""
@@ -81,14 +85,14 @@ def opened_as(owner: Owner | None, path: Path) -> Iterator[Path]:
     """
     if owner is None:
         if not stat.S_ISREG(path.stat().st_mode):
-            raise OSError(f"{path} is no plain file")
+            raise NotPlain(f"{path} is no plain file")
         yield path
         return
     with acting_as(owner):
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise OSError(f"{path} is no plain file")
+            raise NotPlain(f"{path} is no plain file")
         yield Path(f"/proc/self/fd/{handle}")
     finally:
         os.close(handle)
