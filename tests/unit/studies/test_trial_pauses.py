@@ -12,6 +12,7 @@ from gangline_schemas.events.checkpoints import (
     CheckpointCorrupted,
     CheckpointSaved,
 )
+from gangline_schemas.events.quota import JobRejected
 from gangline_schemas.events.scheduling import CheckpointRef
 from gangline_schemas.events.studies import (
     EndReason,
@@ -62,6 +63,15 @@ def test_a_promotion_waits_for_a_checkpoint_that_is_on_its_way(*, given_up: bool
     assert only(run, TrialPromoted).number == 0
     again = run.events(TrialJobRequested)[-1]
     assert again.spec.resume_from == (None if given_up else "s-t0")  # type: ignore[attr-defined]
+
+
+def test_a_rejected_job_that_reported_before_ends_the_study_and_not_the_service() -> None:
+    run = begun(stopping={"kind": "asha", "mode": "promote", "min_steps": 1, "factor": 2})
+    reported(run, 1, 0.5)
+    assert run.state.trials["s", 0].phase is Phase.PAUSED
+    run.feed(JobRejected(job_id="s-t0", reason="no such team", submitted_at=run.now))
+    assert only(run, StudyEnded).reason is EndReason.FAILED
+    assert (run.state.trials, run.state.paused) == ({}, {})
 
 
 # Few trials

@@ -247,9 +247,9 @@ def _fail(plan: StudyPlan, job: JobOf, why: TrialFailure, message: str) -> None:
 
 
 def _rejected(plan: StudyPlan, job: JobOf, trial: Trial, reason: str) -> None:
-    """Its next trials would be rejected too, so the study ends."""
+    """Its next trials would be rejected too, so the study ends, and paused trials with it."""
     plan.add(job.study_id, TrialJobEnded(**_of(job), state="rejected", message=reason))
-    if not trial.phase.terminal:
+    if trial.phase in {Phase.WAITING, Phase.RUNNING}:
         _fail(plan, job, TrialFailure.REJECTED, reason)
     if plan.state.studies[job.study_id].ending is None:
         name = job_id(job.study_id, job.number, job.part)
