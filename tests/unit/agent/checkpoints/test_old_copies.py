@@ -88,3 +88,13 @@ def test_room_is_made_but_not_of_what_a_gang_was_prepared_with(tmp_path: Path) -
     os.utime(own.parent, (long_ago_s, long_ago_s))
     preparer.make_room(())
     assert not own.exists()
+
+
+def test_a_program_cannot_set_the_time_until_which_its_copies_stay(tmp_path: Path) -> None:
+    attempt = tmp_path / "checkpoints" / "job" / "attempt-0001"
+    attempt.mkdir(parents=True)
+    now_s = time.time()
+    for folder in (attempt.parent, attempt):
+        os.utime(folder, (now_s * 2, now_s * 2))
+    delete_unused(tmp_path, now_s + KEPT_S + 60.0)
+    assert not attempt.exists()

@@ -50,6 +50,7 @@ def _entries(folder: Path) -> Iterator[Path]:
 
 def _used_s(path: Path) -> float:
     try:
-        return path.lstat().st_mtime
+        found = path.lstat()
+        return min(found.st_mtime, found.st_ctime)  # a program can set the first to any time
     except OSError:  # it has just gone
         return 0.0
