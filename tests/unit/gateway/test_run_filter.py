@@ -27,6 +27,7 @@ def test_the_words_of_a_filter() -> None:
     ("text", "message"),
     [
         ("metrics.loss < 'x'", "at character 1: metric loss is a number"),
+        ("metrics.loss > 1e999", "at character 16: 1e999 is too large a number"),
         ("gpuhours > 1", "at character 1: there is no attribute 'gpuhours'; known are attempts,"),
         ("status = 'FINISHED'", "there is no attribute 'status'"),
         ("params.lr = 'x", "at character 13: this quotation has no end"),

@@ -10,6 +10,7 @@ double quotes. Operators: = != < <= > >= LIKE ILIKE. Values: 'text', "text" or a
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -202,7 +203,10 @@ def _list(reader: _Reader) -> tuple[Value, ...]:
 def _value(reader: _Reader) -> Value:
     word = reader.peek()
     if word.kind == "number":
-        return float(reader.take().text)
+        number = float(reader.take().text)
+        if not math.isfinite(number):
+            raise FilterError(f"at character {word.at}: {word.text[:40]} is too large a number")
+        return number
     if word.kind != "text" or word.text.startswith("`"):
         reader.fail("a number, or a text in quotes")
     return _unquoted(reader.take())
