@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from sqlglot import exp
 
 from gangline_tracker.sql_guard import MAX_CHARS, SqlRefused, engine_filters, guard
 
@@ -232,3 +235,21 @@ def test_lets_clients_and_dashboards_ask(query: str) -> None:
     guarded = guard(query, MINE)
     assert "--" not in guarded.sql
     assert guarded.format in {None, "JSON"}
+
+
+def test_the_tree_is_searched_as_often_for_many_subqueries(monkeypatch: pytest.MonkeyPatch) -> None:
+    find_all, searches = exp.Expression.find_all, []
+
+    def counted(self: exp.Expression, *kinds: Any) -> Any:
+        searches.append(kinds)
+        return find_all(self, *kinds)
+
+    monkeypatch.setattr(exp.Expression, "find_all", counted)
+    found = []
+    for many in (2, 40):
+        searches.clear()
+        parts = ", ".join(f"c{n} AS (SELECT * FROM steps)" for n in range(many))
+        names = ", ".join(f"c{n}" for n in range(many))
+        guard(f"WITH {parts} SELECT * FROM {names}", None)
+        found.append(len(searches))
+    assert found[1] == found[0]

@@ -197,7 +197,7 @@ def _take_format(tree: exp.Expression) -> str | None:
 
 def _check_tree(tree: exp.Expression) -> frozenset[str]:
     """Refuse what is not listed; the names of the query's own subqueries (WITH)."""
-    ctes = set()
+    ctes = frozenset(cte.alias for cte in tree.find_all(exp.CTE))
     for node in tree.walk():
         if isinstance(node, _REFUSED_NODES) or not isinstance(node, _ALLOWED_NODES):
             raise SqlRefused(f"{node.key.upper()} is not allowed here")
@@ -205,17 +205,15 @@ def _check_tree(tree: exp.Expression) -> frozenset[str]:
             raise SqlRefused("names must not hold quotes, backslashes or control characters")
         if isinstance(node, exp.With) and node.args.get("recursive"):
             raise SqlRefused("WITH RECURSIVE is not allowed")
-        if isinstance(node, exp.CTE):
-            if node.alias in TABLES | {DATABASE, "system"}:
-                raise SqlRefused(f"WITH must not define {node.alias}, the name of a table")
-            ctes.add(node.alias)
+        if isinstance(node, exp.CTE) and node.alias in TABLES | {DATABASE, "system"}:
+            raise SqlRefused(f"WITH must not define {node.alias}, the name of a table")
         if isinstance(node, exp.Placeholder):
             _check_placeholder(node)
         if isinstance(node, exp.In):
             _check_in(node)
         if isinstance(node, exp.Table):
-            _check_table(node, known=ctes)
-    return frozenset(ctes)
+            _check_table(node, ctes)
+    return ctes
 
 
 def _check_placeholder(node: exp.Placeholder) -> None:
@@ -250,7 +248,7 @@ def _listed(node: exp.In) -> Iterator[exp.Expression]:
             yield item
 
 
-def _check_table(node: exp.Table, known: set[str]) -> None:
+def _check_table(node: exp.Table, ctes: frozenset[str]) -> None:
     if not isinstance(node.this, exp.Identifier):
         raise SqlRefused("table functions (file, url, numbers, ...) are not allowed")
     extra = {name for name, value in node.args.items() if value} - _TABLE_ARGS
@@ -264,11 +262,9 @@ def _check_table(node: exp.Table, known: set[str]) -> None:
             raise SqlRefused(f"system.{node.name[:60]} is not served")
     elif node.db not in {"", DATABASE} or (node.db and node.name not in TABLES):
         raise SqlRefused(f"there is no table {node.db[:60]}.{node.name[:60]} for you")
-    elif not node.db and node.name not in TABLES:
-        # A subquery's name; every WITH of the query is looked at, in whatever order.
-        root = node.root()
-        if node.name not in {cte.alias for cte in root.find_all(exp.CTE)} | known:
-            _known_table(None, node.name[:60])
+    elif not node.db and node.name not in TABLES | ctes:
+        # No subquery's name either; every WITH of the query counts, in whatever order.
+        _known_table(None, node.name[:60])
 
 
 def _filter_tables(
