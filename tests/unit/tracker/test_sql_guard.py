@@ -135,6 +135,8 @@ ATTACKS = [
     "    ;",
     "SELECT -- AS a",
     "SELECT UNION ALL SELECT 1",
+    "SELECT xor()",
+    "SELECT map(1)",
     "SELECT 1 FROM (SELECT # a\n)",
     "not sql at all",
     "SELECT " + "(" * 200 + "1" + ")" * 200,
