@@ -120,7 +120,7 @@ def test_an_effect_that_is_wanted_no_longer_is_not_tried_again(works: Works) -> 
     assert works.begun.count("a1!") == 1
     effects.start(decider, {}, None)
     effects.start(decider, {"a1!": "a1!"}, None)
-    works.until(lambda: works.begun.count("a1!") == 3)
+    works.until(lambda: works.begun.count("a1!") >= 3)
 
 
 class Requests:
