@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gangline_pipelines.core import evolve
+from gangline_pipelines.core import evolve, triggers
 from gangline_schemas.events.model_requests import SnapshotProfiled
 from gangline_schemas.events.pipeline_requests import (
     PipelinePauseRequested,
@@ -30,6 +30,7 @@ from gangline_schemas.events.pipelines import (
 )
 from gangline_schemas.events.registry import DriftFound
 from gangline_schemas.job import JobState
+from gangline_schemas.pipeline_file import Trigger
 from support.builders.pipelines import TEAM, PipelineRun, job, pipeline
 
 NEW_TEXT = {"new-text": {"snapshot": "web-*"}}
@@ -388,3 +389,11 @@ def test_a_schedule_that_is_applied_in_an_hour_that_comes_twice_waits_for_the_ne
     world.tick(86_400)
     (run,) = started(world)
     assert run.cause.due_at == datetime(2026, 10, 26, 1, 30, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("minute", range(0, 60, 10))
+def test_the_last_time_of_a_schedule_is_known_in_an_hour_that_comes_twice(minute: int) -> None:
+    trigger = Trigger(schedule="*/20 * * * *", zone="Europe/Berlin")
+    now = datetime(2026, 10, 25, 1, minute, 5, tzinfo=UTC)  # from 2:00 in Berlin, a second time
+    last = now.replace(minute=minute - minute % 20, second=0)
+    assert triggers.latest(trigger, now) == last

@@ -291,7 +291,10 @@ def _times(trigger: Trigger, after: datetime, until: datetime) -> Iterator[datet
 
 
 def _following(schedule: str, zone: str, after: datetime) -> Iterator[datetime]:
-    """The times of a schedule after one time, which may lie in an hour that comes twice."""
+    """The times of a schedule after one time.
+
+    In an hour that comes twice, CronSim begins with times before that one.
+    """
     for at in CronSim(schedule, after.astimezone(ZoneInfo(zone))):
         due = at.astimezone(after.tzinfo)
         if due > after:
@@ -302,7 +305,9 @@ def latest(trigger: Trigger, now: datetime) -> datetime:
     """The last time of a schedule up to now."""
     zone = ZoneInfo(trigger.zone)
     local = now.astimezone(zone) + timedelta(seconds=1)
-    return next(CronSim(trigger.schedule or "", local, reverse=True)).astimezone(now.tzinfo)
+    found = next(CronSim(trigger.schedule or "", local, reverse=True)).astimezone(now.tzinfo)
+    # In an hour that comes twice, CronSim goes back from the first one.
+    return max(_times(trigger, found, now), default=found)
 
 
 def next_time(schedule: str, zone: str, after: datetime) -> datetime | None:
