@@ -238,10 +238,12 @@ def test_a_pipe_in_place_of_a_file_holds_no_thread_up(node: Checkpoints) -> None
 
 
 @pytest.mark.parametrize("target", ["x" * 300, "attempt-0000"], ids=["too long", "itself"])
-def test_a_link_that_leads_nowhere_does_not_keep_prune_from_its_end(
+def test_old_steps_are_deleted_beside_a_link_that_leads_nowhere(
     node: Checkpoints, target: str
 ) -> None:
     for step in (1, 2, 3):
         write(node, 0, step)
     (node.folder("job") / "attempt-0000").symlink_to(target)
     node.prune("job")
+    left = sorted(path.name for path in (node.folder("job") / "attempt-0001").iterdir())
+    assert left == ["step-0000000002", "step-0000000003"]

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
-from gangline_worker.agent.host.trees import delete_tree
+from gangline_worker.agent.host.trees import delete_tree, entries
 
 KEPT_S = 48 * 3600.0
 """Twice as long as a job may go without a save."""
@@ -31,21 +30,16 @@ def delete_unused(data: Path, now_s: float, *, idle: bool = False) -> None:
     cannot be deleted stays.
     """
     before_s = now_s - KEPT_S
-    for bundle in _entries(data / "bundles"):
+    for bundle in entries(data / "bundles"):
         if _used_s(bundle) < before_s:
             with contextlib.suppress(OSError):
                 bundle.unlink()
-    for job in _entries(data / "checkpoints"):
-        attempts = list(_entries(job))
+    for job in entries(data / "checkpoints"):
+        attempts = list(entries(job))
         if max(map(_used_s, (job, *attempts))) >= before_s:
             continue
         for gone in (job,) if idle else attempts:
             delete_tree(gone)
-
-
-def _entries(folder: Path) -> Iterator[Path]:
-    with contextlib.suppress(OSError):
-        yield from folder.iterdir()
 
 
 def _used_s(path: Path) -> float:

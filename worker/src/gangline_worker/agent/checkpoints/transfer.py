@@ -34,7 +34,7 @@ from gangline_schemas.rank_protocol import ShardReady
 from gangline_storage.pace import Pace
 from gangline_storage.port import ObjectStore
 from gangline_worker.agent.decide.keys import RankKey
-from gangline_worker.agent.host.trees import delete_tree
+from gangline_worker.agent.host.trees import delete_tree, entries
 from gangline_worker.agent.isolation.files import Owner, acting_as, opened_as
 
 from .fetch import COMMIT_FILE, Fetch, OtherCopies
@@ -150,11 +150,17 @@ class Checkpoints:
     def prune(self, job_id: str, keep_steps: int = 2, owner: Owner | None = None) -> None:
         """Delete local copies of all but a job's newest steps and what is known to be in them.
 
-        Nothing happens where they cannot be listed: the owner can close them to himself.
+        A folder that cannot be listed stays: the owner can close it to himself.
         """
-        with contextlib.suppress(OSError), self._busy_lock, acting_as(owner):
+        with contextlib.suppress(PermissionError), self._busy_lock, acting_as(owner):
             found = sorted(
-                (self._folder / job_id).glob("attempt-*/step-*"),
+                (
+                    step
+                    for attempt in entries(self._folder / job_id)
+                    if attempt.match("attempt-*")
+                    for step in entries(attempt)
+                    if step.match("step-*")
+                ),
                 key=lambda path: (path.parent.name, path.name),
             )
             kept = self._referred.needed(found[-keep_steps:])

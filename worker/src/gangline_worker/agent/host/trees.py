@@ -1,14 +1,21 @@
-"""Deletes folders that users' programs filled, however deep these lie in each other."""
+"""Lists and deletes folders that users' programs filled, whatever these hold."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from secrets import token_hex
 
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _DEPTH = 64
+
+
+def entries(folder: Path) -> Iterator[Path]:
+    """The content of a folder; nothing if it cannot be listed."""
+    with contextlib.suppress(OSError):
+        yield from folder.iterdir()
 
 
 def delete_tree(top: Path) -> None:
