@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from enum import Enum
+from operator import attrgetter
 from typing import Any
 
 from gangline_schemas.events.scheduling import CheckpointRef, NodeAssignment, StopReason, Verdict
@@ -274,23 +275,19 @@ class Demand:
             return self.counts[: bisect_right(self.counts, self.gpus - 1)]
         return range(self.fewest, self.gpus, self.gpus_per_worker)
 
-    def share(self) -> tuple[Any, ...]:
-        """All of it but its sizes: of two demands with one share, the larger fits no better."""
-        return (
-            self.gpu_types,
-            self.cpus_per_gpu,
-            self.memory_per_gpu_gb,
-            self.widest,
-            self.avoid,
-            self.never,
-            self.labels,
-            self.team,
-            self.gpus_per_worker,
-        )
+    def kind(self) -> tuple[Any, ...]:
+        """All of it but its sizes: of two demands of one kind, the larger fits no better."""
+        found: tuple[Any, ...] = _KIND(self)
+        return found
 
     def whole(self, gpus: int) -> int:
         """So many GPUs of one node, or fewer: whole workers of them."""
         return gpus - gpus % self.gpus_per_worker
+
+
+_KIND = attrgetter(
+    *(field.name for field in fields(Demand) if field.name not in {"gpus", "fewest", "counts"})
+)
 
 
 def wanted_labels(spec: JobSpec) -> tuple[tuple[str, str], ...]:

@@ -52,7 +52,6 @@ class Pass:
         self._until: list[tuple[datetime, Reservation]] = []
         self._found_claims: tuple[int, list[list[tuple[Any, ...]]]] | None = None
         self._failed: dict[tuple[tuple[Any, ...], bool], int] = {}
-        self._first_reserved: datetime | None = None
         self._estimates = Estimates(plan.state, plan.now, policy.default_runtime.total_seconds())
         self._left = most_fruitless
         self._promised = promised(plan.state)
@@ -187,7 +186,7 @@ class Pass:
 
     def _try(self, job: Job, demand: Demand) -> bool:
         short = self._ends_before_reservations(job)
-        kind = (demand.share(), short)
+        kind = (demand.kind(), short)
         fewest = demand.fewest or demand.gpus
         if fewest >= self._failed.get(kind, fewest + 1):
             return False
@@ -223,10 +222,10 @@ class Pass:
             state.free.searches.failed(least, missing)
 
     def _ends_before_reservations(self, job: Job) -> bool:
-        if self._first_reserved is None:
+        if not self._made:
             return True
         end = self._plan.now + timedelta(seconds=self._estimates.left_s(job))
-        return end <= self._first_reserved
+        return end <= min(reservation.start for reservation in self._made.values())
 
     def _reserve(self, job: Job, demand: Demand) -> bool:
         if not self._may_reserve(job):
@@ -267,7 +266,6 @@ class Pass:
 
     def _keep(self, job: Job, found: Reservation) -> None:
         self._made[job.job_id] = found
-        self._first_reserved = min(self._first_reserved or found.start, found.start)
         lasts = timedelta(seconds=self._estimates.left_s(job))
         self._until.append((found.start + lasts, found))
         if self._now is self._later:
