@@ -47,7 +47,9 @@ WHOLE = "(body)"
 """The field of an error about all of a value."""
 _PATH_CHARS = 200
 _COLLECTIONS = frozenset({"list", "tuple", "set", "frozenset", "dict"})
-_IDENTIFIER = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
+NAME_CHARS = 63
+"""Of a DNS label."""
+_IDENTIFIER = rf"^[a-z0-9]([a-z0-9-]{{0,{NAME_CHARS - 2}}}[a-z0-9])?$"
 Identifier = Annotated[str, StringConstraints(pattern=_IDENTIFIER)]
 """A job, team, node or project name: 1 to 63 of a-z, 0-9 and '-', as in a DNS label."""
 NodeIds = Annotated[tuple[Identifier, ...], Field(max_length=MAX_NODES)]

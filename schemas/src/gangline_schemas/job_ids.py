@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import secrets
 
+from gangline_schemas.base import NAME_CHARS
 from gangline_schemas.envelope import derived_id
 
 SUFFIX_CHARS = 10
-_MAX_ID = 63
 
 
 def suffix_of_key(team: str, key: str) -> str:
@@ -22,7 +22,7 @@ def new_suffix() -> str:
 
 def job_id(name: str, suffix: str) -> str:
     """A valid id of at most 63 characters."""
-    return f"{name[: _MAX_ID - 1 - len(suffix)].rstrip('-')}-{suffix}"
+    return f"{name[: NAME_CHARS - 1 - len(suffix)].rstrip('-')}-{suffix}"
 
 
 def suffix_of(known_id: str) -> str:

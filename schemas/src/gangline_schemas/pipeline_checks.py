@@ -12,7 +12,7 @@ from itertools import chain, islice
 from zoneinfo import ZoneInfo
 
 from gangline_schemas.artifacts import MOST_ARTIFACTS
-from gangline_schemas.base import FieldError
+from gangline_schemas.base import NAME_CHARS, FieldError
 from gangline_schemas.pipeline_file import (
     MAX_INPUTS,
     MAX_INSTANCES,
@@ -30,7 +30,6 @@ BEST_VALUE = "best"
 RUN_VALUES = ("run.id", "run.pipeline")
 PROBLEMS_SHOWN, NAMES_COMPARED = 20, 200
 """So many problems are named, and so many names are compared with a wrong one: 0.1 ms each."""
-_NAME_CHARS = 63
 
 
 def pipeline_problems(spec: PipelineSpec) -> list[FieldError]:
@@ -127,8 +126,8 @@ def _names(spec: PipelineSpec) -> Iterator[tuple[str, str]]:
 
 def _long_items(name: str, step: Step) -> Iterator[tuple[str, str]]:
     last = f"{name}-{len(step.each) - 1}"
-    if step.each and len(last) > _NAME_CHARS:
-        yield f"steps.{name}", f"has the item {last}: a name has at most {_NAME_CHARS} characters"
+    if step.each and len(last) > NAME_CHARS:
+        yield f"steps.{name}", f"has the item {last}: a name has at most {NAME_CHARS} characters"
 
 
 def _artifacts(spec: PipelineSpec) -> Iterator[tuple[str, str]]:

@@ -39,7 +39,7 @@ MAX_OUTPUTS = 50_000
 MAX_INPUTS = 50_000
 """Of all steps and items, each with all items of the step that it reads."""
 MAX_JOBS_BYTES = 4 << 20
-"""Of the jobs of a run as JSON: one decision may make all of them."""
+"""Of the jobs of fan-outs as JSON, with all items: one decision may make all of them."""
 MAX_TRIGGERS = 20
 MAX_RETRIES = 10
 MAX_PARAMS = 100

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 _NOT_HERE = {"trial": "the studies service sets it", "validates": "a trial trains"}
 _PROBES, _PROBED_BYTES = 64, 16 << 10
-"""So many sets of parameters are tried on the template, and fewer on a large one.
+"""So many sets of parameters are tried on the template, and their jobs have together so many bytes.
 
-A pipeline may have 100 studies. A problem that no set shows ends the study with its reason.
+One set is always tried. A problem that shows with another one ends the study with its reason.
 """
 
 

@@ -7,7 +7,7 @@ import sys
 
 
 def test_an_agent_starts_without_what_few_need() -> None:
-    """Torch is for processes of ranks; pyarrow alone costs 36 MB and a sixth of the start."""
+    """Torch is for processes of ranks; pyarrow alone costs 36 MB."""
     heavy = ("torch", "numpy", "pyarrow", "boto3", "gangline_worker.training")
     code = (
         "import sys, gangline_worker.agent.__main__\n"

@@ -232,7 +232,7 @@ def restore(into: Mapping[str, Any] | None = None, *, per_rank: bool = True) -> 
 
     With `into`, a state like the one that was saved, its tensors are filled in place (sharded
     ones by their shard, at any world size) and are those of the result. Without it, whole tensors
-    are made in CPU memory. `into` is looked at on a first start too.
+    are made in CPU memory. A first start checks `into` too.
 
     Raises:
         TypeError: `save` could not take `into`; the message names where.

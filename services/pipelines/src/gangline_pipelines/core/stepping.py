@@ -175,8 +175,8 @@ def _request_job(plan: PipelinePlan, run_id: str, name: str) -> None:
 def _states(plan: PipelinePlan, run_id: str, instance: Instance) -> frozenset[StepState] | None:
     """The states of the steps that a step needs.
 
-    None: one of them has neither ended nor outputs that are being checked. Else no state changes
-    while the run lives and its steps are decided.
+    None: one of them has neither ended nor outputs that are being checked. Otherwise they stay as
+    they are while `advance` runs, which decides about pending steps alone.
     """
     steps, found = plan.state.steps, set[StepState]()
     for need in instance.needs:
@@ -348,7 +348,8 @@ def _values(plan: PipelinePlan, run: Run, instance: Instance) -> dict[str, Any]:
         "trigger.subject": cause.subject,
         "trigger.snapshot": snapshot,
     }
-    for need in {*best_named(instance.spec.job)} if instance.spec.job is not None else ():
+    named = () if instance.spec.job is None else best_named(instance.spec.job)
+    for need in dict.fromkeys(named):
         best = plan.state.steps[step_key(run.run_id, need)].best
         if best is not None:
             values |= {f"{BEST}{need}.{name}": value for name, value in best.parameters.items()}

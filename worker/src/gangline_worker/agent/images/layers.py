@@ -99,7 +99,7 @@ def _plain(packed: Path) -> Iterator[IO[bytes]]:
             with gzip.open(file) as stream:
                 yield stream  # type: ignore[misc]
         elif begins == _ZSTD:
-            import pyarrow as pa  # a quarter of the agent's start, for layers of this kind alone
+            import pyarrow as pa  # few images need it: an agent starts without it
 
             with pa.CompressedInputStream(pa.PythonFile(file, mode="r"), "zstd") as stream:
                 yield stream
