@@ -20,6 +20,7 @@ from gangline_schemas.pipeline_file import (
     MAX_OUTPUTS,
     PipelineSpec,
     Step,
+    source_of,
 )
 from gangline_schemas.pipeline_when import clauses
 from gangline_schemas.placeholders import BEST, named_in
@@ -54,8 +55,8 @@ def _references(spec: PipelineSpec) -> Iterator[tuple[str, str]]:
     for name, step in spec.steps.items():
         place = f"steps.{name}"
         for given, reference in step.inputs.items():
-            owner, _, output = reference.partition(".")
-            yield from _reference(spec, f"{place}.in.{given}", owner, output)
+            source = source_of(reference)
+            yield from _reference(spec, f"{place}.in.{given}", source.step, source.output)
         if step.resume is not None:
             yield from _resumed(spec, f"{place}.resume", step.resume)
         for other in step.after:
@@ -134,7 +135,7 @@ def _artifacts(spec: PipelineSpec) -> Iterator[tuple[str, str]]:
     """Too many inputs of a step, or outputs of a run, with all items of fan-outs."""
     read, size = 0, 0
     for name, step in spec.steps.items():
-        owners = (reference.partition(".")[0] for reference in step.inputs.values())
+        owners = (source_of(reference).step for reference in step.inputs.values())
         inputs = sum(_items(spec.steps[owner]) for owner in owners if owner in spec.steps)
         if inputs > MOST_ARTIFACTS:
             most = f"at most {MOST_ARTIFACTS:,}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import (
     AliasChoices,
@@ -47,9 +47,9 @@ _OWN_NAMES = {"inputs": "in", "outputs": "out"}
 _OWN_FIELDS = re.compile(r"^(steps\.[^.]+)\.(inputs|outputs)(?=\.|$)")
 
 Reference = Annotated[
-    str, StringConstraints(pattern=r"^[a-z0-9-]{1,63}\.[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$")
+    str, StringConstraints(pattern=r"^[a-z0-9-]{1,63}\.[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?\??$")
 ]
-"""An output of a step: `STEP.OUT`."""
+"""An output of a step: `STEP.OUT`; `STEP.OUT?` is left out if the step was skipped."""
 ParamName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
 ParamText = Annotated[str, StringConstraints(max_length=1024)]
 ParamNumber = Annotated[int, Field(ge=-INT53_MAX, le=INT53_MAX)] | MetricValue
@@ -66,6 +66,20 @@ def _outputs(value: Any) -> Any:
     if not all(isinstance(name, str) for name in value):
         raise ValueError("must be a list of names, or names with their kinds")
     return dict.fromkeys(value, "folder")
+
+
+class Source(NamedTuple):
+    """The parts of a `Reference`."""
+
+    step: str
+    output: str
+    optional: bool
+
+
+def source_of(reference: str) -> Source:
+    """The step and the output that an input names."""
+    step, _, output = reference.removesuffix("?").partition(".")
+    return Source(step, output, reference.endswith("?"))
 
 
 class StepRetry(Model):
@@ -132,12 +146,24 @@ class Step(Model):
     @property
     def needs(self) -> tuple[str, ...]:
         """The steps that must end before this one, in the order of the file."""
-        named = [reference.partition(".")[0] for reference in self.inputs.values()]
-        named += [self.resume] if self.resume is not None else []
+        named = [source_of(reference).step for reference in self.inputs.values()]
+        return tuple(dict.fromkeys([*named, *self._needs_besides_inputs, *self.after]))
+
+    @property
+    def optional(self) -> frozenset[str]:
+        """The steps that it needs and that may be skipped: only inputs with `?` name them."""
+        sources = [source_of(reference) for reference in self.inputs.values()]
+        firm = {one.step for one in sources if not one.optional}
+        firm |= {*self._needs_besides_inputs, *self.after}
+        return frozenset(one.step for one in sources if one.optional) - firm
+
+    @property
+    def _needs_besides_inputs(self) -> list[str]:
+        named = [self.resume] if self.resume is not None else []
         named += [*best_named(self.job)] if self.job is not None else []
         if self.when is not None:
             named += [name for clause in clauses(self.when) if (name := clause.step) is not None]
-        return tuple(dict.fromkeys([*named, *self.after]))
+        return named
 
 
 class Trigger(Model):

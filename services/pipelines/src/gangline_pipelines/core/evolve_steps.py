@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from gangline_pipelines.core.evolve import fold
+from gangline_pipelines.core.graph import Instance
 from gangline_pipelines.core.model import Kept, Last, Run, StepRun, StepState
 from gangline_pipelines.core.naming import pipeline_key
 from gangline_pipelines.core.state import PipelineState, graph_of_run, step_key, steps_of, unresumed
@@ -76,7 +77,7 @@ def _(state: PipelineState, event: OutputsChecked, at: datetime) -> None:
             state.kept.pop(f"{run.team}/{step.key}", None)
             what = f"outputs of {step.hit} are" if lost else f"checkpoint of {step.job_id} is"
             changed = replace(again, why=f"the {what} gone")
-        elif _rests_on_nothing(state, run, graph.instances[name].needs):
+        elif _rests_on_nothing(state, run, graph.instances[name]):
             changed = again
         elif not decided:
             continue
@@ -206,10 +207,14 @@ def _without(ready: tuple[str, ...], name: str, step: StepRun) -> tuple[str, ...
     return tuple(one for one in ready if one != name)
 
 
-def _rests_on_nothing(state: PipelineState, run: Run, needs: tuple[str, ...]) -> bool:
+def _rests_on_nothing(state: PipelineState, run: Run, instance: Instance) -> bool:
     """Whether a hit was found by outputs that turned out to be missing."""
-    states = (state.steps[step_key(run.run_id, need)].state for need in needs)
-    return any(not one.good and one is not StepState.CHECKING for one in states)
+    fine = {StepState.CHECKING, StepState.SUCCEEDED, StepState.CACHED}
+    for need in instance.needs:
+        found = state.steps[step_key(run.run_id, need)].state
+        if found not in fine and not (found is StepState.SKIPPED and need in instance.optional):
+            return True
+    return False
 
 
 def _requested(

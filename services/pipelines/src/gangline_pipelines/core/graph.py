@@ -12,12 +12,16 @@ from gangline_schemas.pipeline_file import PipelineSpec, Step
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """A step, or one item of its fan-out. `needs` and `feeds` name instances."""
+    """A step, or one item of its fan-out. `needs` and `feeds` name instances.
+
+    `optional`: those of `needs` whose outputs are left out if they were skipped.
+    """
 
     name: str
     step: str
     spec: Step
     needs: tuple[str, ...]
+    optional: frozenset[str]
     index: int | None = None
     item: Any = None
 
@@ -59,9 +63,10 @@ def _graph(spec: PipelineSpec) -> Graph:
     for name in order.static_order():
         step = spec.steps[name]
         needs = tuple(one for needed in step.needs for one in of_step[needed])
+        optional = frozenset(one for needed in step.optional for one in of_step[needed])
         for number, own in enumerate(of_step[name]):
             item = (number, step.each[number]) if step.each else (None, None)
-            instances[own] = Instance(own, name, step, needs, *item)
+            instances[own] = Instance(own, name, step, needs, optional, *item)
             for needed in needs:
                 feeds.setdefault(needed, []).append(own)
     resumed = frozenset(step.resume for step in spec.steps.values() if step.resume is not None)

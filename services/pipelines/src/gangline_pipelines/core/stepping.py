@@ -40,6 +40,7 @@ from gangline_schemas.events.pipelines import (
 )
 from gangline_schemas.job import JobSpec
 from gangline_schemas.pipeline_checks import BEST_VALUE
+from gangline_schemas.pipeline_file import source_of
 from gangline_schemas.pipeline_when import clauses, failing
 from gangline_schemas.placeholders import BEST, UnknownPlaceholder, best_named, replaced
 from gangline_schemas.study_file import StudySpec
@@ -176,14 +177,16 @@ def _states(plan: PipelinePlan, run_id: str, instance: Instance) -> frozenset[St
     """The states of the steps that a step needs.
 
     None: one of them has neither ended nor outputs that are being checked. Otherwise they stay as
-    they are while `advance` runs, which decides about pending steps alone.
+    they are while `advance` runs, which decides about pending steps alone. Those that may be
+    skipped, and were, do not count.
     """
     steps, found = plan.state.steps, set[StepState]()
     for need in instance.needs:
         state = steps[step_key(run_id, need)].state
         if not (state.ended or state is StepState.CHECKING):
             return None
-        found.add(state)
+        if state is not StepState.SKIPPED or need not in instance.optional:
+            found.add(state)
     return frozenset(found)
 
 
@@ -324,11 +327,13 @@ def _inputs(plan: PipelinePlan, run: Run, instance: Instance) -> dict[str, str]:
     found: dict[str, str] = {}
     graph = graph_of_run(plan.state, run)
     for name, reference in instance.spec.inputs.items():
-        owner, _, output = reference.partition(".")
-        for number, made_by in enumerate(graph.of_step[owner]):
-            artifact = plan.state.steps[step_key(run.run_id, made_by)].outputs[output]
+        source = source_of(reference)
+        for number, made_by in enumerate(graph.of_step[source.step]):
+            step = plan.state.steps[step_key(run.run_id, made_by)]
+            if source.optional and step.state is StepState.SKIPPED:
+                continue
             many = bool(graph.instances[made_by].spec.each)
-            found[f"{name}/{number}" if many else name] = artifact.digest
+            found[f"{name}/{number}" if many else name] = step.outputs[source.output].digest
     return found
 
 
