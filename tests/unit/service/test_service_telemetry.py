@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import http.server
 import threading
+from collections.abc import Iterator
 
+import pytest
 from opentelemetry import metrics
+from opentelemetry.metrics import CallbackOptions, Observation
 from prometheus_client import REGISTRY
 
 from gangline_service import telemetry
@@ -20,6 +23,24 @@ def test_metrics_are_in_the_own_registry_alone() -> None:
     assert "gangline_inputs" not in two.exposition()[0].decode()
     assert "gangline_inputs_total" not in {m.name for m in REGISTRY.collect()}
     assert not isinstance(metrics.get_meter_provider(), type(one.meters))
+
+
+def test_a_gauge_names_new_jobs_however_many_there_were_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(telemetry, "_MOST_SERIES", 3)
+    live: list[str] = []
+
+    def values(_: CallbackOptions) -> Iterator[Observation]:
+        return (Observation(1.0, {"job": job}) for job in live)
+
+    one = telemetry.start("alerts", "a")
+    one.meter("test").create_observable_gauge("gangline.run.mfu", [values])
+    for first in range(0, 12, 3):
+        live[:] = [f"j{number}" for number in range(first, first + 3)]
+        lines = one.exposition()[0].decode().splitlines()
+        found = [line for line in lines if line.startswith("gangline_run_mfu")]
+        assert found == [f'gangline_run_mfu{{job="{job}"}} 1.0' for job in live]
 
 
 def test_spans_and_metrics_go_to_the_collector() -> None:

@@ -6,17 +6,23 @@ Without an endpoint spans have ids (logs and events carry them) but record nothi
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from opentelemetry import metrics, trace
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
-from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.metrics import CallbackOptions, Observation
+from opentelemetry.sdk.metrics import MeterProvider, ObservableGauge
 from opentelemetry.sdk.metrics.export import MetricReader
+from opentelemetry.sdk.metrics.view import View
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import choose_encoder
+
+_MOST_SERIES = 100_000
+"""Sets of labels that a gauge has at once; the SDK sums up all others as one."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +86,32 @@ def start(service: str, instance: str, otlp_endpoint: str | None = None) -> Tele
     )
     if otlp_endpoint:
         readers.append(_export(tracers, otlp_endpoint))
-    meters = MeterProvider(metric_readers=readers, resource=resource, shutdown_on_exit=False)
+    views = [View(instrument_type=ObservableGauge, aggregation_cardinality_limit=_MOST_SERIES)]
+    meters = MeterProvider(
+        metric_readers=readers, resource=resource, shutdown_on_exit=False, views=views
+    )
+    _forget_old_series(meters)
     return Telemetry(registry=registry, meters=meters, tracers=tracers)
+
+
+def _forget_old_series(meters: MeterProvider) -> None:
+    """Let gauges keep the sets of labels that their callbacks give now.
+
+    The SDK keeps each one for ever: gauges with a series for each job would have no room for later
+    jobs. Callbacks run in the order of their instruments, and one collection at a time.
+    """
+    consumer = meters._measurement_consumer  # noqa: SLF001 - the SDK has no public way
+
+    def forget(_: CallbackOptions) -> Iterable[Observation]:
+        for storage in consumer._reader_storages.values():  # noqa: SLF001
+            found = [*storage._instrument_view_instrument_matches.items()]  # noqa: SLF001
+            for instrument, matches in found:
+                if isinstance(instrument, ObservableGauge):
+                    for match in matches:
+                        match._attributes_aggregation.clear()  # noqa: SLF001
+        return ()
+
+    meters.get_meter(__name__).create_observable_gauge("gangline.forgets", [forget])
 
 
 def _export(tracers: TracerProvider, endpoint: str) -> MetricReader:
