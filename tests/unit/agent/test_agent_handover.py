@@ -67,7 +67,7 @@ class Server:
     def __init__(self) -> None:
         self.got: list[RankMessage] = []
         self._changed = threading.Condition()
-        self.server = RankServer(lambda _, rank: rank.rank == 0, self._receive)
+        self.server = RankServer(lambda _, rank: rank.rank == 0, self._receive, print)
 
     def _receive(self, message: RankMessage) -> None:
         with self._changed:

@@ -24,7 +24,7 @@ from gangline_schemas.rank_protocol import (
     ShardReady,
     TrialPoint,
 )
-from gangline_worker.agent_line import AGENT_LOST, Reporter
+from gangline_worker.agent_line import AGENT_LOST, QUEUE_VALUES, Reporter
 from gangline_worker.columns import DROPPED_METRIC, to_columns
 from support.fakes.agent_end import AgentEnd, until
 
@@ -135,6 +135,15 @@ def test_a_full_queue_sheds_the_oldest_and_says_so(agent: AgentEnd) -> None:
     [only] = reports(agent.wait_for(lambda said: len(reports(said)) > 0))
     assert only.step == tuple(range(15, 25))
     assert only.metrics[DROPPED_METRIC][-1] == 15
+
+
+def test_a_queue_of_many_metrics_holds_fewer_steps(agent: AgentEnd) -> None:
+    reporter = Reporter(agent.path, flush_period_s=3600)
+    many = {f"m{number}": 0.5 for number in range(900)}
+    for step in range(700):
+        reporter.report(many, step)
+    queued = 700 - reporter.dropped
+    assert 0 <= queued * len(many) - QUEUE_VALUES <= 2 * len(many)
 
 
 def test_what_the_agent_asks_is_heard(agent: AgentEnd) -> None:

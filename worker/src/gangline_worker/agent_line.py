@@ -44,6 +44,7 @@ AGENT_LOST: Final = "agent_lost"
 
 FLUSH_PERIOD_S: Final = 0.25
 QUEUE_LIMIT: Final = 20_000
+QUEUE_VALUES: Final = 500_000  # about; the agent takes them within a few seconds
 MESSAGE_VALUES: Final = 10_000  # about; the agent takes lines of up to 1 MiB
 DOINGS_LIMIT: Final = 100
 ANOTHER_COPY_S: Final = 240.0  # less than the collective timeout of the ranks that wait meanwhile
@@ -157,8 +158,13 @@ class Reporter:
             self._was_finite = self._was_finite or finite
             if self._was_finite:
                 self._note_finite(step, finite=finite)
-        if len(self._entries) == self._limit:
+        waiting = len(self._entries)
+        if waiting == self._limit:
             self._dropped += 1
+        elif waiting * len(metrics) > QUEUE_VALUES:
+            with contextlib.suppress(IndexError):  # all was sent just now
+                self._entries.popleft()
+                self._dropped += 1
         self._points.saw(step, metrics)  # first: a flush waits for the entries
         self._entries.append((step, time.time_ns() // 1_000_000, dict(metrics)))
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from queue import SimpleQueue
 from random import Random
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from gangline_schemas.rank_protocol import Control, FromRank, Hello, Report
 from gangline_worker.agent.decide.inputs import RankMessage
 from gangline_worker.agent.decide.keys import GangKey, RankKey
+from gangline_worker.agent.runtime.gang_share import BURST_BYTES, USED_UP
 from gangline_worker.agent.runtime.rank_socket import FRAME_LIMIT_BYTES, RankServer
 
 GANG = GangKey("job", 1)
@@ -33,8 +35,20 @@ class Server:
         self.takes = threading.Event()  # what is received
         self.takes.set()
         self._peers: list[socket.socket] = []
-        self.server = RankServer(lambda _, rank: rank.rank == 0, self._receive)
+        self.told: SimpleQueue[tuple[RankKey, str]] = SimpleQueue()
+        self.passes_s = 10.0  # whenever the time is asked for
+        self._now_s = 0.0
+        self.server = RankServer(
+            lambda _, rank: rank.rank == 0,
+            self._receive,
+            lambda rank, text: self.told.put((rank, text)),
+            self._clock,
+        )
         self.server.open(GANG, self.path, TOKENS)
+
+    def _clock(self) -> float:
+        self._now_s += self.passes_s
+        return self._now_s
 
     def _receive(self, message: RankMessage) -> None:
         self.takes.wait()
@@ -53,11 +67,11 @@ class Server:
                 lambda: any(item.message == message for item in self.got), 10.0
             )
 
-    def connect(self, *frames: bytes) -> socket.socket:
+    def connect(self, *frames: bytes, path: Path | None = None) -> socket.socket:
         peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._peers.append(peer)
         peer.settimeout(10.0)
-        peer.connect(str(self.path))
+        peer.connect(str(path or self.path))
         peer.sendall(b"".join(frames))
         return peer
 
@@ -150,6 +164,37 @@ def test_a_connection_that_a_process_left_behind_holds_is_not_waited_for(server:
     server.connect(hello())
     server.wait(1)
     server.server.drain(RankKey(GANG, 0), threading.TIMEOUT_MAX)  # and comes back
+
+
+def test_a_gang_that_says_more_than_its_share_waits_and_others_do_not(
+    server: Server, tmp_path: Path
+):
+    frame = REPORT.encode() + b" " * 500_000 + b"\n"
+    peer = server.connect(hello())
+    server.wait(1)
+    server.passes_s = 0.0
+
+    def flood() -> None:
+        for _ in range(2 * BURST_BYTES // len(frame)):
+            peer.sendall(frame)
+
+    flooding = threading.Thread(target=flood)
+    flooding.start()
+    assert server.told.get(timeout=10.0) == (RankKey(GANG, 0), USED_UP)
+    other = tmp_path / "other"
+    server.server.open(GangKey("other", 1), other, TOKENS)
+    beside = server.connect(hello(), path=other)
+    for step in range(200):  # each time the server looks at all that it may read
+        report = Report(step=(step,), time_ms=(1,), metrics={})
+        beside.sendall(report.encode() + b"\n")
+        assert server.hears(report)
+    flooded = sum(item.rank.gang == GANG for item in server.got)
+    assert flooded <= 2 + BURST_BYTES // len(frame)  # the clock stands still
+
+    server.passes_s = 10.0
+    server.wait(1 + 2 * BURST_BYTES // len(frame) + 201)
+    flooding.join()
+    assert server.told.empty()
 
 
 def hostile(random: Random) -> bytes:

@@ -77,7 +77,7 @@ class Executor:
         self._parts = parts
         self._inbox = parts.inbox
         self.launcher = Launcher(self._rank_exited, parts.warm, parts.pods)
-        self._ranks = RankServer(self.launcher.owns, self._said)
+        self._ranks = RankServer(self.launcher.owns, self._said, self._note)
         self._workspaces: dict[GangKey, GangWorkspace] = {}
         self._logs: dict[RankKey, LogBatcher] = {}
         self._spares = Spares(

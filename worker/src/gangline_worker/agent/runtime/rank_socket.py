@@ -14,6 +14,7 @@ import selectors
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from hmac import compare_digest
@@ -26,6 +27,8 @@ from gangline_schemas.rank_protocol import FROM_RANK, FromAgent, Hello
 from gangline_worker.agent.decide.inputs import RankMessage
 from gangline_worker.agent.decide.keys import GangKey, RankKey
 from gangline_worker.agent.isolation.files import Owner, listen_for
+
+from .gang_share import USED_UP, GangShare
 
 log = structlog.get_logger(__name__)
 
@@ -54,6 +57,7 @@ class _Listener:
     tokens: Mapping[int, str]
     uid: int
     connections: set[int] = field(default_factory=set)
+    share: GangShare = field(default_factory=GangShare)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +85,21 @@ class KeptListener:
 class RankServer:
     """Serves all gangs of an agent.
 
-    `owns(pid, rank)` says whether a process is the rank's; `receive` is called from the serving
-    thread and may block, which holds back the ranks.
+    `owns(pid, rank)` says whether a process is the rank's. `receive` may block, which holds back
+    the ranks. `note` tells a rank's user something. Both are called from the serving thread.
     """
 
     def __init__(
-        self, owns: Callable[[int, RankKey], bool], receive: Callable[[RankMessage], None]
+        self,
+        owns: Callable[[int, RankKey], bool],
+        receive: Callable[[RankMessage], None],
+        note: Callable[[RankKey, str], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._owns = owns
         self._receive = receive
+        self._note = note
+        self._clock = clock
         self._selector = selectors.DefaultSelector()
         self._listeners: dict[GangKey, _Listener] = {}
         self._connections: dict[int, _Connection] = {}
@@ -216,16 +226,28 @@ class RankServer:
     def _run(self) -> None:
         while not self._paused:
             with self._lock:
-                for number, connection in self._connections.items():
-                    mask = selectors.EVENT_READ
-                    mask |= selectors.EVENT_WRITE if connection.outgoing else 0
-                    self._selector.modify(connection.socket, mask, number)
-            for key, mask in self._selector.select():
+                rests_s = self._watch(self._clock())
+            for key, mask in self._selector.select(rests_s):
                 if key.data is None:
                     with contextlib.suppress(BlockingIOError):
                         self._wake_r.recv(4096)
                 else:
                     self._serve_one(key.data, mask)
+
+    def _watch(self, now_s: float) -> float | None:
+        """Wait for all but gangs whose share is used up; until the first may be read, None: all."""
+        rests = {gang: each.share.rests_s(now_s) for gang, each in self._listeners.items()}
+        for number, connection in self._connections.items():
+            mask = 0 if rests.get(connection.gang) else selectors.EVENT_READ
+            mask |= selectors.EVENT_WRITE if connection.outgoing else 0
+            watched = connection.socket in self._selector.get_map()
+            if watched and mask:
+                self._selector.modify(connection.socket, mask, number)
+            elif mask:
+                self._selector.register(connection.socket, mask, number)
+            elif watched:
+                self._selector.unregister(connection.socket)
+        return min(filter(None, rests.values()), default=None)
 
     def _serve_one(self, wanted: GangKey | int, mask: int) -> None:
         with self._lock:
@@ -270,6 +292,10 @@ class RankServer:
                 pass
             except OSError:
                 data = data or b""
+            listener = self._listeners.get(connection.gang)
+            over = listener is not None and listener.share.spend(len(data or b""), self._clock())
+        if over and connection.rank is not None:
+            self._note(connection.rank, USED_UP)
         # Messages are passed on outside of the lock: `receive` may wait.
         if data is not None and not (data and self._take(connection, data)):
             with self._lock:
