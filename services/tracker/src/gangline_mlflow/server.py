@@ -47,6 +47,7 @@ def create_app(settings: Settings) -> Any:
     from gangline_mlflow.lane import FastLane
     from gangline_mlflow.registry_lane import RegistryLane
     from gangline_mlflow.run_lane import RunLane
+    from gangline_mlflow.trace_lane import TraceLane
     from gangline_mlflow.wsgi import BoundedResponder
 
     fastapi_app._EfficientWSGIResponder = BoundedResponder  # noqa: SLF001 - see ADR 32
@@ -59,7 +60,7 @@ def create_app(settings: Settings) -> Any:
         )
     )
     registry = _get_model_registry_store()
-    lanes = ArtifactLane(FastLane(fastapi_app.app, store), artifacts)
+    lanes = ArtifactLane(FastLane(TraceLane(fastapi_app.app), store), artifacts)
     guarded = RunLane(Guard(Collector(lanes, store), store.jobs), store)
     return RegistryLane(guarded, registry)
 
