@@ -87,6 +87,37 @@ def test_a_sign_in_that_is_ended_during_its_check_stays_ended(provider: Any) -> 
     assert asyncio.run(end_meanwhile()) == [None, None]
 
 
+def test_a_check_whose_request_has_gone_keeps_the_new_refresh_token(
+    provider: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s, used = NOW_S, []
+
+    async def once(refresh: str) -> Granted:
+        used.append(refresh)
+        provider.asked.set()
+        await provider.answers.wait()
+        return Granted("access", f"refresh-{len(used)}", "id")
+
+    async def leave() -> None:
+        nonlocal now_s
+        monkeypatch.setattr(provider, "refresh", once)
+        logins = Logins(provider, clock=lambda: now_s)
+        token, _ = await logins.begin(FIRST, None)
+        now_s += CHECK_S
+        check = asyncio.create_task(logins.authenticate(token))
+        await provider.asked.wait()
+        check.cancel()  # as the stream of a page that is closed
+        later = asyncio.create_task(logins.authenticate(token))
+        await asyncio.wait({check})
+        provider.answers.set()
+        assert await later is not None
+        now_s += CHECK_S
+        assert await logins.authenticate(token) is not None
+
+    asyncio.run(leave())
+    assert used == ["refresh", "refresh-1"]
+
+
 @pytest.mark.parametrize("age_s", [CHECK_S, TRUST_S])
 def test_a_provider_that_hangs_delays_one_request_and_not_each(
     provider: Any, monkeypatch: pytest.MonkeyPatch, age_s: float

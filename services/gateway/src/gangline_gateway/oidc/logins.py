@@ -106,6 +106,7 @@ class Logins:
         self._file, self._taken, self._clock = file, taken, clock
         self._kept = _read(file)
         self._tries: dict[str, _Tries] = {}
+        self._checks: set[asyncio.Task[None]] = set()
         self._later: asyncio.TimerHandle | None = None
 
     async def begin(self, granted: Granted, nonce: str | None) -> tuple[str, Principal]:
@@ -136,8 +137,10 @@ class Logins:
             self._forget(key)
         elif login is not None and now_s - login.checked_s >= CHECK_S:
             tries = self._tries.setdefault(key, _Tries(asyncio.Lock()))
-            async with tries.lock:
-                await self._check(key, token, tries)
+            check = asyncio.create_task(self._check_alone(key, token, tries))
+            self._checks.add(check)
+            check.add_done_callback(self._checks.discard)
+            await asyncio.shield(check)  # a request that ends loses no refresh token
         login = self._kept.logins.get(key)
         if login is None:
             return None
@@ -198,6 +201,10 @@ class Logins:
         person = Person(sub=sub, groups=groups, since_s=since_s, seen_s=now_s)
         self._kept.people[name] = person
         return rights
+
+    async def _check_alone(self, key: str, token: str, tries: _Tries) -> None:
+        async with tries.lock:
+            await self._check(key, token, tries)
 
     async def _check(self, key: str, token: str, tries: _Tries) -> None:
         """Ask the provider about a sign-in, unless another request has just done so."""
