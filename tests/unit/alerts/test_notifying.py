@@ -6,13 +6,20 @@ from datetime import timedelta
 
 import pytest
 
+from gangline_alerts.core import judging, silencing
+from gangline_alerts.core.decide import AlertDecider
 from gangline_alerts.core.model import Deliver, Delivered, Undelivered
 from gangline_alerts.core.policy.routes import Receivers, Route
+from gangline_alerts.core.policy.rules import Rules
 from gangline_alerts.core.policy.timing import Timing
 from gangline_alerts.core.silencing import SILENCES_OF_TEAM
 from gangline_schemas.alerts import MAX_RECEIVERS, AlertRule, Severity, SilenceScope
+from gangline_schemas.base import Event
 from gangline_schemas.events.admin import SilenceRequested, UnsilenceRequested
 from gangline_schemas.events.alerts import (
+    AlertRaised,
+    AlertResolved,
+    AlertUnsilenced,
     NotificationDeferred,
     NotificationDelivered,
     NotificationFailed,
@@ -68,6 +75,26 @@ def test_an_alert_that_is_over_before_it_was_sent_is_not_sent() -> None:
     run.change("a", JobState.CANCELLED)
     run.pass_time(600, 1)
     assert run.due() == []
+
+
+def test_many_alerts_are_changed_over_several_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (judging, silencing):
+        monkeypatch.setattr(module, "MOST_AT_ONCE", 2)
+    run = waiting("a", "b", "c", "d", "e")
+    until = run.now + timedelta(hours=1)
+    run.feed(SilenceRequested(scope=SilenceScope(), until=until))
+
+    def changes(kind: type[Event]) -> list[int]:
+        counts = []
+        while len(run.events(kind)) < 5:
+            counts.append(sum(isinstance(one, kind) for one in run.tick(1)))
+        return counts
+
+    assert changes(AlertRaised) == [2, 2, 1]
+    assert run.feed(UnsilenceRequested(silence=1))[1:] == run.events(AlertUnsilenced)[:1]
+    assert changes(AlertUnsilenced) == [2, 2]
+    run.decider = AlertDecider(Rules.model_validate({"queue_wait": {"enabled": False}}))
+    assert changes(AlertResolved) == [2, 2, 1]
 
 
 def test_routes_choose_by_rule_team_and_severity() -> None:

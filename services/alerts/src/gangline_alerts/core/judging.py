@@ -6,11 +6,12 @@ known to be so any more.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Literal
 
-from gangline_alerts.core.model import Alert, Finding, Watch
+from gangline_alerts.core.model import MOST_AT_ONCE, Alert, Finding, Watch
 from gangline_alerts.core.policy import counted, of_models, of_runs
 from gangline_alerts.core.policy.routes import Receivers
 from gangline_alerts.core.policy.rules import MeasuredRule, Rules
@@ -30,7 +31,7 @@ def note_spells(
     holding, clear = soft.holding, soft.clear
     soft.holding, soft.clear = {}, {}
     soft.findings = tuple(
-        replace(finding, level=level)
+        _of_level(finding, level)
         for level, own in rules.levels().items()
         for finding in of_runs.findings(state, soft, own, timing, now)
     )
@@ -43,23 +44,32 @@ def judge(plan: AlertPlan, rules: Rules, timing: Timing, receivers: Receivers) -
     """Raise and resolve what the facts and measurements ask for."""
     if not _is_caught_up(plan.soft, timing, plan.now):
         return
+    levels = rules.levels()
     findings = [
-        replace(finding, level=level)
-        for level, own in rules.levels().items()
+        _of_level(finding, level)
+        for level, own in levels.items()
         for of_state in (counted.findings, of_models.findings)
         for finding in of_state(plan.state, own, plan.now)
     ]
     found = {one.key: one for one in (*findings, *plan.soft.findings)}
     away = plan.soft.scheduler_away is not None
     for key, finding in found.items():
+        if len(plan.decisions) >= MOST_AT_ONCE:
+            return
         if away and finding.rule in _BY_THE_SCHEDULER:
             continue  # jobs wait for it, not for GPUs
         if finding.holds and key not in plan.state.alerts and _lasts(plan.soft, finding, rules):
             _raise(plan, finding, receivers)
     for key, alert in list(plan.state.alerts.items()):
-        reason = _over(plan, alert, found.get(key), rules)
+        if len(plan.decisions) >= MOST_AT_ONCE:
+            return
+        reason = _over(plan, alert, found.get(key), levels)
         if reason is not None:
             _resolve(plan, alert, reason, found.get(key))
+
+
+def _of_level(finding: Finding, level: str) -> Finding:
+    return replace(finding, level=level) if level else finding
 
 
 def _is_caught_up(soft: Watch, timing: Timing, now: datetime) -> bool:
@@ -81,9 +91,11 @@ def _for(soft: Watch, since: datetime | None, for_s: float) -> bool:
     return (soft.now - since).total_seconds() >= for_s
 
 
-def _over(plan: AlertPlan, alert: Alert, finding: Finding | None, rules: Rules) -> Reason | None:
+def _over(
+    plan: AlertPlan, alert: Alert, finding: Finding | None, levels: Mapping[str, Rules]
+) -> Reason | None:
     """Why an alert is over; None: it is not, or nothing is known of it."""
-    name, own = alert.text.rule, rules.levels().get(alert.text.level)
+    name, own = alert.text.rule, levels.get(alert.text.level)
     rule = None if own is None else own.of_team(alert.text.team).of(name)
     if own is None or rule is None or not rule.enabled:
         return "off"

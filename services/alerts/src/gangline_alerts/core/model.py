@@ -11,6 +11,9 @@ from gangline_schemas.alerts import AlertRule, AlertText, Cause, Severity, Silen
 from gangline_schemas.events.alerts import GangPlace, NotificationDue
 from gangline_schemas.job import Notification
 
+MOST_AT_ONCE = 200
+"""Alerts that change by one input; the next Ticks change the others. Inputs wait meanwhile."""
+
 
 @dataclass(frozen=True, slots=True)
 class Job:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gangline_alerts.core.model import MOST_AT_ONCE
 from gangline_alerts.core.policy.routes import Receivers
 from gangline_alerts.core.state import AlertPlan, silence_of
 from gangline_schemas.envelope import Envelope, request_key
@@ -52,12 +53,11 @@ def take(plan: AlertPlan, envelope: Envelope, receivers: Receivers) -> None:
 
 
 def expire(plan: AlertPlan, receivers: Receivers) -> None:
-    """End the silences whose time is over."""
+    """End the silences whose time is over; notify of alerts that no silence covers any more."""
     over = [name for name, one in plan.state.silences.items() if one.until <= plan.now]
     for number in over:
         plan.add("silence", SilenceEnded(silence=number, reason="expired"))
-    if over:
-        _notify_again(plan, receivers)
+    _notify_again(plan, receivers)
 
 
 def _problem(plan: AlertPlan, event: SilenceRequested) -> str | None:
@@ -75,6 +75,8 @@ def _notify_again(plan: AlertPlan, receivers: Receivers) -> None:
     """Alerts whose silence is over go to their receivers, unless another silence covers them."""
     for alert in list(plan.state.alerts.values()):
         text = alert.text
+        if len(plan.decisions) >= MOST_AT_ONCE:
+            return
         if alert.silence is None or alert.silence in plan.state.silences:
             continue
         if silence_of(plan.state, text) is None:

@@ -226,7 +226,7 @@ class Rules(Model):
 
     def of_team(self, team: str) -> Rules:
         """The rules that hold for a team's jobs."""
-        return self._of_teams.get(team, self)
+        return self._of_teams[team] if team in self.teams else self
 
     def of(self, name: AlertRule) -> Rule:
         """The rule of this name."""
