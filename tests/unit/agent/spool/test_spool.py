@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import struct
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -82,6 +84,79 @@ def test_a_torn_end_is_left_out(tmp_path: Path, cut: int):
     again = Spool(tmp_path, sync=True)
     again.append(record(3))
     assert numbers(again) == [0, 1, 3]
+
+
+def damage(segment: Path) -> None:
+    content = bytearray(segment.read_bytes())
+    content[20] ^= 1
+    segment.write_bytes(content)
+
+
+def of_a_later_version(segment: Path) -> None:
+    payload = b'{"form": 2}\n...'
+    frame = struct.pack(">II", len(payload), zlib.crc32(payload)) + payload
+    segment.write_bytes(frame + segment.read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("harm", "left"), [(damage, [1, 2, 3]), (of_a_later_version, [0, 1, 2, 3])]
+)
+def test_a_record_that_cannot_be_read_costs_no_other(
+    tmp_path: Path, harm: Callable[[Path], None], left: list[int]
+):
+    spool = Spool(tmp_path, sync=True)
+    for number in range(3):
+        spool.append(record(number))
+    harm(max(tmp_path.glob("*.spool")))
+    again = Spool(tmp_path, sync=True)
+    again.append(record(3))
+    assert numbers(again) == left
+    assert again.damaged == 1
+
+
+@pytest.mark.parametrize("segments", [1, 3], ids=["current", "earlier"])
+def test_a_file_that_somebody_removed_costs_its_records_alone(tmp_path: Path, segments: int):
+    spool = Spool(tmp_path, sync=True, segment_bytes=1)
+    for number in range(segments):
+        spool.append(record(number))
+    min(tmp_path.glob("*.spool")).unlink()
+    assert numbers(spool) == list(range(1, segments))
+    spool.append(record(segments))
+    assert numbers(spool) == [segments]
+    assert spool.damaged == 1
+
+
+def test_a_file_that_the_disk_does_not_give_ends_no_thread(tmp_path: Path):
+    spool = Spool(tmp_path, sync=True, segment_bytes=1)
+    for number in range(3):
+        spool.append(record(number))
+    bad = min(tmp_path.glob("*.spool"))
+    bad.unlink()
+    bad.mkdir()  # an error that reading it gives
+    assert numbers(spool) == [1, 2]
+
+
+def test_a_disk_that_is_read_only_now_ends_no_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def refuses(*_: object, **__: object) -> int:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    spool = Spool(tmp_path, sync=True, memory_bytes=10_000)
+    spool.append(record(0))
+    monkeypatch.setattr(os, "write", refuses)
+    monkeypatch.setattr(os, "unlink", refuses)
+    spool.append(record(1))
+    spool.release(spool.take(2, 0.0)[-1].end)
+    spool.append(record(2))
+    assert numbers(spool) == [2]
+
+
+def test_a_file_of_another_name_is_left_alone(tmp_path: Path):
+    (tmp_path / "000000000001 (copy).spool").touch()
+    spool = Spool(tmp_path, sync=True)
+    spool.append(record(0))
+    assert numbers(spool) == [0]
 
 
 def test_the_oldest_go_first_when_the_limit_is_reached(tmp_path: Path):

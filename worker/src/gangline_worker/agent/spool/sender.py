@@ -45,7 +45,7 @@ class Sender:
         self._stopping = threading.Event()
         self._in_flight: deque[_Sent] = deque()
         self._failures = 0
-        self._dropped = 0
+        self._dropped = self._damaged = 0
         self._thread = threading.Thread(target=self._run, name=f"send-{name}", daemon=True)
 
     def start(self) -> None:
@@ -130,3 +130,7 @@ class Sender:
         if dropped > self._dropped:
             log.error("spool.dropped", spool=self._name, records=dropped - self._dropped)
             self._dropped = dropped
+        damaged = self._spool.damaged
+        if damaged > self._damaged:
+            log.error("spool.damaged", spool=self._name, left_out=damaged - self._damaged)
+            self._damaged = damaged

@@ -3,7 +3,8 @@
 A spool is a folder of segments, each a run of framed records (length, CRC-32, payload), and a
 `released` file: everything before that position is safe on the bus. Records are read in the order
 in which they were appended; after a crash those after `released` are read again (at least once,
-with the same event ids). A torn record at a segment's end is left out.
+with the same event ids). A torn record at a segment's end is left out. So are damaged records and
+what cannot be read, and `damaged` counts them: the rest is sent all the same.
 
 With a limit, the oldest segments go first when the disk share is used up; `dropped` counts them.
 
@@ -75,8 +76,9 @@ class Spool:
         self._segment_bytes = segment_bytes
         self._changed = threading.Condition()  # the thread that has its lock may take it again
         self._sizes = {
-            int(path.name.removesuffix(_SUFFIX)): path.stat().st_size
+            int(path.stem): path.stat().st_size
             for path in folder.glob(f"*{_SUFFIX}")
+            if path.stem.isdecimal()
         }
         self._released = self._read_released()
         self._next = self._released
@@ -84,12 +86,18 @@ class Spool:
         self._sizes[self._current] = 0
         self._file: int | None = None  # the current segment's, once there is one
         self._dropped = 0
+        self._damaged = 0
         self._delete_before(self._released.segment)
 
     @property
     def dropped(self) -> int:
         """How many records were given up for the limit since the start."""
         return self._dropped
+
+    @property
+    def damaged(self) -> int:
+        """How many records or files were left out since the start, because they are damaged."""
+        return self._damaged
 
     @property
     def held_bytes(self) -> int:
@@ -158,14 +166,13 @@ class Spool:
             self._changed.wait_for(self._has_next, timeout_s)
             found: list[Spooled] = []
             while len(found) < max_records and self._has_next():
+                damaged = self._damaged
                 more = self._read(self._next, max_records - len(found))
                 if more:
                     found += more
                     self._next = more[-1].end
-                elif self._next.segment < self._current:
-                    self._next = Position(self._next.segment + 1, 0)
                 else:
-                    break
+                    self._leave_segment(counted=self._damaged > damaged)
             return found
 
     def release(self, position: Position) -> None:
@@ -192,6 +199,14 @@ class Spool:
             self._write_released()
             if self._file is not None:
                 os.close(self._file)
+
+    def _leave_segment(self, *, counted: bool) -> None:
+        """Read on after the segment: nothing more of it can be read."""
+        after = Position(self._next.segment + 1, 0)
+        if self._next.segment == self._current:  # its file was cut, or removed
+            self._damaged += not counted
+            self._begin_segment()
+        self._next = max(self._next, after)
 
     def _has_next(self) -> bool:
         return self._next.segment < self._current or (
@@ -261,29 +276,32 @@ class Spool:
 
     def _delete_before(self, segment: int) -> None:
         for old in [index for index in self._sizes if index < segment]:
-            self._path(old).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # read-only now: the next agent here deletes it
+                self._path(old).unlink(missing_ok=True)
             del self._sizes[old]
 
     def _read(self, start: Position, max_records: int | None) -> list[Spooled]:
         """Whole records of one segment from `start` on."""
         found: list[Spooled] = []
         try:
-            file = self._open(start.segment)
-        except FileNotFoundError:
-            return found
-        with file:
-            file.seek(start.offset)
-            offset = start.offset
-            while max_records is None or len(found) < max_records:
-                head = file.read(_FRAME.size)
-                if len(head) < _FRAME.size:
-                    break
-                length, checksum = _FRAME.unpack(head)
-                payload = file.read(length)
-                if len(payload) < length or zlib.crc32(payload) != checksum:
-                    break
-                offset += _FRAME.size + length
-                found.append(Spooled(_unpack(payload), Position(start.segment, offset)))
+            with self._open(start.segment) as file:
+                file.seek(start.offset)
+                while max_records is None or len(found) < max_records:
+                    head = file.read(_FRAME.size)
+                    if len(head) < _FRAME.size:
+                        break
+                    length, checksum = _FRAME.unpack(head)
+                    payload = file.read(length)
+                    if len(payload) < length:
+                        break
+                    record = _unpack(payload) if zlib.crc32(payload) == checksum else None
+                    if record is None:
+                        self._damaged += 1
+                        continue
+                    found.append(Spooled(record, Position(start.segment, file.tell())))
+        except OSError:
+            if start.segment in self._sizes:
+                self._damaged += 1
         return found
 
     def _open(self, segment: int) -> BinaryIO:
@@ -323,9 +341,13 @@ def _pack(record: OutRecord) -> bytes:
     return json.dumps(head, separators=(",", ":")).encode() + b"\n" + record.value
 
 
-def _unpack(payload: bytes) -> OutRecord:
+def _unpack(payload: bytes) -> OutRecord | None:
+    """The record; None: it has another form, of a later version."""
     head, _, value = payload.partition(b"\n")
-    topic, key, headers = json.loads(head)
+    try:
+        topic, key, headers = json.loads(head)
+    except (ValueError, TypeError):
+        return None
     return OutRecord(
         topic,
         key.encode() if key is not None else None,
