@@ -206,21 +206,23 @@ def test_a_mail_is_sent_by_smtp(deliver: Callable[..., Any]) -> None:
                         self.wfile.write(b"250 kept\r\n")
                     continue
                 in_data = word == b"DATA"
-                self.wfile.write(b"354 go\r\n" if in_data else b"250 yes\r\n")
+                yes = b"550 no\r\n" if b"gone@" in line else b"250 yes\r\n"
+                self.wfile.write(b"354 go\r\n" if in_data else yes)
                 if word == b"QUIT":
                     return
 
     with serving(socketserver.ThreadingTCPServer(("127.0.0.1", 0), Smtp)) as port:
         target = Email(
-            kind="email", to=("on-call@example.org",), sender="gangline@example.org",
-            host="127.0.0.1", port=port, tls="none",
+            kind="email", to=("on-call@example.org", "gone@example.org"),
+            sender="gangline@example.org", host="127.0.0.1", port=port, tls="none",
         )  # fmt: skip
         found = deliver(target)
         assert isinstance(found, Delivered), lines
+    assert found.answer == "SMTP, 1 of 2 addresses refused"
     data = next(at for at, line in enumerate(lines) if line.upper().startswith(b"DATA"))
     mail = message_from_bytes(b"".join(lines[data + 1 :]))
     assert mail["Subject"] == "[Gangline] job a of team nlp is failed"
-    assert mail["To"] == "on-call@example.org"
+    assert mail["To"] == "on-call@example.org, gone@example.org"
     assert mail["Message-ID"] == "<n1.gangline@example.org>"
 
 

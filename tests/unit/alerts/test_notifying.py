@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from gangline_alerts.core import judging, silencing
+from gangline_alerts.core import judging, notifying, silencing
 from gangline_alerts.core.decide import AlertDecider
 from gangline_alerts.core.model import Deliver, Delivered, Undelivered
 from gangline_alerts.core.policy.routes import Receivers, Route
@@ -194,6 +194,28 @@ def test_a_job_notifies_those_that_its_team_may() -> None:
     (failed,) = run.events(NotificationFailed)
     assert failed.notification == second.notification  # type: ignore[attr-defined]
     assert "no receiver 'other' for team 'nlp'" in failed.reason  # type: ignore[attr-defined]
+
+
+def test_what_waits_for_a_receiver_that_never_answers_is_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(notifying, "MOST_OPEN", 2)
+    run = AlertsRun()
+    run.settle()
+    for job_id in ("a", "b", "c"):
+        run.queue(job_id, notify=[{"on": ["failed"], "webhook": "ops"}])
+        run.change(job_id, JobState.FAILED)
+    (failed,) = run.events(NotificationFailed)
+    assert (failed.notification, failed.reason) == (  # type: ignore[attr-defined]
+        "n3", "2 earlier notifications still wait for the receiver",
+    )  # fmt: skip
+    run.queue("d", priority=0)
+    run.pass_time(7400, 100)
+    assert len(run.due()) == 3, "the alert waits"
+    for key in run.effects():
+        run.done(key, Delivered(0.1, "HTTP 200"))
+    run.tick(1)
+    assert [[one.subject for one in due.raised] for due in run.due()[3:]] == [["d"]]
 
 
 def test_a_delivery_is_tried_again_with_growing_waits_until_it_is_made() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
@@ -18,6 +19,9 @@ from gangline_schemas.events.alerts import (
     NotificationFailed,
 )
 from gangline_schemas.events.scheduling import JobStateChanged
+
+MOST_OPEN = 1000
+"""Notifications that wait for one receiver; it may answer slowly or never."""
 
 
 def of_job(plan: AlertPlan, event: JobStateChanged, at: datetime, receivers: Receivers) -> None:
@@ -39,21 +43,26 @@ def of_job(plan: AlertPlan, event: JobStateChanged, at: datetime, receivers: Rec
         )
         plan.add(event.job_id, due)
         problem = receivers.problem(target, job.team)
+        if problem is None and _open(plan.state)[target] > MOST_OPEN:
+            problem = f"{MOST_OPEN} earlier notifications still wait for the receiver"
         if problem is not None:
             failed = NotificationFailed(notification=due.notification, tries=0, reason=problem)
             plan.add(event.job_id, failed)
 
 
 def of_groups(plan: AlertPlan, timing: Timing) -> None:
-    """Send the groups of alerts that have waited long enough for others."""
+    """Send the groups of alerts that have waited long enough for others, and have room."""
+    if not plan.state.groups:
+        return
+    waiting = _open(plan.state)
     for key, group in list(plan.state.groups.items()):
         due_at = group.since + timedelta(seconds=timing.group_s)
         sent_at = plan.state.grouped.get(key)
         if sent_at is not None:
             due_at = max(due_at, sent_at + timedelta(seconds=timing.again_s))
-        if plan.now < due_at:
-            continue
         target, rule, team = key.split("/")
+        if plan.now < due_at or waiting[target] >= MOST_OPEN:
+            continue
         due = NotificationDue(
             notification=_name(plan.state),
             target=target,
@@ -104,6 +113,10 @@ def done(plan: AlertPlan, item: EffectDone, timing: Timing) -> None:
             plan.add(subject, deferred)
         case _:
             raise TypeError(f"{item.key}: {type(item.result).__name__} is not an outcome of it")
+
+
+def _open(state: AlertState) -> Counter[str]:
+    return Counter(one.due.target for one in state.open.values())
 
 
 def _name(state: AlertState) -> str:

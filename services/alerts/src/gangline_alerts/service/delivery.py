@@ -123,8 +123,9 @@ class Deliverer:
                 password = None
                 if target.password is not None:
                     password = self._secrets.read(target.password)
-                _mail(target, due, password)
-                return "SMTP"
+                refused = _mail(target, due, password)
+                count = len(target.to)
+                return f"SMTP, {refused} of {count} addresses refused" if refused else "SMTP"
 
 
 def cloud_event(due: NotificationDue) -> bytes:
@@ -177,7 +178,8 @@ def _escaped(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def _mail(target: Email, due: NotificationDue, password: str | None) -> None:
+def _mail(target: Email, due: NotificationDue, password: str | None) -> int:
+    """How many addresses its server refused; if all, it raises SMTPRecipientsRefused."""
     message = EmailMessage()
     message["Subject"] = texts.title(due)
     message["From"] = target.sender
@@ -195,9 +197,10 @@ def _mail(target: Email, due: NotificationDue, password: str | None) -> None:
             link.starttls(context=context)
         if target.user is not None:
             link.login(target.user, password or "")
-        link.send_message(message)
+        refused = link.send_message(message)
         with contextlib.suppress(OSError):  # the mail is accepted, whatever comes after it
             link.quit()
+        return len(refused)
 
 
 def _reason(error: Exception) -> str:
