@@ -173,12 +173,50 @@ def test_figures_of_the_overview_change_with_the_events_themselves(site: Site) -
     expect(figures).to_contain_text("Waiting1 job")
 
 
+def log_line(number: int) -> LogLine:
+    return LogLine(
+        attempt=1, rank=0, line=number, node_id="n", time=AT, stream="stdout", text=f"line {number}"
+    )
+
+
+def open_log(site: Site, count: int) -> None:
+    """Open the log of a job of which history has so many lines."""
+    path = "GET /v1/training-jobs/llama-0a1b"
+    site.answers[path] = job()
+    site.answers[f"{path}/logs"] = LogPage(lines=list(map(log_line, range(count))), cursor=None)
+    site.go("/jobs/llama-0a1b?tab=logs")
+    expect(site.page.locator("#lines .line")).to_have_count(count)
+
+
+def test_the_end_of_a_log_has_the_lines_that_history_does_not_have_yet(site: Site) -> None:
+    open_log(site, 400)
+    site.page.get_by_role("button", name="First line").click()
+    expect(site.page.locator("#log-note")).to_have_text("400 lines here")
+    site.send("log", log_line(400))
+    site.page.get_by_role("button", name="Last line").click()
+    expect(site.page.locator("#lines .line").last).to_contain_text("line 400")
+    expect(site.page.locator("#lines .line")).to_have_count(401)
+
+
+def test_a_log_has_no_hole_where_its_stream_was_cut(site: Site) -> None:
+    open_log(site, 1)
+    site.answers["GET /v1/training-jobs/llama-0a1b/logs"] = LogPage(
+        lines=[log_line(0), log_line(1)], cursor=None
+    )
+    site.page.evaluate("source.cut = true")
+    site.send("dropped", Waiting(pending_jobs=0))
+    site.page.clock.run_for(1000)
+    site.page.wait_for_function("!source.cut")
+    site.page.evaluate("source.onopen()")
+    site.send("log", log_line(2))
+    numbers = [re.compile(f"line {number}$") for number in range(3)]
+    expect(site.page.locator("#lines .line")).to_have_text(numbers)
+
+
 @pytest.mark.nightly
 def test_a_million_lines_put_few_rows_into_the_page_at_once(site: Site) -> None:
     path = "GET /v1/training-jobs/llama-0a1b"
-    first = LogLine(
-        attempt=1, rank=0, line=0, node_id="n", time=AT, stream="stdout", text="the first line"
-    )
+    first = log_line(0).model_copy(update={"text": "the first line"})
     site.answers[path] = job()
     site.answers[f"{path}/logs"] = LogPage(lines=[first], cursor=None)
     site.go("/jobs/llama-0a1b?tab=logs", still=False)

@@ -67,7 +67,7 @@ export function logs(id) {
   const needle = (filter.get("contains") ?? "").toLowerCase();
   document.getElementById("download").search = filter.toString();
   const path = `/v1/training-jobs/${id}/logs`;
-  let atEnd = false, ready = false, busy = false, waiting = [], skipped = 0;
+  let atEnd = false, ready = false, busy = false, waiting = [], recent = [], skipped = 0;
 
   const line = (row) => lineOf(row, needle);
 
@@ -76,6 +76,14 @@ export function logs(id) {
     const fresh = rows.filter((row) => !known.has(keyOf(row)));
     place.append(...fresh.map(line));
     while (place.children.length > WINDOW) place.firstElementChild.remove();
+  }
+
+  /** The newest line is here: history's, then those of the stream that history may not have yet. */
+  function ended() {
+    atEnd = true;
+    const [attempt, ms] = (place.firstElementChild?.dataset.cursor ?? "0.0").split(".").map(Number);
+    append(recent.slice(-PAGE).filter((row) =>
+      row.attempt > attempt || (row.attempt === attempt && Date.parse(row.time) >= ms)));
   }
 
   function told() {
@@ -98,7 +106,7 @@ export function logs(id) {
     const page = await ask({ tail: PAGE });
     place.replaceChildren();
     append(page.lines);
-    atEnd = true;
+    ended();
     down();
     told();
   }
@@ -108,7 +116,8 @@ export function logs(id) {
     const page = await ask({ limit: PAGE });
     place.replaceChildren();
     append(page.lines);
-    atEnd = page.lines.length < PAGE;
+    atEnd = false;
+    if (page.lines.length < PAGE) ended();
     place.scrollTop = 0;
     told();
   }
@@ -139,7 +148,7 @@ export function logs(id) {
     try {
       const page = await ask({ limit: PAGE, cursor: last.dataset.cursor });
       append(page.lines);
-      atEnd = page.lines.length < PAGE;
+      if (page.lines.length < PAGE) ended();
       told();
     } finally {
       busy = false;
@@ -165,8 +174,16 @@ export function logs(id) {
   function comes(row) {
     if (needle && !row.text.toLowerCase().includes(needle)) return;
     if (filter.has("errors") && !ERROR.test(row.text)) return;
+    recent.push(row);
+    if (recent.length > 2 * PAGE) recent = recent.slice(-PAGE);
     waiting.push(row);
     flush();
+  }
+
+  /** The stream began again without its cursor: lines between may be missing here. */
+  function again() {
+    atEnd = false;
+    (following.checked || !place.lastElementChild ? toEnd() : newer()).catch(failed);
   }
 
   place.addEventListener("scroll", atMost(100, () => {
@@ -195,5 +212,6 @@ export function logs(id) {
   return {
     query: { rank: filter.get("rank"), attempt: filter.get("attempt"), tail: "200" },
     handlers: { log: comes },
+    again,
   };
 }

@@ -57,7 +57,7 @@ follow(`/v1/training-jobs/${id}/live?${query}`, {
   step: (data) => { part.handlers.step?.(data); refresh(); },
   progress: refresh,
   end: () => { refresh(); exchange(); },
-}, { onAgain: () => { refresh(); exchange(); } });
+}, { onAgain: () => { part.again?.(); refresh(); exchange(); } });
 
 /** MLflow's page of the run; its address has the experiment, which only MLflow knows. */
 document.querySelector("[data-run]").addEventListener("click", async (event) => {
