@@ -150,8 +150,10 @@ def test_a_database_with_values_of_other_types(
     with closing(sqlite3.connect(path)) as database, database:
         database.execute("UPDATE tags SET value = NULL WHERE key = 'who'")
         database.execute("UPDATE runs SET name = x'61', start_time = 'once'")
+        database.execute("UPDATE runs SET artifact_uri = ?", ["/" + "a" * 5000])
     (run,) = (run for run in runs(path) if run.source_id.endswith(run_id))
     assert (run.tags["who"], run.name, run.started_ms) == ("", "a", 0)
+    assert values(run)
 
 
 def tensor(tag: str, value: float) -> Any:

@@ -96,7 +96,7 @@ def test_an_export_of_wandb(tmp_path: Path, suffix: str) -> None:
     folder.mkdir()
     file = folder / f"history.{suffix}"
     if suffix == "csv":
-        with file.open("w", newline="") as opened:
+        with file.open("w", newline="", encoding="utf-8-sig") as opened:  # as spreadsheets do
             writer = csv.DictWriter(opened, ROWS[0].keys())
             writer.writeheader()
             writer.writerows(ROWS)
@@ -104,7 +104,7 @@ def test_an_export_of_wandb(tmp_path: Path, suffix: str) -> None:
         parquet.write_table(pa.Table.from_pylist(ROWS), file)
     else:
         lines = "\n".join(json.dumps(row) for row in ROWS)
-        file.write_text(lines if suffix == "jsonl" else json.dumps(ROWS))
+        file.write_text(f"\ufeff{lines}" if suffix == "jsonl" else json.dumps(ROWS))
     (folder / "config.json").write_text('{"lr": 0.1, "net": {"dim": 8}}')
     (folder / "metadata.json").write_text('{"id": "q1", "name": "a", "project": "p"}')
     (run,) = runs(tmp_path)

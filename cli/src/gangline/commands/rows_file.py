@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from gangline.errors import CliError, ExitCode
+from gangline.exchange.records import LONGEST_LINE
+
+csv.field_size_limit(LONGEST_LINE)
 
 
 def read_scores(path: Path) -> dict[str, float]:
@@ -23,14 +26,12 @@ def read_rows(path: Path) -> Iterable[tuple[int, Any]]:
     Raises CliError that names file and line.
     """
     text = _text(path)
-    if path.suffix == ".csv":
-        return enumerate(csv.DictReader(io.StringIO(text)), 2)
-    return _lines(path, text)
+    return _cells(path, text) if path.suffix == ".csv" else _lines(path, text)
 
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")  # spreadsheets begin a file with a mark
     except OSError as error:
         raise CliError(f"cannot read {path}: {error.strerror}", code=ExitCode.USAGE) from None
     except UnicodeDecodeError:
@@ -44,8 +45,15 @@ def _object(path: Path) -> Iterable[tuple[int, Any]]:
     return ((1, {"id": name, "score": value}) for name, value in found.items())
 
 
+def _cells(path: Path, text: str) -> Iterable[tuple[int, Any]]:
+    try:
+        yield from enumerate(csv.DictReader(io.StringIO(text)), 2)
+    except csv.Error as error:
+        raise CliError(f"{path}: is not CSV: {error}", code=ExitCode.USAGE) from None
+
+
 def _lines(path: Path, text: str) -> Iterable[tuple[int, Any]]:
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):  # JSON may hold other separators
         if line.strip():
             yield number, _parsed(path, number, line)
 
@@ -53,7 +61,7 @@ def _lines(path: Path, text: str) -> Iterable[tuple[int, Any]]:
 def _parsed(path: Path, number: int, text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CliError(f"{path}:{number}: is not JSON: {error}", code=ExitCode.USAGE) from None
 
 
@@ -66,7 +74,7 @@ def _scores(path: Path, rows: Iterable[tuple[int, Any]]) -> dict[str, float]:
         name = str(row["id"])
         try:
             value = float(row["score"])
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise CliError(f"{where}: score: is not a number", code=ExitCode.USAGE) from None
         if name in found:
             raise CliError(f"{where}: id {name} comes twice", code=ExitCode.USAGE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -88,8 +88,9 @@ class MlflowDatabase:
 
     def _points(self, run_id: str, artifacts: str, run: SourceRun) -> Iterator[Point]:
         folder = Path(artifacts.removeprefix("file://"))
-        if folder.is_absolute() and folder.is_dir():
-            run.left["artifacts"] += sum(1 for file in folder.rglob("*") if file.is_file())
+        with suppress(OSError):  # another user's, or none of this machine
+            if folder.is_absolute() and folder.is_dir():
+                run.left["artifacts"] += sum(1 for file in folder.rglob("*") if file.is_file())
         try:
             with closing(self._open()) as database:
                 for what, sql in _LEFT.items():

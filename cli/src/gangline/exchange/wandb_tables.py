@@ -14,6 +14,7 @@ from typing import Any
 
 from gangline.exchange.parquet import pyarrow
 from gangline.exchange.records import (
+    LONGEST_LINE,
     Point,
     SourceError,
     SourceRun,
@@ -24,6 +25,7 @@ from gangline.exchange.records import (
 )
 from gangline.exchange.wandb_values import points_of, run_texts, time_ms
 
+csv.field_size_limit(LONGEST_LINE)
 SUFFIXES = (".csv", ".jsonl", ".ndjson", ".json", ".parquet")
 NAME = "history"
 _STATES = {"failed": "FAILED", "crashed": "FAILED", "killed": "KILLED", "running": "RUNNING"}
@@ -106,7 +108,7 @@ def _object(file: Path) -> dict[str, Any]:
 
 
 def _csv(file: Path) -> Iterator[dict[str, Any]]:
-    with file.open(encoding="utf-8", newline="") as opened:
+    with file.open(encoding="utf-8-sig", newline="") as opened:
         for row in csv.DictReader(lines_of(opened), strict=True):
             if None in row:
                 raise ValueError("a row has more cells than the header")
@@ -124,7 +126,7 @@ def _cell(text: str | None) -> object:
 
 
 def _lines(file: Path) -> Iterator[dict[str, Any]]:
-    with file.open(encoding="utf-8") as opened:
+    with file.open(encoding="utf-8-sig") as opened:
         for number, line in enumerate(lines_of(opened), 1):
             if line.strip():
                 try:
