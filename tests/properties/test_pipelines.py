@@ -37,7 +37,10 @@ def random_pipeline(draw: random.Random) -> PipelineSpec:
     for number in range(draw.randint(1, 9)):
         step: dict[str, Any] = {"out": {"x": "folder", "score": "score"}}
         before = draw.sample([*steps], min(len(steps), draw.randint(0, 2)))
-        step["in"] = {f"i{place}": f"{name}.x" for place, name in enumerate(before)}
+        step["in"] = {
+            f"i{place}": f"{name}.x" + draw.choice(["", "", " or none"])
+            for place, name in enumerate(before)
+        }
         if before and draw.random() < 0.2:
             step["when"] = f"{before[0]}.score > {draw.choice(['0.5', '0.95'])}"
         if draw.random() < 0.2:

@@ -38,14 +38,15 @@ ModelName = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 """A registered model of MLflow whose name fits an address: letters, digits and . _ -."""
 
 
-def _free_alias(name: str) -> str:
+def free_alias(name: str) -> str:
+    """The name, if MLflow does not keep it for itself. Raises ValueError."""
     if name == "latest" or re.fullmatch(r"v[0-9]+", name):
         raise ValueError("must not be `latest`, nor v with a number: MLflow keeps these")
     return name
 
 
 AliasName = Annotated[
-    str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,63}$"), AfterValidator(_free_alias)
+    str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,63}$"), AfterValidator(free_alias)
 ]
 """As MLflow allows it: not `latest`, and not `v` with a number."""
 MOST_VERSIONS = 2**31
@@ -64,6 +65,15 @@ class CheckpointOf(Model):
     job_id: Identifier
     attempt: Few = Field(ge=1)
     step: Step
+
+
+class AliasedVersion(Model):
+    """The version that an alias pointed to at one time, and the checkpoint that it is."""
+
+    model: ModelName
+    alias: AliasName
+    version: Version
+    checkpoint: CheckpointOf
 
 
 class Evaluation(Model):

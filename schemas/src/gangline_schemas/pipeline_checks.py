@@ -57,8 +57,8 @@ def _references(spec: PipelineSpec) -> Iterator[tuple[str, str]]:
         for given, reference in step.inputs.items():
             source = source_of(reference)
             yield from _reference(spec, f"{place}.in.{given}", source.step, source.output)
-        if step.resume is not None:
-            yield from _resumed(spec, f"{place}.resume", step.resume)
+        if step.resumed_step is not None:
+            yield from _resumed(spec, f"{place}.resume", step.resumed_step)
         for other in step.after:
             if other not in spec.steps:
                 yield f"{place}.after", f"there is no step {other}{_near(other, spec.steps)}"

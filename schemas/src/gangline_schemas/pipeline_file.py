@@ -23,7 +23,7 @@ from gangline_schemas.base import Identifier, Model
 from gangline_schemas.events.faults import FailureCause
 from gangline_schemas.job import JobSpec
 from gangline_schemas.limits import INT53_MAX, Label, MetricValue
-from gangline_schemas.models import ModelName
+from gangline_schemas.models import ModelName, free_alias
 from gangline_schemas.pipeline_when import MAX_WHEN_CHARS, WhenError, clauses
 from gangline_schemas.placeholders import best_named
 from gangline_schemas.study_file import StudySpec
@@ -46,10 +46,32 @@ MAX_PARAMS = 100
 _OWN_NAMES = {"inputs": "in", "outputs": "out"}
 _OWN_FIELDS = re.compile(r"^(steps\.[^.]+)\.(inputs|outputs)(?=\.|$)")
 
+_OR_NONE = " or none"
 Reference = Annotated[
-    str, StringConstraints(pattern=r"^[a-z0-9-]{1,63}\.[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?\??$")
+    str,
+    StringConstraints(
+        pattern=rf"^[a-z0-9-]{{1,63}}\.[a-z0-9]([a-z0-9_-]{{0,61}}[a-z0-9])?({_OR_NONE})?$"
+    ),
 ]
-"""An output of a step: `STEP.OUT`; `STEP.OUT?` is left out if the step was skipped."""
+"""An output of a step: `STEP.OUT`; `STEP.OUT or none` is left out if the step was skipped."""
+RESUME_PATTERN = (
+    r"^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+    r"|[A-Za-z0-9_][A-Za-z0-9._-]{0,127}@[A-Za-z0-9_-]{1,63})$"
+)
+
+
+def _start(value: Any) -> Any:
+    """The name of a step, or of a model and its alias."""
+    if isinstance(value, str):
+        if not re.fullmatch(RESUME_PATTERN[:-1], value):
+            raise ValueError("must be a step, or NAME@ALIAS of a registered model")
+        if "@" in value:
+            free_alias(value.partition("@")[2])
+    return value
+
+
+Resume = Annotated[str, StringConstraints(pattern=RESUME_PATTERN), BeforeValidator(_start)]
+"""A step, or `NAME@ALIAS`: the checkpoint of the version that an alias of the team points to."""
 ParamName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
 ParamText = Annotated[str, StringConstraints(max_length=1024)]
 ParamNumber = Annotated[int, Field(ge=-INT53_MAX, le=INT53_MAX)] | MetricValue
@@ -78,8 +100,8 @@ class Source(NamedTuple):
 
 def source_of(reference: str) -> Source:
     """The step and the output that an input names."""
-    step, _, output = reference.removesuffix("?").partition(".")
-    return Source(step, output, reference.endswith("?"))
+    step, _, output = reference.removesuffix(_OR_NONE).partition(".")
+    return Source(step, output, reference.endswith(_OR_NONE))
 
 
 class StepRetry(Model):
@@ -103,8 +125,10 @@ class Step(Model):
     outputs: Annotated[dict[OutputName, OutputKind], BeforeValidator(_outputs)] = Field(
         default_factory=dict, max_length=64, validation_alias=AliasChoices("out", "outputs")
     )
-    resume: Identifier | None = Field(
-        default=None, description="Start from the newest checkpoint of this step's job."
+    resume: Resume | None = Field(
+        default=None,
+        description="Start from the newest checkpoint of this step's job, or from that of the "
+        "version which an alias points to: NAME@ALIAS.",
     )
     after: tuple[Identifier, ...] = Field(
         default=(), max_length=MAX_STEPS, description="Steps that must end first."
@@ -133,7 +157,7 @@ class Step(Model):
         if self.study is not None and (self.outputs or self.each or self.resume):
             raise ValueError("a study has no out, each and resume: its best trial is its result")
         if self.resume is not None and self.job is not None and self.job.resume_from is not None:
-            raise ValueError("give resume (a step) or job.resume_from (a run), not both")
+            raise ValueError("give resume or job.resume_from (a run), not both")
         return self
 
     @field_validator("job")
@@ -144,6 +168,16 @@ class Step(Model):
         return job
 
     @property
+    def resumed_step(self) -> str | None:
+        """The step from whose checkpoint it starts; None: it starts from none."""
+        return None if self.resume is None or "@" in self.resume else self.resume
+
+    @property
+    def resumed_alias(self) -> str | None:
+        """The `NAME@ALIAS` from whose checkpoint it starts; None: it starts from none."""
+        return self.resume if self.resume is not None and "@" in self.resume else None
+
+    @property
     def needs(self) -> tuple[str, ...]:
         """The steps that must end before this one, in the order of the file."""
         named = [source_of(reference).step for reference in self.inputs.values()]
@@ -151,7 +185,7 @@ class Step(Model):
 
     @property
     def optional(self) -> frozenset[str]:
-        """The steps that it needs and that may be skipped: only inputs with `?` name them."""
+        """The steps that it needs and that may be skipped: only inputs with `or none` name them."""
         sources = [source_of(reference) for reference in self.inputs.values()]
         firm = {one.step for one in sources if not one.optional}
         firm |= {*self._needs_besides_inputs, *self.after}
@@ -159,7 +193,7 @@ class Step(Model):
 
     @property
     def _needs_besides_inputs(self) -> list[str]:
-        named = [self.resume] if self.resume is not None else []
+        named = [self.resumed_step] if self.resumed_step is not None else []
         named += [*best_named(self.job)] if self.job is not None else []
         if self.when is not None:
             named += [name for clause in clauses(self.when) if (name := clause.step) is not None]

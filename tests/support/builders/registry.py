@@ -31,8 +31,16 @@ from gangline_schemas.events.model_requests import (
     SnapshotProfiled,
     VersionRequested,
 )
+from gangline_schemas.events.registry import AliasMoved, GateSet
 from gangline_schemas.gate_file import Gate
-from gangline_schemas.models import Evaluation, Override, Paired, ProfileRef, SuiteComparison
+from gangline_schemas.models import (
+    CheckpointOf,
+    Evaluation,
+    Override,
+    Paired,
+    ProfileRef,
+    SuiteComparison,
+)
 from support.harnesses.decider_run import START, DeciderRun
 
 TEAM, MODEL, ALIAS = "nlp", "summarizer", "champion"
@@ -46,6 +54,21 @@ def gate(**fields: Any) -> Gate:
         "first": "accept", "suites": {"qa": {"rule": "better"}},
     }  # fmt: skip
     return Gate.model_validate(given | fields)
+
+
+def gate_set(**fields: Any) -> GateSet:
+    """The registry's news of a gate."""
+    given = gate(**fields)
+    return GateSet(config=given, digest=given.digest, user="anna")
+
+
+def moved(version: int, *, files: bool = False, team: str = TEAM) -> AliasMoved:
+    """The alias points to a version, which is the checkpoint of step 100 of its own job."""
+    checkpoint = CheckpointOf(job_id=f"job-{version}", attempt=2, step=100)
+    return AliasMoved(
+        team=team, model=MODEL, alias=ALIAS, number=version, from_version=0, to_version=version,
+        expected=0, kind="gate", by="anna", checkpoint=None if files else checkpoint,
+    )  # fmt: skip
 
 
 def evaluation(text: str, items: int = 1319, mean: float = 0.6, **fields: Any) -> Evaluation:

@@ -14,6 +14,7 @@ from gangline_pipelines.core import triggers
 from gangline_schemas.api.pipelines import PipelineList, RunList
 from support.builders.console import console, csrf
 from support.builders.pipelines import TEAM, PipelineRun, pipeline
+from support.builders.registry import ALIAS, MODEL, gate_set, moved
 
 
 def world() -> tuple[PipelineRun, str]:
@@ -28,8 +29,11 @@ def world() -> tuple[PipelineRun, str]:
         "odd": {"out": ["x"], "cache": False},
         "last": {"in": {"x": "odd.x"}},
         "slow": {"out": ["y"], "cache": False},
+        "champion": {"resume": f"{MODEL}@{ALIAS}", "out": ["z"]},
     }  # fmt: skip
     triggers = {"new": {"snapshot": "web-*"}, "nightly": {"schedule": "0 3 * * *"}}
+    made.feed(gate_set())
+    made.feed(moved(3))
     made.apply(pipeline(steps, siblings="finish", triggers=triggers, description="<i>all</i>"))
     made.begin()
     made.finish()
@@ -115,6 +119,8 @@ def test_a_step_shows_why_it_ran() -> None:
     text = client.get(f"/console/pipelines/runs/{run}?step=train-0").text
     for shown in ("equal to ", "Key: in.data", made.step(run, "train-0").outputs["acc"].digest):
         assert shown in text, shown
+    shown = client.get(f"/console/pipelines/runs/{run}?step=champion").text
+    assert f"{MODEL}@{ALIAS}, version 3: step 100 of " in shown
     assert "Key: " not in client.get(f"/console/pipelines/runs/{run}?step=nothing").text
 
 

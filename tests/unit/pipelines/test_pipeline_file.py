@@ -59,13 +59,16 @@ def test_the_page_s_pipeline_of_shipped_steps_is_right_and_trains_on_what_it_pre
         ({"steps": {"a": {"job": job(), "in": {"x": "b.y"}}}}, "steps.a.in.x: there is no step b"),
         ({"steps": {"a": {"job": job(), "in": {"x": "a"}}}}, "steps.a.inputs.x: "),
         (
-            {"steps": {**GOOD, "b": {"job": job(), "in": {"y": "a.z?"}}}},
+            {"steps": {**GOOD, "b": {"job": job(), "in": {"y": "a.z or none"}}}},
             "steps.b.in.y: step a has no output z; its outputs are: x, s",
         ),
         (
             {"steps": {**GOOD, "b": {"job": job(), "in": {"y": "a.z"}}}},
             "steps.b.in.y: step a has no output z; its outputs are: x, s",
         ),
+        ({"steps": {"a": {"job": job(), "resume": "m@"}}}, "or NAME@ALIAS of a registered model"),
+        ({"steps": {"a": {"job": job(), "resume": "m@v3"}}}, "MLflow keeps these"),
+        ({"steps": {"a": {"job": job(), "resume": "b"}}}, "steps.a.resume: there is no step b"),
         ({"steps": {"a": {"job": job(), "in": {"x": "a.y"}, "out": ["y"]}}}, "a -> a"),
         (
             {

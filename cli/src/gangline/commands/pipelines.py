@@ -350,6 +350,10 @@ def _why_text(step: StepWhy) -> str:
     rows = [("state", step.state), ("why", step.why or step.reason or "it has no key yet")]
     if step.hit:
         rows.append(("made by", step.hit))
+    if (start := step.starts_from) is not None:
+        place = f"step {start.checkpoint.step} of {start.checkpoint.job_id}"
+        named = f"{start.model}@{start.alias}, version {start.version}"
+        rows.append(("starts from", f"{named}: {place}"))
     if step.reason and step.why:
         rows.append(("reason", step.reason))
     if step.key:

@@ -13,6 +13,7 @@ from gangline_schemas.base import Identifier
 from gangline_schemas.data_use import SnapshotName
 from gangline_schemas.events.pipeline_requests import MAX_SOURCES
 from gangline_schemas.limits import Label
+from gangline_schemas.models import AliasedVersion
 from gangline_schemas.pipeline_file import Params, PipelineSpec
 
 RunStateWord = Annotated[
@@ -140,6 +141,9 @@ class StepRow(Answer):
     study_id: str = Field(default="", description="Its last study, if it is one.")
     tries: int
     reason: str
+    starts_from: AliasedVersion | None = Field(
+        default=None, description="The version that its `resume: NAME@ALIAS` meant."
+    )
     outputs: list[StepOutput]
     gpu_seconds: float
     next_at: datetime | None = Field(description="When it is tried again.")

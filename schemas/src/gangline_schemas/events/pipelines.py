@@ -25,6 +25,13 @@ from gangline_schemas.limits import (
     Step,
     User,
 )
+from gangline_schemas.models import (
+    AliasedVersion,
+    AliasName,
+    CheckpointOf,
+    MaybeVersion,
+    ModelName,
+)
 from gangline_schemas.pipeline_file import MAX_OUTPUTS, MAX_RETRIES, Params, PipelineSpec
 
 MOST_SWEPT = 10_000
@@ -38,7 +45,7 @@ Subject = Annotated[Label, Field(description="A snapshot, a time, a finding, or 
 KeyParts = Annotated[
     dict[Annotated[str, StringConstraints(max_length=128)], DigestHex], Field(max_length=2100)
 ]
-"""Digests of what a step's result depends on, by name: command, code, image, seed, in.NAME."""
+"""Digests of what a step's result depends on, by name: command, code, seed, resume, in.NAME."""
 
 
 class _Answer(Event):
@@ -181,6 +188,9 @@ class StepKeyed(Event):
     )
     outputs: Outputs = Field(default_factory=dict, description="Of a hit; to be checked.")
     check: Few = Field(default=0, description="Of a hit: the check that decides it.")
+    starts_from: AliasedVersion | None = Field(
+        default=None, description="The version that `resume: NAME@ALIAS` meant at this moment."
+    )
 
 
 class OutputsChecked(Event):
@@ -328,6 +338,20 @@ class StepEnded(Event):
     result: StepResult
     reason: Message = ""
     outputs: Outputs = Field(default_factory=dict)
+
+
+class AliasNoted(Event):
+    """A step that starts from this alias starts from this checkpoint from here on."""
+
+    type: ClassVar[str] = "pipeline.alias.noted"
+    team: Identifier
+    model: ModelName
+    alias: AliasName
+    protected: bool = Field(default=True, description="false: no gate protects it any more.")
+    version: MaybeVersion = Field(default=0, description="0: it points to no version.")
+    checkpoint: CheckpointOf | None = Field(
+        default=None, description="Of the version; null: it is made of files."
+    )
 
 
 class SweepBegun(Event):

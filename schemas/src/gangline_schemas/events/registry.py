@@ -200,6 +200,9 @@ class AliasMoved(OfModel):
     by: User
     reason: Message = ""
     evidence: Few | None = Field(default=None, description="The promotion that was judged.")
+    checkpoint: CheckpointOf | None = Field(
+        default=None, description="Of the version it points to now; null: it is made of files."
+    )
 
 
 class AliasesProjected(Event):

@@ -189,6 +189,7 @@ def _step(run_id: str, instance: Instance, step: StepRun) -> StepRow:
         study_id=study,
         tries=step.tries,
         reason=step.reason,
+        starts_from=step.starts_from,
         outputs=[
             StepOutput(
                 name=name,

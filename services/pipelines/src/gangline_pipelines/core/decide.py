@@ -1,7 +1,7 @@
 """The decisions of the pipelines service.
 
 1. requests: pipelines are configured, runs begin, end and continue (requests.py); new snapshots.
-   The registry: drift.
+   The registry: drift, and aliases from which steps start (aliases.py).
 2. quota, scheduling, faults, workers, studies: the jobs and studies of steps (facts.py).
 3. ticks: schedules, steps that are tried again, limits of time (triggers.py, facts.py).
 4. outcomes of effects: whether the outputs of hits of the cache are in the store; sweeps of
@@ -19,7 +19,7 @@ from datetime import datetime, timedelta
 from gangline_bus.codec import Received
 from gangline_bus.decision import BaseDecider, Decision, EffectDone, Input, Observed, Tick
 from gangline_bus.plan import Plan
-from gangline_pipelines.core import facts, invariants, requests, retaining, triggers
+from gangline_pipelines.core import aliases, facts, invariants, requests, retaining, triggers
 from gangline_pipelines.core.model import Checked, CheckOutputs, Run, RunState, StepState, StoreAway
 from gangline_pipelines.core.state import Clock, PipelinePlan, PipelineState, spec_of, steps_of
 from gangline_pipelines.core.stepping import advance, stop
@@ -77,6 +77,7 @@ class PipelineDecider(BaseDecider[PipelineState, Clock]):
                     requests.take(plan, item.envelope)
                 else:
                     facts.take(plan, data)
+                    aliases.take(plan, data)
             case _:
                 return []
         triggers.after_ends(plan)

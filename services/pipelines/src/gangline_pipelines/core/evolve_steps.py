@@ -54,6 +54,7 @@ def _(state: PipelineState, event: StepKeyed, at: datetime) -> None:
         job_id=event.hit_job or "",
         saved_key=event.hit_save,
         check=event.check,
+        starts_from=event.starts_from,
         outputs=dict(event.outputs),
         started_at=before.started_at if own else at,
     )

@@ -26,7 +26,7 @@ from gangline_schemas.events.quota import JobRejected, RequestRefused
 from gangline_schemas.events.scheduling import GangReleased, JobStateChanged, ResumePointChanged
 from gangline_schemas.events.studies import StudyEnded, StudyRefused
 from gangline_schemas.events.workers import StepOutputWritten
-from gangline_schemas.job import JobState
+from gangline_schemas.job import RESUME_PROBLEM, JobState
 
 CAUSE_WAIT = timedelta(seconds=15)
 """So long the cause of a failure is waited for: it comes in another log."""
@@ -281,5 +281,12 @@ def _gave_up(plan: PipelinePlan, step: StepRun) -> bool:
 
 
 def _why(step: StepRun) -> str:
+    start = step.starts_from
+    if start is not None and step.reason.startswith(RESUME_PROBLEM):
+        why = step.reason.removeprefix(RESUME_PROBLEM)
+        return (
+            f"resume: {start.model}@{start.alias} is version {start.version}, and no job can start "
+            f"from its checkpoint: {why}; promote another version"
+        )
     cause = f" ({step.cause.value.replace('_', ' ')})" if step.cause is not None else ""
     return f"{step.reason or 'its job failed'}{cause}"

@@ -69,7 +69,8 @@ def _graph(spec: PipelineSpec) -> Graph:
             instances[own] = Instance(own, name, step, needs, optional, *item)
             for needed in needs:
                 feeds.setdefault(needed, []).append(own)
-    resumed = frozenset(step.resume for step in spec.steps.values() if step.resume is not None)
+    starts = (step.resumed_step for step in spec.steps.values())
+    resumed = frozenset(name for name in starts if name is not None)
     return Graph(instances, {name: tuple(fed) for name, fed in feeds.items()}, of_step, resumed)
 
 

@@ -10,6 +10,7 @@ from gangline_schemas.artifacts import Artifact
 from gangline_schemas.events.faults import FailureCause
 from gangline_schemas.events.pipelines import RunCause
 from gangline_schemas.events.studies import BestTrial
+from gangline_schemas.models import AliasedVersion, CheckpointOf
 
 
 class StepState(StrEnum):
@@ -143,6 +144,7 @@ class StepRun:
       committed checkpoint, if another step starts from it; `saved_key`: of the commit record.
     - `hit`: the run that made its outputs, "" if its own job did. `check`: the check they wait for;
       with its own run as `hit`, its own job made them while outputs of the team were deleted.
+    - `starts_from`: the version that its `resume: NAME@ALIAS` meant when it got its key.
     - `job_id`: of a study, its id until it has ended, then the job of its `best` trial.
     - `job_ended`: whether its job ended well; None while it has not.
     """
@@ -168,8 +170,17 @@ class StepRun:
     charged: int = 0
     stopping: bool = False
     best: BestTrial | None = None
+    starts_from: AliasedVersion | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """Where a protected alias points to; 0: to no version. A version of files has no checkpoint."""
+
+    version: int = 0
+    checkpoint: CheckpointOf | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gangline_schemas.job import JobSpec
+from gangline_schemas.models import AliasedVersion
 
 _MOST = 63
 _NAME_CHARS = 40
@@ -49,17 +50,24 @@ def study_id(run: str, step: str, tries: int) -> str:
     return f"{run[:_STUDY_CHARS]}-{digest([run, step, tries])[:_HASH_CHARS]}"
 
 
-def key_parts(job: JobSpec, inputs: Mapping[str, str]) -> dict[str, str]:
+def key_parts(
+    job: JobSpec, inputs: Mapping[str, str], start: AliasedVersion | None
+) -> dict[str, str]:
     """The digests of what a step's outputs depend on, by name.
 
-    `inputs`: digests of artifacts by the names of inputs. Not in the key: the number of GPUs, the
-    priority, and all else that says where and when a job runs.
+    `inputs`: digests of artifacts by the names of inputs. `start`: the version that it starts from,
+    of which the checkpoint counts, and not its number or alias. Not in the key: the number of GPUs,
+    the priority, and all else that says where and when a job runs.
     """
     data = job.model_dump(mode="json", exclude_defaults=True, include=set(_COMMAND))
+    if start is not None:
+        del data["resume_from"]
     parts = {"command": digest(data), "outputs": digest(job.artifacts and job.artifacts.outputs)}
     code = job.code_bundle or job.code_ref
     named = {"code": code, "image": job.image, "seed": job.seed, "data": job.data_snapshot}
     parts |= {name: digest(value) for name, value in named.items() if value is not None}
+    if start is not None:
+        parts["resume"] = digest(start.checkpoint.model_dump())
     return parts | {f"in.{name}": value for name, value in inputs.items()}
 
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from gangline_bus.state_json import DataclassCodec
 from gangline_pipelines.core.state import PipelineState
 
-VERSION = 1
+VERSION = 2
 """The format of the state: docs/guides/upgrades.md says when to count it up."""
 
 
 def codec() -> DataclassCodec[PipelineState]:
     """Implements `SnapshotCodec[PipelineState]`."""
-    return DataclassCodec(PipelineState, version=VERSION)
+    return DataclassCodec(PipelineState, version=VERSION, converters={1: _unchanged})
+
+
+def _unchanged(name: str, value: Any) -> tuple[str, Any]:
+    """Version 1 knew no aliases: there are then none."""
+    return name, value
 
 
 fingerprint = codec().fingerprint

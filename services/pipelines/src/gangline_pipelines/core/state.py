@@ -9,6 +9,7 @@ from datetime import datetime
 from gangline_bus.plan import Plan
 from gangline_pipelines.core.graph import Graph, graph_of
 from gangline_pipelines.core.model import (
+    Alias,
     DeleteOutputs,
     Kept,
     Last,
@@ -40,6 +41,7 @@ class PipelineState:
     - `sweeps`: the last one of each team.
     - `sizes`: of `specs`, in bytes of JSON. `earlier_bytes`: of those that only runs use.
     - `uses`: how many runs began with each key of `specs`. `live_steps`: of each team's live runs.
+    - `aliases`: protected ones of models, by `TEAM/NAME@ALIAS`.
     - `requests`: answered ones, each with the reason why it was refused, or "".
     """
 
@@ -61,6 +63,7 @@ class PipelineState:
     earlier_bytes: int = 0
     uses: dict[str, int] = field(default_factory=dict)
     live_steps: dict[str, int] = field(default_factory=dict)
+    aliases: dict[str, Alias] = field(default_factory=dict)
     requests: dict[str, str] = field(default_factory=dict)
 
 
@@ -100,7 +103,7 @@ def unresumed(state: PipelineState, run: Run, name: str) -> str | None:
     step = state.steps[step_key(run.run_id, name)]
     if step.state is not StepState.FAILED or not step.reason.startswith(RESUME_PROBLEM):
         return None
-    return graph_of_run(state, run).instances[name].spec.resume
+    return graph_of_run(state, run).instances[name].spec.resumed_step
 
 
 def steps_of(state: PipelineState, run: Run) -> Iterator[tuple[str, StepRun]]:

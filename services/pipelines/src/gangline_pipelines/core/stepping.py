@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from pydantic import ValidationError
 
-from gangline_pipelines.core import hits
+from gangline_pipelines.core import aliases, hits
 from gangline_pipelines.core.graph import Graph, Instance, is_resumed
+from gangline_pipelines.core.jobs import inputs_of, job_of, job_problem, params_of, study_of
 from gangline_pipelines.core.model import Run, RunState, StepRun, StepState
 from gangline_pipelines.core.naming import (
     cache_key,
@@ -25,8 +25,6 @@ from gangline_pipelines.core.naming import (
     study_id,
 )
 from gangline_pipelines.core.state import PipelinePlan, graph_of_run, spec_of, step_key, steps_of
-from gangline_schemas.artifacts import JobArtifacts
-from gangline_schemas.base import field_errors
 from gangline_schemas.events.pipelines import (
     RunEnded,
     RunStopping,
@@ -38,11 +36,10 @@ from gangline_schemas.events.pipelines import (
     StepStudyRequested,
     StepStudyStopRequested,
 )
-from gangline_schemas.job import JobSpec
+from gangline_schemas.models import AliasedVersion
 from gangline_schemas.pipeline_checks import BEST_VALUE
-from gangline_schemas.pipeline_file import source_of
 from gangline_schemas.pipeline_when import clauses, failing
-from gangline_schemas.placeholders import BEST, UnknownPlaceholder, best_named, replaced
+from gangline_schemas.placeholders import UnknownPlaceholder
 from gangline_schemas.study_file import StudySpec
 
 USER = "pipeline"
@@ -154,7 +151,7 @@ def _request_job(plan: PipelinePlan, run_id: str, name: str) -> None:
     if instance.spec.study is not None:
         study = StepStudyRequested(
             study_id=study_id(run_id, name, tries),
-            spec=_study(plan, run, instance, instance.spec.study),
+            spec=study_of(plan, run, instance, instance.spec.study),
             user=run.user or USER,
             run_id=run_id,
             step=name,
@@ -164,7 +161,7 @@ def _request_job(plan: PipelinePlan, run_id: str, name: str) -> None:
         return
     requested = StepJobRequested(
         job_id=job_id(run_id, name, tries),
-        spec=_job(plan, run, instance),
+        spec=job_of(plan, run, instance, step.starts_from),
         user=run.user or USER,
         run_id=run_id,
         step=name,
@@ -217,24 +214,49 @@ def _decide(
         problem = _when(plan, run, graph, instance)
         if problem is not None:
             return _end(plan, run, name, "skipped", problem)
-    return _key(plan, run, instance, step, check, trusting=trusting)
+    return _bind(plan, run, instance, step, check, trusting=trusting)
+
+
+def _bind(
+    plan: PipelinePlan, run: Run, instance: Instance, step: StepRun, check: int, *, trusting: bool
+) -> bool:
+    """Key a step, with the version that its alias points to at this moment."""
+    alias = instance.spec.resumed_alias
+    if alias is None:
+        return _key(plan, run, instance, step, check, None, trusting=trusting)
+    start, problem = aliases.find(plan.state, run.team, alias)
+    if start is not None:
+        return _key(plan, run, instance, step, check, start, trusting=trusting)
+    if trusting:
+        return False
+    if problem:
+        end_step(plan, run.run_id, instance.name, "failed", f"resume: {problem}")
+        return False
+    return _end(plan, run, instance.name, "skipped", f"resume: no version has {alias} yet")
 
 
 def _key(
-    plan: PipelinePlan, run: Run, instance: Instance, step: StepRun, check: int, *, trusting: bool
+    plan: PipelinePlan,
+    run: Run,
+    instance: Instance,
+    step: StepRun,
+    check: int,
+    start: AliasedVersion | None,
+    *,
+    trusting: bool,
 ) -> bool:
     if instance.spec.study is not None:
         if not trusting:
             _key_study(plan, run, instance, instance.spec.study)
         return False
     try:
-        job = _job(plan, run, instance)
+        job = job_of(plan, run, instance, start)
     except (UnknownPlaceholder, ValidationError) as error:
         if trusting:
             return False
-        end_step(plan, run.run_id, instance.name, "failed", _job_problem(error))
+        end_step(plan, run.run_id, instance.name, "failed", job_problem(error))
         return False
-    parts = key_parts(job, job.artifacts.inputs if job.artifacts else {})
+    parts = key_parts(job, job.artifacts.inputs if job.artifacts else {}, start)
     key = cache_key(parts)
     place = f"{pipeline_key(run.team, run.pipeline)}/{instance.name}"
     last, kept = plan.state.last.get(place), plan.state.kept.get(f"{run.team}/{key}")
@@ -255,6 +277,7 @@ def _key(
         outputs=kept.outputs if kept is not None else {},
         hit_save=kept.saved_key if kept is not None and resumed else None,
         check=check if kept is not None else 0,
+        starts_from=start,
     )
     plan.add(run.run_id, keyed)
     return kept is not None
@@ -263,7 +286,7 @@ def _key(
 def _key_study(plan: PipelinePlan, run: Run, instance: Instance, study: StudySpec) -> None:
     """The key of a study, for people: it is never a hit."""
     parts = {"study": digest(study.model_dump(mode="json"))}
-    parts |= {f"in.{name}": one for name, one in _inputs(plan, run, instance).items()}
+    parts |= {f"in.{name}": one for name, one in inputs_of(plan, run, instance).items()}
     keyed = StepKeyed(
         run_id=run.run_id,
         step=instance.name,
@@ -292,84 +315,7 @@ def _when(plan: PipelinePlan, run: Run, graph: Graph, instance: Instance) -> str
                 scores.setdefault(f"{clause.step}.{clause.name}", []).append(best.value)
             elif found is not None and found.value is not None:
                 scores.setdefault(f"{clause.step}.{clause.name}", []).append(found.value)
-    return failing(text, _params(plan, run), scores)
-
-
-def _study(plan: PipelinePlan, run: Run, instance: Instance, study: StudySpec) -> StudySpec:
-    """The study of a step; its jobs read the step's inputs."""
-    inputs = _inputs(plan, run, instance)
-    if not inputs:
-        return study
-    job = {**study.job, "artifacts": {"inputs": inputs, "outputs": {}}}
-    return study.model_copy(update={"job": job})
-
-
-def _job(plan: PipelinePlan, run: Run, instance: Instance) -> JobSpec:
-    """The job of a step with its values and artifacts.
-
-    Raises UnknownPlaceholder and ValidationError.
-    """
-    if instance.spec.job is None:
-        raise TypeError(f"step {instance.name} has no job")
-    job = replaced(instance.spec.job, _values(plan, run, instance))
-    if instance.spec.resume is not None:
-        maker = plan.state.steps[step_key(run.run_id, instance.spec.resume)].job_id
-        job = job.model_copy(update={"resume_from": maker})
-    inputs = _inputs(plan, run, instance)
-    if not inputs and not instance.spec.outputs:
-        return job
-    artifacts = JobArtifacts(inputs=inputs, outputs=instance.spec.outputs)
-    return job.model_copy(update={"artifacts": artifacts})
-
-
-def _inputs(plan: PipelinePlan, run: Run, instance: Instance) -> dict[str, str]:
-    """The digests of the artifacts that it reads, by the names of inputs."""
-    found: dict[str, str] = {}
-    graph = graph_of_run(plan.state, run)
-    for name, reference in instance.spec.inputs.items():
-        source = source_of(reference)
-        for number, made_by in enumerate(graph.of_step[source.step]):
-            step = plan.state.steps[step_key(run.run_id, made_by)]
-            if source.optional and step.state is StepState.SKIPPED:
-                continue
-            many = bool(graph.instances[made_by].spec.each)
-            found[f"{name}/{number}" if many else name] = step.outputs[source.output].digest
-    return found
-
-
-def _params(plan: PipelinePlan, run: Run) -> dict[str, Any]:
-    return {**spec_of(plan.state, run).params, **run.cause.params}
-
-
-def _values(plan: PipelinePlan, run: Run, instance: Instance) -> dict[str, Any]:
-    cause = run.cause
-    # The snapshot that started the run, or in which drift was found.
-    snapshot = cause.subject.rpartition(":")[2] if cause.kind in {"snapshot", "drift"} else ""
-    values = {f"params.{name}": value for name, value in _params(plan, run).items()}
-    values |= {
-        "run.id": run.run_id,
-        "run.pipeline": run.pipeline,
-        "trigger.kind": cause.kind,
-        "trigger.subject": cause.subject,
-        "trigger.snapshot": snapshot,
-    }
-    named = () if instance.spec.job is None else best_named(instance.spec.job)
-    for need in dict.fromkeys(named):
-        best = plan.state.steps[step_key(run.run_id, need)].best
-        if best is not None:
-            values |= {f"{BEST}{need}.{name}": value for name, value in best.parameters.items()}
-    if instance.index is not None:
-        values |= {"item": instance.item, "index": instance.index}
-        if isinstance(instance.item, dict):
-            values |= {f"item.{key}": value for key, value in instance.item.items()}
-    return values
-
-
-def _job_problem(error: UnknownPlaceholder | ValidationError) -> str:
-    if isinstance(error, UnknownPlaceholder):
-        return f"job.{error.field}: there is no value {error.name!r}"
-    first = field_errors(error, "job", JobSpec)[0]
-    return f"{first.field}: {first.message}"
+    return failing(text, params_of(plan, run), scores)
 
 
 def _start_ready(plan: PipelinePlan, run_id: str) -> None:

@@ -16,7 +16,7 @@ from gangline_registry.core.policy.judge import judge
 from gangline_registry.core.state import RegistryPlan
 from gangline_schemas.events.model_requests import ModelPromotionRequested, RollbackRequested
 from gangline_schemas.events.registry import AliasMoved, PromotionBegun, PromotionJudged
-from gangline_schemas.models import Finding, Verdict
+from gangline_schemas.models import CheckpointOf, Finding, Verdict
 
 WAIT = timedelta(minutes=10)
 """So long a promotion waits for comparisons; then it is judged without them."""
@@ -76,6 +76,7 @@ def roll_back(plan: RegistryPlan, event: RollbackRequested, ref: Mapping[str, st
         kind="rollback",
         by=event.user,
         reason=event.reason,
+        checkpoint=_checkpoint(plan, event.team, event.model, target),
         **ref,
     )
     plan.add(event.model, moved)
@@ -172,8 +173,14 @@ def _move(plan: RegistryPlan, promotion: Promotion) -> None:
         by=by,
         reason="" if override is None else override.reason,
         evidence=promotion.number,
+        checkpoint=_checkpoint(plan, promotion.team, promotion.model, promotion.version),
     )
     plan.add(promotion.model, moved)
+
+
+def _checkpoint(plan: RegistryPlan, team: str, model: str, number: int) -> CheckpointOf | None:
+    one = plan.state.versions.get(version_key(team, model, number))
+    return None if one is None else one.checkpoint
 
 
 def _pointer(plan: RegistryPlan, event: ModelPromotionRequested | RollbackRequested) -> Pointer:
