@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, BinaryIO, TypeVar
 
 from gangline_storage.durable import os_errors, replace_file
@@ -25,6 +26,7 @@ from gangline_storage.s3_client import (
     NoSuchUploadError,
     PreconditionFailedError,
     RangeBeyondEndError,
+    given,
     make_client,
     s3_errors,
 )
@@ -34,6 +36,7 @@ from gangline_storage.s3_upload import S3Put
 
 _MAX_S3_KEY_BYTES = 1024
 _PAGE = 1000
+_NONE: Mapping[str, str] = MappingProxyType({})
 T = TypeVar("T")
 
 
@@ -41,7 +44,7 @@ T = TypeVar("T")
 class _Reading:
     body: Any
     size_bytes: int
-    etag: str | None
+    etag: str
 
 
 class S3Store:
@@ -111,7 +114,7 @@ class S3Store:
     def get(self, key: str) -> bytes:
         """See ObjectStore.get."""
         what = f"get {key}"
-        return self._retried(what, lambda: bytes(self._open(key, {}).body.read()))
+        return self._retried(what, lambda: bytes(self._open(key).body.read()))
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         """See ObjectStore.get_range."""
@@ -119,9 +122,11 @@ class S3Store:
         if length == 0:
             self.head(key)
             return b""
-        wanted = {"Range": f"bytes={start}-{start + length - 1}"}
+        end = f"{start + length - 1}"
         try:
-            return self._retried(f"get {key}", lambda: bytes(self._open(key, wanted).body.read()))
+            return self._retried(
+                f"get {key}", lambda: bytes(self._open(key, start, end).body.read())
+            )
         except RangeBeyondEndError:
             return b""
 
@@ -148,10 +153,13 @@ class S3Store:
     def head(self, key: str) -> ObjectInfo:
         """See ObjectStore.head."""
         name = self._name(key)
-        answer = self._retried(
-            f"head {key}", lambda: self._client.head_object(Bucket=self.bucket, Key=name)
-        )
-        return ObjectInfo(key, answer["ContentLength"])
+
+        def once() -> int:
+            answer = self._client.head_object(Bucket=self.bucket, Key=name)
+            given(answer, "ETag")
+            return int(given(answer, "ContentLength"))
+
+        return ObjectInfo(key, self._retried(f"head {key}", once))
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """See ObjectStore.list; a page of up to 1000 objects is one request."""
@@ -225,13 +233,25 @@ class S3Store:
 
         return self._options.retry.run(what, attempt_once)
 
-    def _open(self, key: str, wanted: dict[str, str]) -> _Reading:
-        answer = self._client.get_object(Bucket=self.bucket, Key=self._name(key), **wanted)
-        return _Reading(answer["Body"], answer["ContentLength"], answer.get("ETag"))
+    def _open(
+        self, key: str, start: int = 0, end: str = "", condition: Mapping[str, str] = _NONE
+    ) -> _Reading:
+        """Begin to read the object from byte `start` to byte `end`, or to its end."""
+        wanted = {"Range": f"bytes={start}-{end}"} if start or end else {}
+        answer = self._client.get_object(
+            Bucket=self.bucket, Key=self._name(key), **wanted, **condition
+        )
+        try:
+            if wanted and not str(answer.get("ContentRange")).startswith(f"bytes {start}-"):
+                raise TransientError("the S3 server gave other bytes than were asked for")
+            size_bytes = int(given(answer, "ContentLength"))
+            return _Reading(answer["Body"], size_bytes, str(given(answer, "ETag")))
+        except TransientError:
+            answer["Body"].close()
+            raise
 
     def _first_reading(self, key: str, start: int = 0) -> _Reading:
-        wanted = {"Range": f"bytes={start}-"} if start else {}
-        return self._retried(f"get {key}", lambda: self._open(key, wanted))
+        return self._retried(f"get {key}", lambda: self._open(key, start))
 
     def _chunks(
         self, key: str, first: _Reading, chunk_bytes: int, start: int = 0
@@ -246,10 +266,7 @@ class S3Store:
                     if offset == end:
                         return b""
                     body.close()
-                    wanted = {"Range": f"bytes={offset}-"}
-                    if first.etag:
-                        wanted["IfMatch"] = first.etag
-                    body = self._open(key, wanted).body
+                    body = self._open(key, offset, condition={"IfMatch": first.etag}).body
                 return bytes(body.read(chunk_bytes))
 
         try:
@@ -267,14 +284,25 @@ class S3Store:
 
     def _pages(self, prefix: str) -> Iterator[ObjectInfo]:
         query = {"Bucket": self.bucket, "Prefix": self.prefix + prefix}
+
+        def once() -> dict[str, Any]:
+            answer: dict[str, Any] = self._client.list_objects_v2(**query)
+            given(answer, "IsTruncated")
+            return answer
+
         while True:
-            answer = self._retried(f"list {prefix}", lambda: self._client.list_objects_v2(**query))
+            answer = self._retried(f"list {prefix}", once)
             for item in answer.get("Contents", ()):
-                key = str(item["Key"])[len(self.prefix) :]
-                yield ObjectInfo(key, item["Size"])
-            if not answer.get("IsTruncated"):
+                name = str(item["Key"])
+                if not name.startswith(query["Prefix"]):
+                    raise StoreError(f"list {prefix}: the S3 server gave other keys, as {name!r}")
+                yield ObjectInfo(name[len(self.prefix) :], item["Size"])
+            if not answer["IsTruncated"]:
                 return
-            query["ContinuationToken"] = answer["NextContinuationToken"]
+            token = answer.get("NextContinuationToken")
+            if token in {None, query.get("ContinuationToken")}:
+                raise StoreError(f"list {prefix}: the S3 server does not give the rest of the list")
+            query["ContinuationToken"] = token
 
     def _delete_all(self, prefix: str, keys: Sequence[str]) -> None:
         what = f"delete {prefix}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -54,6 +54,13 @@ class RangeBeyondEndError(Exception):
     """S3 answered 416."""
 
 
+def given(answer: Mapping[str, Any], name: str) -> Any:
+    """A field that S3 always gives. Raises TransientError: a proxy answered with a page."""
+    if name not in answer:
+        raise TransientError(f"the answer is not S3's: it has no {name}")
+    return answer[name]
+
+
 def make_client(
     endpoint: str | None, region: str | None, credentials: S3Credentials | None, options: S3Options
 ) -> Any:
@@ -101,6 +108,10 @@ def s3_errors(what: str, bucket: str) -> Iterator[None]:
         raise TransientError(_one_line(error)) from error
     except BotoCoreError as error:
         raise StoreError(f"{what}: {_one_line(error)}") from error
+    except RecursionError:  # botocore follows redirects of S3's regions
+        raise StoreError(
+            f"{what}: the S3 server redirects; give the endpoint and region that it redirects to"
+        ) from None
 
 
 def _meaning(error: ClientError, what: str, bucket: str) -> Exception:
@@ -112,6 +123,11 @@ def _meaning(error: ClientError, what: str, bucket: str) -> Exception:
         (code == "NoSuchUpload", NoSuchUploadError(what)),
         (code in _FULL, StoreFull(f"{what}: the S3 server has no room ({code})")),
         (code in _THROTTLED, TransientError(f"{status} {code}")),
+        (
+            # An answer to HEAD has no body, so S3's has no code either.
+            status == 404 and code in {"", "404"} and error.operation_name != "HeadObject",
+            TransientError("404 without S3's error: another server answered"),
+        ),
         (status == 404, NotFound(f"{what}: no such object in bucket {bucket!r}")),
         (status == 412, PreconditionFailedError(what)),
         (status == 416, RangeBeyondEndError(what)),

@@ -19,7 +19,7 @@ import structlog
 from gangline_storage.errors import AlreadyExists, NotFound, StoreError, StoreUnavailable
 from gangline_storage.port import ObjectInfo
 from gangline_storage.retry import TransientError
-from gangline_storage.s3_client import NoSuchUploadError, PreconditionFailedError, s3_errors
+from gangline_storage.s3_client import NoSuchUploadError, PreconditionFailedError, given, s3_errors
 from gangline_storage.s3_options import S3Options
 
 MAX_PARTS = 10_000
@@ -58,7 +58,7 @@ class S3Put:
         def once(attempt: int) -> ObjectInfo:
             try:
                 with s3_errors(self._what, self.bucket):
-                    self.client.put_object(
+                    answer = self.client.put_object(
                         Bucket=self.bucket,
                         Key=self.name,
                         Body=data,
@@ -66,6 +66,7 @@ class S3Put:
                         ChecksumAlgorithm=_CHECKSUM,
                         **self._condition,
                     )
+                given(answer, "ETag")
             except PreconditionFailedError:
                 return self._own_or_already_exists(attempt)
             return ObjectInfo(self.key, len(data))
@@ -112,7 +113,7 @@ class S3Put:
                     Metadata={PUT_ID: self.put_id},
                     ChecksumAlgorithm=_CHECKSUM,
                 )
-            return str(answer["UploadId"])
+            return str(given(answer, "UploadId"))
 
         return self.options.retry.run(self._what, once)
 
@@ -152,7 +153,7 @@ class S3Put:
                     Body=part,
                     ChecksumAlgorithm=_CHECKSUM,
                 )
-            named = {"PartNumber": number, "ETag": answer["ETag"]}
+            named = {"PartNumber": number, "ETag": given(answer, "ETag")}
             if checksum := answer.get(f"Checksum{_CHECKSUM}"):
                 named[f"Checksum{_CHECKSUM}"] = checksum
             return named
@@ -163,13 +164,14 @@ class S3Put:
         def once(attempt: int) -> None:
             try:
                 with s3_errors(self._what, self.bucket):
-                    self.client.complete_multipart_upload(
+                    answer = self.client.complete_multipart_upload(
                         Bucket=self.bucket,
                         Key=self.name,
                         UploadId=upload_id,
                         MultipartUpload={"Parts": uploaded},
                         **self._condition,
                     )
+                given(answer, "ETag")
             except PreconditionFailedError:
                 self._own_or_already_exists(attempt)
             except (NoSuchUploadError, NotFound):
