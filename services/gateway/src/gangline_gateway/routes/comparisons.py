@@ -51,6 +51,8 @@ from gangline_service.tokens import Principal
 comparisons = router("Runs")
 
 MAX_CURVES = 50
+MAX_NAMES = 1000
+"""Metrics of an answer for which no names were given. Above `MAX_CURVES` each has fewer points."""
 MAX_PARALLEL = 100
 Where = Annotated[
     str,
@@ -111,13 +113,18 @@ def curves_of(
 ) -> list[Curve]:
     """Curves of these metrics, or of all that the runs have; `system`: of the system's.
 
-    Raises CurveError.
+    Of too many metrics, losses and means over GPUs are there. Raises CurveError.
     """
     wanted = list(names) or queries.curves.names(runs, system=system)
+    wanted = sorted(wanted, key=_rank)[: MAX_CURVES if names else MAX_NAMES]
     if len(wanted) > MAX_CURVES:
-        wanted = sorted(wanted, key=is_of_one_gpu)[:MAX_CURVES]
+        points = max(2, points * MAX_CURVES // len(wanted))
     asked = replace(shape or CurveQuery(), runs=runs, names=wanted, points=points)
     return queries.curves.curves(asked) if wanted else []
+
+
+def _rank(name: str) -> tuple[bool, bool, str]:
+    return is_of_one_gpu(name), "loss" not in name.lower(), name
 
 
 @comparisons.get(
