@@ -6,12 +6,15 @@ import csv
 import html
 import io
 import re
+import threading
+from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
 from gangline_console.client import ApiError
 from gangline_console.ordering import next_order
+from gangline_console.pages.runs import table
 from gangline_console.pages.runs.columns import better, column, metric_names, plain, usual
 from gangline_schemas.api.cluster import TeamList
 from gangline_schemas.api.problem import Problem
@@ -168,6 +171,19 @@ def test_csv_has_all_runs_of_the_filter_with_all_values_in_full():
     assert (rows[0]["params.lr"], rows[1]["params.lr"]) == ("'=1+1", "")
     asked = [query for path, query, _ in gateway.asked if path == RUNS]
     assert (asked[0]["where"], asked[0]["limit"]) == ("gpus > 1", 200)
+
+
+def test_other_pages_do_not_wait_for_a_long_csv(monkeypatch: pytest.MonkeyPatch):
+    made_by = []
+
+    def noted(*given: Any) -> str:
+        made_by.append(threading.get_ident())
+        return table(*given)
+
+    monkeypatch.setattr("gangline_console.pages.runs.table", noted)
+    client, _ = console(listed(run("a")))
+    assert client.get("/console/runs.csv").text.startswith("run_id")
+    assert made_by != [threading.get_ident()]
 
 
 def test_numbers_are_no_formulas():

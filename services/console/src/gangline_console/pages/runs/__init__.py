@@ -6,6 +6,7 @@ import asyncio
 import csv
 import io
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -108,7 +109,9 @@ async def _csv(view: View) -> Response:
         if cursor is None:
             break
     headers = {"content-disposition": 'attachment; filename="runs.csv"'}
-    return Response(table(runs, metrics), headers=headers, media_type="text/csv; charset=utf-8")
+    # Other pages do not wait for it.
+    text = await asyncio.to_thread(table, runs, metrics)
+    return Response(text, headers=headers, media_type="text/csv; charset=utf-8")
 
 
 def table(runs: Sequence[Run], metrics: of.Finals) -> str:
@@ -119,13 +122,23 @@ def table(runs: Sequence[Run], metrics: of.Finals) -> str:
         *(f"tags.{name}" for name in of.tag_names(runs)),
         *(f"metrics.{name}" for name in sorted(metrics)),
     ]
-    shown = [found for key in keys if (found := of.column(key))]
+    places = {key: at for at, key in enumerate(filter(of.column, keys), 2)}
+    finals: dict[str, dict[str, float]] = defaultdict(dict)
+    for name, by_run in metrics.items():
+        for run_id, final in by_run.items():
+            finals[run_id][f"metrics.{name}"] = final.value
     text = io.StringIO()
     writer = csv.writer(text)
-    writer.writerow(["run_id", "name", *(of.plain(item.key) for item in shown)])
-    for run in runs:
-        values = (of.plain(item.value(run, metrics)) for item in shown)
-        writer.writerow([run.run_id, of.plain(run.name), *values])
+    writer.writerow(["run_id", "name", *map(of.plain, places)])
+    for run in runs:  # cells that a run has: together, the runs may have very many columns
+        row = [run.run_id, of.plain(run.name), *[""] * len(places)]
+        cells: dict[str, of.Value] = {key: of.attribute(run, key) for key in of.ATTRIBUTES}
+        cells |= {f"params.{name}": value for name, value in run.hyperparameters.items()}
+        cells |= {f"tags.{name}": value for name, value in run.tags.items()}
+        for key, value in (cells | finals[run.run_id]).items():
+            if key in places:
+                row[places[key]] = of.plain(value)
+        writer.writerow(row)
     return text.getvalue()
 
 

@@ -80,7 +80,7 @@ class Column:
         if self.group == "metric":
             final = metrics.get(self.name, {}).get(run.run_id)
             return None if final is None else final.value
-        return _attribute(run, self.key)
+        return attribute(run, self.key)
 
     @property
     def ways(self) -> Ways:
@@ -193,7 +193,8 @@ def plain(value: Value) -> str:
     return value
 
 
-def _attribute(run: Run, key: str) -> Value:
+def attribute(run: Run, key: str) -> Value:
+    """A run's value of an attribute; None: it has none."""
     if key == "gpu_hours":
         return run.gpu_seconds / 3600
     if key == "hours":
