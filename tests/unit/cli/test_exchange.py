@@ -282,6 +282,32 @@ def test_an_export_without_a_column_is_an_error(tmp_path: Path, name: str) -> No
     assert "no readable export" in str(error)
 
 
+TORN = pa.array([b"\xff"]).view(pa.string())
+FAR = pa.array([2**61], pa.timestamp("ms", tz="UTC"))
+
+
+@pytest.mark.parametrize(
+    ("file", "column", "value"),
+    [("runs", "name", TORN), ("runs", "started_at", FAR), ("metrics", "name", TORN)],
+)
+def test_values_that_python_cannot_have_are_an_error_of_their_file(
+    tmp_path: Path, file: str, column: str, value: pa.Array
+) -> None:
+    Exporter(client(FakePoints(losses(0, 1))), tmp_path / "out").write([exported("a")])
+    path = tmp_path / "out" / f"{file}.parquet"
+    table = parquet.read_table(path)
+    place = table.schema.get_field_index(column)
+    parquet.write_table(table.set_column(place, table.schema.field(place), value), path)
+    (found,) = source_of(tmp_path / "out").runs()
+    if isinstance(found, SourceRun):
+        assert [*found.points()] == []
+    assert len(found.troubles if isinstance(found, SourceRun) else [found]) == 1
+    parquet.write_table(pa.table({"_step": [1], "x": value}), tmp_path / "history.parquet")
+    (history,) = source_of(tmp_path / "history.parquet").runs()
+    assert isinstance(history, SourceRun)
+    assert len(history.troubles) == 1
+
+
 def test_an_export_that_pandas_saved_again_has_the_same_points(tmp_path: Path) -> None:
     points = [*losses(1, 3), Point("loss", 4, 4_000, float("nan"))]
     Exporter(client(FakePoints(points)), tmp_path / "out").write([exported("a", team="nlp")])

@@ -18,6 +18,8 @@ _RUN = ("run_id", "team", "name", "project", "state", *_TIMES)
 _TEXT = ("run_id", "name", "value")
 _POINTS = ("run_id", "name", "step", "time", "value")
 _STATES = {"succeeded": "FINISHED", "failed": "FAILED", "cancelled": "KILLED"}
+_VALUES = (ValueError, OverflowError)
+"""Arrow raises these for texts and times that Python cannot have."""
 _MLFLOW = frozenset({"FINISHED", "FAILED", "KILLED", "RUNNING", "SCHEDULED"})
 
 
@@ -39,7 +41,7 @@ class OwnExport:
             if absent := {*_POINTS} - {*file.schema_arrow.names}:
                 raise KeyError(f"{METRICS} has no column {min(absent)}")
             points = _Points(file, self._schema(METRICS, _POINTS))
-        except (OSError, self._arrow.ArrowException, KeyError) as error:
+        except (OSError, self._arrow.ArrowException, KeyError, *_VALUES) as error:
             yield SourceError(self._path, f"no readable export: {error}")
             return
         for row in rows:
@@ -76,7 +78,7 @@ class OwnExport:
     def _points(self, run_id: str, points: _Points, run: SourceRun) -> Iterator[Point]:
         try:
             yield from points.of(run_id)
-        except (OSError, self._arrow.ArrowException) as error:
+        except (OSError, self._arrow.ArrowException, *_VALUES) as error:
             run.troubles.append(f"{self._path / METRICS}: {error}")
 
 

@@ -89,7 +89,7 @@ def _checked_rows(file: Path, run: SourceRun) -> Iterator[dict[str, Any]]:
     """The rows before the first that cannot be read, which becomes a trouble of the run."""
     try:
         yield from _ROWS[file.suffix](file)
-    except (OSError, ValueError, RecursionError, csv.Error) as error:
+    except (OSError, ValueError, OverflowError, RecursionError, csv.Error) as error:
         run.troubles.append(f"{file}: {str(error).splitlines()[0]}")
 
 
