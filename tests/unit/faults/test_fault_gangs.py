@@ -239,3 +239,11 @@ def test_an_exit_that_was_noted_by_a_clock_ahead_is_still_judged() -> None:
     run.feed(exited(1, code=1, message=PEER_LOST))
     run.now -= timedelta(hours=1)
     assert [type(event) for event in run.tick()] == [GangFailed]
+
+
+def test_an_exit_of_an_attempt_that_never_came_leaves_the_live_one_watched():
+    run = running()
+    run.feed(exited(signal=9, attempt=7))
+    assert [type(event) for event in run.tick(700.0)][-1:] == [GangUnwatched]
+    assert run.state.gangs["job-1"].attempt == 1
+    assert only_failure(run.feed(exited(signal=9))).attempt == 1

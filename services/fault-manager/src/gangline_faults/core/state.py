@@ -187,7 +187,7 @@ def _(state: FaultState, event: GangWatched, _at: datetime) -> None:
 def _(state: FaultState, event: GangUnwatched, at: datetime) -> None:
     state.early.pop((event.job_id, event.attempt), None)
     gang = state.gangs.get(event.job_id)
-    if gang is not None and gang.attempt <= event.attempt:
+    if gang is not None and gang.attempt == event.attempt:
         del state.gangs[event.job_id]
         state.settling.pop(event.job_id, None)
         history = state.histories.get(event.job_id)
