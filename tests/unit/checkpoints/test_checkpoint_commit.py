@@ -13,6 +13,7 @@ from gangline_checkpoints.core.model import (
     Verified,
     Verify,
 )
+from gangline_checkpoints.core.outcomes import VERIFY_TRIES
 from gangline_checkpoints.core.parts import MAX_OPEN
 from gangline_checkpoints.core.reports import Reports
 from gangline_checkpoints.core.state import CheckpointState
@@ -238,6 +239,19 @@ def test_a_store_that_is_away_is_tried_again_under_a_new_key() -> None:
     assert run.done(VERIFY, Away("no answer")) == []
     run.take_over()
     assert kinds(run.done(again, FINE)) == [CheckpointCommitted]
+
+
+def test_a_save_that_cannot_be_read_does_not_hold_up_later_ones_for_ever() -> None:
+    run = running()
+    tries = [f"verify:{JOB}:1:20:{number}" for number in range(VERIFY_TRIES + 1)]
+    for rank in (0, 1):
+        run.feed(part(rank))
+    for key in tries[:-1]:  # no other waits: it is all that the job has
+        assert kinds(run.done(key, Away("Input/output error"))) == [EffectDeferred]
+    for rank in (0, 1):
+        run.feed(part(rank, 30))
+    assert kinds(run.done(tries[-1], Away("Input/output error"))) == [CheckpointAbandoned]
+    assert kinds(run.done(f"verify:{JOB}:1:30:0", FINE)) == [CheckpointCommitted]
 
 
 def test_a_deletion_is_tried_again_too() -> None:

@@ -33,6 +33,9 @@ from gangline_schemas.events.checkpoints import (
 )
 from gangline_schemas.events.scheduling import CheckpointRef
 
+VERIFY_TRIES = 40
+"""So often a save that cannot be read holds up a later one of its job: some ten minutes."""
+
 
 def decide(plan: CheckpointPlan, done: EffectDone) -> None:
     """Decide upon an outcome; nothing when the state no longer requests that effect."""
@@ -144,6 +147,10 @@ def _defer(plan: CheckpointPlan, effect: Effect, reason: str) -> None:
     kind, tries = "scrub", 0
     if not isinstance(effect, Scrub):
         kind, tries = "verify" if isinstance(effect, Verify) else "delete", effect.tries
+    if kind == "verify" and tries + 1 >= VERIFY_TRIES and _later_waits(plan, effect):
+        why = f"it could not be verified, and a later one is in the store: {reason}"
+        abandon(plan, effect.job_id, effect.id, why)
+        return
     event = EffectDeferred(
         job_id=effect.job_id,
         attempt=effect.id.attempt,
@@ -153,3 +160,9 @@ def _defer(plan: CheckpointPlan, effect: Effect, reason: str) -> None:
         reason=reason,
     )
     plan.add(effect.job_id, event)
+
+
+def _later_waits(plan: CheckpointPlan, effect: Effect) -> bool:
+    """Perhaps this one alone is unreadable, and its job would commit nothing more."""
+    waiting = plan.state.jobs[effect.job_id].open.items()
+    return any(step_id > effect.id and opened.written for step_id, opened in waiting)
