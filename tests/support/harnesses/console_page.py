@@ -12,10 +12,15 @@ from dataclasses import dataclass, field
 
 from playwright.sync_api import Browser, Page, Request, Response, expect, sync_playwright
 
+_NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 CHROMIUM = os.environ.get("GANGLINE_CHROMIUM") or next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+    filter(None, map(shutil.which, _NAMES)), None
 )
-NO_CHROMIUM = "no Chromium: install Debian's `chromium`, or name one in GANGLINE_CHROMIUM"
+"""The first without a desktop's windows: a page costs it half the CPU."""
+NO_CHROMIUM = (
+    "no Chromium: install Debian's `chromium-headless-shell` or `chromium`, or name one in"
+    " GANGLINE_CHROMIUM"
+)
 WAIT_MS = 180_000
 _ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
 
