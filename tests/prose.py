@@ -22,11 +22,9 @@ length of its sentence and are never retired, so a name from the code is written
 from __future__ import annotations
 
 import ast
-import io
 import re
 import sys
 import textwrap
-import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -88,6 +86,7 @@ RETIRED_NAMES = frozenset(
 """Words that no file and no class has in its name. As prose some of them are fine: free room."""
 
 _RETIRED = {re.compile(rf"\b(?:{words})\b", re.IGNORECASE): way for words, way in RETIRED.items()}
+_ANY_RETIRED = re.compile(rf"\b(?:{'|'.join(RETIRED)})\b", re.IGNORECASE)
 _WORD = re.compile(r"[\w'./%-]*\w[\w'./%-]*")
 _BETWEEN = re.compile(r"(?<=[.!?:;])[)*_\"]*\s+(?=[A-Z`*(\"\[])")
 _SUBJECT = re.compile(r"[*(\s]*(?:What|Who|Whoever)\b(?!-)")
@@ -96,6 +95,13 @@ _CODE = re.compile(r"(`+)(.+?)\1", re.DOTALL)
 _TARGET = re.compile(r"\]\([^)\s]*\)")
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _CLASS = re.compile(r"^\s*class (\w+)", re.MULTILINE)
+_STRING_OR_COMMENT = re.compile(
+    r'''"""[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*"""'''
+    r"""|'''[^'\\]*(?:(?:\\.|'(?!''))[^'\\]*)*'''"""
+    r"""|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|(\#[^\n]*)""",
+    re.DOTALL,
+)
+"""Of valid Python 3.11; the comment is a group."""
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Za-z][a-z]*")
 
 
@@ -207,30 +213,44 @@ def _moved(finding: Finding, first: int) -> Finding:
 
 def _docstrings(source: str) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
     """Strings of a module with their lines: those that stand alone, and others with a space."""
-    alone, others = dict[int, tuple[int, str]](), list[tuple[int, str]]()
-    for node in ast.walk(ast.parse(source)):  # parents come before their children
+    alone, others = list[tuple[int, str]](), list[tuple[int, str]]()
+    left: list[ast.AST] = [ast.parse(source)]
+    while left:  # a third of the time of ast.walk
+        node = left.pop()
         match node:
+            case ast.Name():
+                continue
             case ast.Expr(value=ast.Constant(value=str(text)) as constant):
                 first, _, rest = text.partition("\n")
                 text = f"{first.strip()}\n{textwrap.dedent(rest)}"
-                alone[id(constant)] = (constant.lineno, text)
-            case ast.Constant(value=str(text)) if id(node) not in alone and " " in text:
-                others.append((node.lineno, text))
-    return list(alone.values()), others
+                alone.append((constant.lineno, text))
+                continue
+            case ast.Constant(value=value):
+                if isinstance(value, str) and " " in value:
+                    others.append((node.lineno, value))
+                continue
+        for child in vars(node).values():
+            if isinstance(child, ast.AST):
+                left.append(child)
+            elif isinstance(child, list):
+                left += [each for each in child if isinstance(each, ast.AST)]
+    return alone, others
 
 
 def _comments(source: str) -> list[tuple[int, str]]:
     """Comments with their first lines; lines that are only comments are one text together."""
-    found, after = list[tuple[int, str]](), 0
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            line, text = token.start[0], token.string.lstrip("# ")
-            alone = token.line.lstrip().startswith("#")
-            if alone and line == after:
-                found[-1] = (found[-1][0], f"{found[-1][1]}\n{text}")
-            else:
-                found.append((line, text))
-            after = line + 1 if alone else 0
+    found, after, line, counted = list[tuple[int, str]](), 0, 1, 0
+    for token in _STRING_OR_COMMENT.finditer(source):
+        if token[1] is None:
+            continue
+        line, counted = line + source.count("\n", counted, token.start()), token.start()
+        alone = not source[source.rfind("\n", 0, counted) + 1 : counted].strip()
+        text = token[1].lstrip("# ")
+        if alone and line == after:
+            found[-1] = (found[-1][0], f"{found[-1][1]}\n{text}")
+        else:
+            found.append((line, text))
+        after = line + 1 if alone else 0
     return found
 
 
@@ -319,8 +339,9 @@ def _long_cells(block: Block, plain: str) -> Iterator[Finding]:
 
 
 def _retired(block: Block, plain: str) -> Iterator[Finding]:
-    for pattern, way_out in _RETIRED.items():
-        for word in pattern.finditer(" ".join(plain.split("\n"))):
+    joined = plain.replace("\n", " ")
+    for pattern, way_out in _RETIRED.items() if _ANY_RETIRED.search(joined) else ():
+        for word in pattern.finditer(joined):
             line = block.line + plain.count("\n", 0, word.start())
             yield Finding(line, f"{word[0]!r} is retired", way_out)
 
