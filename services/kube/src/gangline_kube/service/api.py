@@ -90,10 +90,10 @@ class Cluster:
     def __init__(self, kubeconfig: Path | None = None) -> None:
         configuration = kubernetes.client.Configuration()
         if kubeconfig is None and _ACCOUNT.exists():
-            kubernetes.config.load_incluster_config(configuration)  # type: ignore[no-untyped-call]
+            kubernetes.config.load_incluster_config(configuration)
         else:
             file = None if kubeconfig is None else str(kubeconfig)
-            kubernetes.config.load_kube_config(  # type: ignore[no-untyped-call]
+            kubernetes.config.load_kube_config(
                 file, client_configuration=configuration
             )
         configuration.retries = urllib3.Retry(0)  # callers know what may be done twice
