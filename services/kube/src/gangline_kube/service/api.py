@@ -93,9 +93,7 @@ class Cluster:
             kubernetes.config.load_incluster_config(configuration)
         else:
             file = None if kubeconfig is None else str(kubeconfig)
-            kubernetes.config.load_kube_config(
-                file, client_configuration=configuration
-            )
+            kubernetes.config.load_kube_config(file, client_configuration=configuration)
         configuration.retries = urllib3.Retry(0)  # callers know what may be done twice
         configuration.connection_pool_maxsize = 32
         self.configuration = configuration

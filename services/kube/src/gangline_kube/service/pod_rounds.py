@@ -135,8 +135,7 @@ def place_part(node: Object) -> Object:
 def _place(node: Object, gpu_resource: str) -> Place:
     has = (node.get("status") or {}).get("allocatable") or {}
     cpus, memory, gpus = (
-        float(parse_quantity(has.get(each, "0")))
-        for each in ("cpu", "memory", gpu_resource)
+        float(parse_quantity(has.get(each, "0"))) for each in ("cpu", "memory", gpu_resource)
     )
     return Place(node["metadata"]["name"], cpus, memory / _GIB, int(gpus))
 
