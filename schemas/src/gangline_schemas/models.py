@@ -22,6 +22,7 @@ from gangline_schemas.limits import (
     Seconds,
     Step,
     User,
+    WorldSize,
 )
 
 MAX_ITEMS = 200_000
@@ -65,6 +66,15 @@ class CheckpointOf(Model):
     job_id: Identifier
     attempt: Few = Field(ge=1)
     step: Step
+    world_size: WorldSize | None = None
+    commit_key: ObjectKey | None = Field(
+        default=None, description="Of its commit record: jobs start from it at any later time."
+    )
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        """The job, attempt and step that name it."""
+        return self.job_id, self.attempt, self.step
 
 
 class AliasedVersion(Model):

@@ -64,7 +64,10 @@ def gate_set(**fields: Any) -> GateSet:
 
 def moved(version: int, *, files: bool = False, team: str = TEAM) -> AliasMoved:
     """The alias points to a version, which is the checkpoint of step 100 of its own job."""
-    checkpoint = CheckpointOf(job_id=f"job-{version}", attempt=2, step=100)
+    job = f"job-{version}"
+    checkpoint = CheckpointOf(
+        job_id=job, attempt=2, step=100, world_size=2, commit_key=f"{job}/100"
+    )
     return AliasMoved(
         team=team, model=MODEL, alias=ALIAS, number=version, from_version=0, to_version=version,
         expected=0, kind="gate", by="anna", checkpoint=None if files else checkpoint,
@@ -104,7 +107,10 @@ class RegistryRun(DeciderRun[RegistryState, Watch]):
     def version(self, number: int, *, snapshot: str | None = None, **scores: str) -> None:
         """Register a promoted checkpoint of a job of its own, with evaluations by suite."""
         job = f"job-{number}"
-        self.feed(CheckpointPromoted(job_id=job, attempt=1, step=100, run=f"{job}-p"))
+        promoted = CheckpointPromoted(
+            job_id=job, attempt=1, step=100, run=f"{job}-p", world_size=2, commit_key=f"{job}/100"
+        )
+        self.feed(promoted)
         wanted = VersionRequested(team=TEAM, model=MODEL, job_id=job, snapshot=snapshot, user="ben")
         self.feed(wanted)
         key = next(key for key, one in self.effects().items() if isinstance(one, MakeVersion))

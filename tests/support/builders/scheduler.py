@@ -99,11 +99,19 @@ class Cluster(Drive[State]):
             self.give(NodeJoined(node=info))
 
     def submit(
-        self, job_id: str, gpus: int = 1, of_team: str = "nlp", **fields: object
+        self,
+        job_id: str,
+        gpus: int = 1,
+        of_team: str = "nlp",
+        start: CheckpointRef | None = None,
+        **fields: object,
     ) -> list[Event]:
         """A job was admitted."""
         wanted = spec(of_team, gpus, **fields)
-        return self.give(JobAdmitted(job_id=job_id, spec=wanted, user="ada", submitted_at=self.now))
+        admitted = JobAdmitted(
+            job_id=job_id, spec=wanted, user="ada", submitted_at=self.now, start=start
+        )
+        return self.give(admitted)
 
     def job(self, job_id: str) -> Job:
         """What is known of an active job."""

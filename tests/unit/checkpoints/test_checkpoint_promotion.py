@@ -81,7 +81,8 @@ def could_not_start(step: int) -> WorkerExited:
 
 
 def promoted(step: int, run_id: str = RUN) -> CheckpointPromoted:
-    return CheckpointPromoted(job_id=JOB, attempt=1, step=step, run=run_id)
+    place = {"world_size": 2, "commit_key": ref(1, step).commit_key}
+    return CheckpointPromoted(job_id=JOB, attempt=1, step=step, run=run_id, **place)  # type: ignore[arg-type]
 
 
 def test_each_nth_that_the_scheduler_knows_and_the_last_are_to_be_validated() -> None:

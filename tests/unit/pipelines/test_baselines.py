@@ -125,6 +125,8 @@ def test_a_step_starts_from_the_checkpoint_of_the_version_that_has_the_alias() -
     start = world.step(first, "champion").starts_from
     assert start is not None
     assert (start.version, start.checkpoint.attempt) == (1, 2)
+    assert export.start is not None, "services may have forgotten its job"
+    assert (export.start.commit_key, export.start.world_size) == ("job-1/100", 2)
     world.finish()
     same = world.begin()
     world.finish()

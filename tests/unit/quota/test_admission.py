@@ -15,6 +15,7 @@ from gangline_schemas.base import Event, FieldError
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.admin import NodeDrainRequested, TeamConfigureRequested
 from gangline_schemas.events.checkpoints import CheckpointCommitted, PromotionRequested
+from gangline_schemas.events.pipelines import StepJobRequested
 from gangline_schemas.events.quota import (
     CancelAdmitted,
     DrainAdmitted,
@@ -90,6 +91,15 @@ def test_a_job_may_resume_from_a_run_of_its_team_that_ended(quota: Drive[State])
     decided = quota.give(JobSubmitted(job_id="b", spec=spec(resume_from="a")))
 
     assert only(decided, JobAdmitted).job_id == "b"
+
+
+def test_a_step_may_start_from_a_registered_checkpoint_of_a_forgotten_run(
+    quota: Drive[State],
+) -> None:
+    start = CheckpointRef(job_id="a", attempt=1, step=9, world_size=1, commit_key="a/9")
+    given = {"job_id": "b", "spec": spec(resume_from="a"), "run_id": "r", "step": "s", "tries": 1}
+    decided = quota.give(StepJobRequested(**given, start=start))  # type: ignore[arg-type]
+    assert only(decided, JobAdmitted).start == start
 
 
 def test_the_same_submission_again_leads_to_nothing_while_the_job_lives(

@@ -53,8 +53,8 @@ def test_a_better_candidate_gets_the_alias_and_a_worse_one_does_not() -> None:
     assert run.pointer.version == 2
     run.take_over()
     assert run.pointer.before == (1,)
-    jobs = [one.checkpoint.job_id for one in run.events(AliasMoved)]  # type: ignore[attr-defined]
-    assert jobs == ["job-1", "job-2"]
+    keys = [one.checkpoint.commit_key for one in run.events(AliasMoved)]  # type: ignore[attr-defined]
+    assert keys == ["job-1/100", "job-2/100"]
 
 
 def test_missing_evidence_never_passes() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
+from gangline_schemas.base import Event
 from gangline_schemas.checkpoint_policy import CheckpointPolicy, Retention
 from gangline_schemas.events.checkpoints import CheckpointCorrupted, CheckpointDeleted
 from gangline_schemas.events.scheduling import (
@@ -15,6 +18,7 @@ from gangline_schemas.events.scheduling import (
     StopReason,
 )
 from gangline_schemas.events.workers import ExitReason
+from gangline_schemas.memory import REMEMBERED
 from support.builders.deciding import only
 from support.builders.scheduler import Cluster, node, point, states
 
@@ -183,6 +187,41 @@ def test_resume_from_with_a_step_takes_that_one(cluster: Cluster) -> None:
 
     assert only(chosen, GangAllocated).resume == point("a", 10)
     assert states(unknown) == ["pending", "failed"]
+
+
+def registered(cluster: Cluster, step: int) -> list[Event]:
+    """A job starts from a registered checkpoint of run a."""
+    chosen = {"resume_from": "a", "checkpoint": {"resume": str(step)}}
+    return cluster.submit("b", start=point("a", step), **chosen)
+
+
+def test_a_registered_checkpoint_is_a_start_though_its_run_is_forgotten(cluster: Cluster) -> None:
+    cluster.commit("a", 10)
+    cluster.exit("a")
+    cluster.now += REMEMBERED + timedelta(seconds=1)
+    cluster.run("later")
+    cluster.exit("later")
+    assert "a" not in cluster.state.ended
+    assert only(registered(cluster, 10), GangAllocated).resume == point("a", 10)
+
+
+def test_a_registered_checkpoint_is_a_start_though_newer_ones_of_its_run_are_known(
+    cluster: Cluster,
+) -> None:
+    for step in range(10, 110, 10):
+        cluster.commit("a", step)
+    cluster.exit("a")
+    assert only(registered(cluster, 10), GangAllocated).resume == point("a", 10)
+
+
+def test_a_registered_checkpoint_that_its_run_has_lost_is_no_start(cluster: Cluster) -> None:
+    cluster.commit("a", 10)
+    cluster.commit("a", 20)
+    cluster.exit("a")
+    cluster.give(CheckpointDeleted(job_id="a", attempt=1, step=10, reason="retention"))
+    failed = registered(cluster, 10)[-1]
+    assert isinstance(failed, JobStateChanged)
+    assert failed.reason == "resume_from: run a has no committed checkpoint of step 10"
 
 
 def test_resume_from_without_a_checkpoint_fails_with_the_reason(cluster: Cluster) -> None:

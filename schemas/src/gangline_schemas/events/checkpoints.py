@@ -244,6 +244,8 @@ class CheckpointPromoted(Event):
     attempt: Attempt
     step: Step
     run: Identifier = Field(description="The job that validated it.")
+    world_size: WorldSize | None = None
+    commit_key: ObjectKey | None = Field(default=None, description="Of its commit record.")
 
 
 class PromotionRefused(Event):

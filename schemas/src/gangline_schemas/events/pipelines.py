@@ -11,6 +11,7 @@ from gangline_schemas.base import Event, Identifier, Model, Timestamp
 from gangline_schemas.events.automation import StudyRequest, StudyStopRequest
 from gangline_schemas.events.faults import FailureCause
 from gangline_schemas.events.requests import JobRequest, JobStopRequest
+from gangline_schemas.events.scheduling import CheckpointRef
 from gangline_schemas.events.studies import BestTrial
 from gangline_schemas.limits import (
     Amount,
@@ -227,6 +228,10 @@ class StepJobRequested(JobRequest):
     run_id: Identifier
     step: Identifier
     tries: Few = Field(ge=1, description="Of this step, with this one.")
+    start: CheckpointRef | None = Field(
+        default=None,
+        description="Of a registered version: its job may be forgotten, it starts from it anyway.",
+    )
 
 
 class StepJobStopRequested(JobStopRequest):

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from gangline_schemas.base import ERRORS_SHOWN, Event, FieldError, Identifier, Timestamp
 from gangline_schemas.data_use import SnapshotName
+from gangline_schemas.events.scheduling import CheckpointRef
 from gangline_schemas.job import JobSpec, JobState
 from gangline_schemas.limits import (
     Amount,
@@ -37,6 +38,9 @@ class JobAdmitted(Event):
     submitted_at: Timestamp
     note: Message | None = Field(
         default=None, description="Why it must wait first, as far as quota can tell."
+    )
+    start: CheckpointRef | None = Field(
+        default=None, description="The checkpoint of a registered version to start from."
     )
     request_id: RequestCeId = ""
     request_source: RequestCeSource = ""

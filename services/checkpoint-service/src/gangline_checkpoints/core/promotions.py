@@ -11,6 +11,7 @@ import hashlib
 from gangline_checkpoints.core.deleting import delete_surplus
 from gangline_checkpoints.core.model import Job, StepId
 from gangline_checkpoints.core.state import CheckpointPlan
+from gangline_schemas.checkpoint import commit_key
 from gangline_schemas.events.checkpoints import (
     CheckpointPromoted,
     PromotionRefused,
@@ -60,13 +61,20 @@ def judge(plan: CheckpointPlan, run_id: str, end: JobStateChanged | JobRejected)
     refusal = _refusal(owner, run, step_id, end)
     at = {"job_id": job_id, "attempt": step_id.attempt, "step": step_id.step, "run": run_id}
     event = (
-        CheckpointPromoted.model_validate(at)
+        CheckpointPromoted.model_validate({**at, **_stored(owner, step_id)})
         if refusal is None
         else PromotionRefused.model_validate({**at, "reason": refusal})
     )
     plan.add(job_id, event)
     if known is not None:
         delete_surplus(plan, job_id)
+
+
+def _stored(owner: Job, step_id: StepId) -> dict[str, object]:
+    """The facts of a checkpoint that a job needs to start from it."""
+    (saved,) = (kept for kept in owner.kept if kept.id == step_id)
+    key = commit_key(owner.prefix, step_id.attempt, step_id.step)
+    return {"world_size": saved.world_size, "commit_key": key}
 
 
 def _refusal(

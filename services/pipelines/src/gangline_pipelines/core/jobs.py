@@ -11,6 +11,7 @@ from gangline_pipelines.core.model import Run, StepState
 from gangline_pipelines.core.state import PipelinePlan, graph_of_run, spec_of, step_key
 from gangline_schemas.artifacts import JobArtifacts
 from gangline_schemas.base import field_errors
+from gangline_schemas.events.scheduling import CheckpointRef
 from gangline_schemas.job import JobSpec
 from gangline_schemas.models import AliasedVersion
 from gangline_schemas.pipeline_file import source_of
@@ -64,6 +65,14 @@ def inputs_of(plan: PipelinePlan, run: Run, instance: Instance) -> dict[str, str
             many = bool(graph.instances[made_by].spec.each)
             found[f"{name}/{number}" if many else name] = step.outputs[source.output].digest
     return found
+
+
+def checkpoint_of(start: AliasedVersion | None) -> CheckpointRef | None:
+    """The checkpoint of a version, for services that have forgotten its job."""
+    one = None if start is None else start.checkpoint
+    if one is None or one.commit_key is None:
+        return None
+    return CheckpointRef.model_validate(one.model_dump())
 
 
 def params_of(plan: PipelinePlan, run: Run) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def key_parts(
     named = {"code": code, "image": job.image, "seed": job.seed, "data": job.data_snapshot}
     parts |= {name: digest(value) for name, value in named.items() if value is not None}
     if start is not None:
-        parts["resume"] = digest(start.checkpoint.model_dump())
+        parts["resume"] = digest(start.checkpoint.place)
     return parts | {f"in.{name}": value for name, value in inputs.items()}
 
 

@@ -14,7 +14,14 @@ from pydantic import ValidationError
 
 from gangline_pipelines.core import aliases, hits
 from gangline_pipelines.core.graph import Graph, Instance, is_resumed
-from gangline_pipelines.core.jobs import inputs_of, job_of, job_problem, params_of, study_of
+from gangline_pipelines.core.jobs import (
+    checkpoint_of,
+    inputs_of,
+    job_of,
+    job_problem,
+    params_of,
+    study_of,
+)
 from gangline_pipelines.core.model import Run, RunState, StepRun, StepState
 from gangline_pipelines.core.naming import (
     cache_key,
@@ -166,6 +173,7 @@ def _request_job(plan: PipelinePlan, run_id: str, name: str) -> None:
         run_id=run_id,
         step=name,
         tries=tries,
+        start=checkpoint_of(step.starts_from),
     )
     plan.add(requested.job_id, requested)
 

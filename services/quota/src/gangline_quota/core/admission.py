@@ -22,9 +22,17 @@ from gangline_schemas.unsupported import cannot_do
 
 
 def never_runs(
-    state: State, job_id: str, spec: JobSpec, rule: ApprovalRule = ApprovalRule.OFF
+    state: State,
+    job_id: str,
+    spec: JobSpec,
+    rule: ApprovalRule = ApprovalRule.OFF,
+    *,
+    has_start: bool = False,
 ) -> str | None:
-    """Why the job can never run; None if it can. `rule` selects the data that needs approval."""
+    """Why the job can never run; None if it can. `rule` selects the data that needs approval.
+
+    `has_start`: it names a registered checkpoint, whose run may be forgotten.
+    """
     if spec.team not in state.teams:
         names = ", ".join(sorted(state.teams)) or "none"
         return f"team '{spec.team}' is not known; known: {names}"
@@ -32,7 +40,7 @@ def never_runs(
         cannot_do(spec)
         or _too_many_jobs(state, spec)
         or (_above_gpu_limits(state, spec) if spec.resources.gpus else above_cpus(state, spec))
-        or _cannot_resume(state, job_id, spec)
+        or (None if has_start else _cannot_resume(state, job_id, spec))
         or cannot_use(rule, state.approvals, spec)
     )
 

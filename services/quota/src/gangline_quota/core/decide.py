@@ -39,6 +39,7 @@ from gangline_schemas.events.admin import (
     TeamsConfigureRequested,
 )
 from gangline_schemas.events.checkpoints import CheckpointCommitted, PromotionRequested
+from gangline_schemas.events.pipelines import StepJobRequested
 from gangline_schemas.events.quota import (
     CancelAdmitted,
     DrainAdmitted,
@@ -145,7 +146,10 @@ def _submitted(
     known = state.known(job_id)
     if known is not None or state.kept_under(job_id):
         return _repeated(state, known, submitted, digest, ref)
-    reason = _not_a_users(submitted) or admission.never_runs(state, job_id, submitted.spec, rule)
+    start = submitted.start if isinstance(submitted, StepJobRequested) else None
+    reason = _not_a_users(submitted) or admission.never_runs(
+        state, job_id, submitted.spec, rule, has_start=start is not None
+    )
     if reason is None:
         admitted = JobAdmitted(
             job_id=job_id,
@@ -154,6 +158,7 @@ def _submitted(
             submitted_at=at,
             **ref._asdict(),
             note=admission.must_wait(state, submitted.spec),
+            start=start,
         )
         return [Decision(job_id, admitted)]
     rejected = JobRejected(

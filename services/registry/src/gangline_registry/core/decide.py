@@ -110,8 +110,11 @@ class RegistryDecider(BaseDecider[RegistryState, Watch]):
 
 def _note_checkpoint(plan: RegistryPlan, event: Event) -> None:
     match event:
-        case CheckpointPromoted(job_id=job_id, attempt=attempt, step=step):
-            one = CheckpointOf(job_id=job_id, attempt=attempt, step=step)
+        case CheckpointPromoted(job_id=job_id, step=step):
+            one = CheckpointOf(
+                job_id=job_id, attempt=event.attempt, step=step, world_size=event.world_size,
+                commit_key=event.commit_key,
+            )  # fmt: skip
             noted = plan.state.checkpoints.get(f"{job_id}/{step}")
             if noted is None or noted.checkpoint != one:
                 plan.add(job_id, PromotedNoted(checkpoint=one))

@@ -124,7 +124,7 @@ def _register(plan: RegistryPlan, event: VersionRequested, ref: dict[str, str]) 
             (
                 one.version
                 for one in versions_of(state, event.team, event.model)
-                if one.checkpoint == checkpoint
+                if one.checkpoint is not None and one.checkpoint.place == checkpoint.place
             ),
             None,
         )

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from gangline_scheduler.core import save_waits
 from gangline_scheduler.core.checkpoints import fail_without_start
+from gangline_scheduler.core.evolve.jobs import ENDED_CHECKPOINTS_KEPT
 from gangline_scheduler.core.model import Gang, Job, Member
 from gangline_scheduler.core.plan import Plan
 from gangline_schemas.events.checkpoints import CheckpointAbandoned
@@ -44,7 +45,8 @@ def admit(plan: Plan, admitted: JobAdmitted) -> None:
     job_id, spec = admitted.job_id, admitted.spec
     if job_id in plan.state.jobs or job_id in plan.state.ended:
         return
-    base, problem = _base(plan, admitted)
+    start = admitted.start
+    base, problem = _base(plan, admitted) if start is None else _registered(plan, admitted, start)
     plan.add(
         job_id,
         JobQueued(job_id=job_id, spec=spec, user=admitted.user, submitted_at=admitted.submitted_at),
@@ -63,6 +65,21 @@ def admit(plan: Plan, admitted: JobAdmitted) -> None:
         plan.move(job_id, JobState.FAILED, problem)
     elif base is not None:
         plan.add(job_id, ResumePointChanged(job_id=job_id, checkpoint=base))
+
+
+def _registered(
+    plan: Plan, admitted: JobAdmitted, start: CheckpointRef
+) -> tuple[CheckpointRef | None, str]:
+    """A registered checkpoint, also if its run is forgotten; or that the run has lost it."""
+    source = admitted.spec.resume_from or ""
+    run = plan.state.jobs.get(source) or plan.state.ended.get(source)
+    complete = run is not None and len(run.checkpoints) < ENDED_CHECKPOINTS_KEPT
+    if run is not None and complete and start not in run.checkpoints:
+        return (
+            None,
+            f"{RESUME_PROBLEM}run {source} has no committed checkpoint of step {start.step}",
+        )
+    return start, ""
 
 
 def _base(plan: Plan, admitted: JobAdmitted) -> tuple[CheckpointRef | None, str]:
