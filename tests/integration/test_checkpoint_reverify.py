@@ -133,9 +133,16 @@ def test_what_is_right_when_read_once_more_is_not_called_corrupted(stored: Store
     assert not stored.run.events(CheckpointCorrupted)
 
 
-def test_a_store_that_is_away_says_nothing_of_the_bytes(stored: StoredStep) -> None:
+def unmounted(root: Path) -> LocalStore:
+    return LocalStore(root.with_name("unmounted"))
+
+
+@pytest.mark.parametrize("store", [AwayStore, unmounted])
+def test_a_store_that_is_away_says_nothing_of_the_bytes(
+    stored: StoredStep, store: Callable[[Path], LocalStore]
+) -> None:
     committed_a_day_ago(stored)
-    stored.execute = StoreExecutor(AwayStore(stored.store.root))
+    stored.execute = StoreExecutor(store(stored.store.root))
     stored.settle()
     assert not stored.run.events(CheckpointScrubbed)
     assert not stored.run.events(CheckpointCorrupted)

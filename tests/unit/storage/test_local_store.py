@@ -106,6 +106,32 @@ class TestNames:
             LocalStore(tmp_path / "file")
 
 
+class TestAnotherFolderInItsPlace:
+    """As where the store's disk is not mounted any more."""
+
+    @pytest.mark.parametrize("empty", [True, False], ids=["empty", "gone"])
+    def test_lacks_no_object_and_takes_none(self, store: LocalStore, *, empty: bool) -> None:
+        store.put("a/k", b"x")
+        elsewhere = store.root.rename(store.root.with_name("elsewhere"))
+        if empty:
+            store.root.mkdir()
+        asks = (
+            lambda: store.get("a/k"),
+            lambda: store.head("a/k"),
+            lambda: store.put("a/k", b"y"),
+            lambda: store.delete("a/k"),
+            lambda: [*store.list("a/")],
+        )
+        for ask in asks:
+            with pytest.raises(StoreError, match="another folder than at the start") as refused:
+                ask()
+            assert not isinstance(refused.value, NotFound)
+        if empty:
+            store.root.rmdir()  # nothing was put there
+        elsewhere.rename(store.root)
+        assert store.get("a/k") == b"x"
+
+
 class TestLinking:
     def test_shares_the_bytes_when_allowed(self, store: LocalStore, tmp_path: Path) -> None:
         source = tmp_path / "source"

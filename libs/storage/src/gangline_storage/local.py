@@ -38,7 +38,7 @@ class LocalStore:
             raise StoreError(f"root: {str(root)!r} is not absolute")
         with os_errors(f"root {root}"):
             root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._tree = RootedTree(root.resolve(strict=True))
+            self._tree = RootedTree(root.resolve(strict=True), stays=True)
 
     @property
     def root(self) -> Path:

@@ -1,6 +1,7 @@
 """Directories below one root, opened part by part so that no symbolic link is ever followed."""
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,10 +14,12 @@ class RootedTree:
 
     A path that is checked and then used as a string can be changed in between; a
     descriptor cannot. A symbolic link below the root is an error (NotADirectoryError).
+    `stays`: a root that is another folder later is one, too (ESTALE), as where a mount is gone.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, stays: bool = False) -> None:
         self.root = root
+        self._identity = _identity(root.stat()) if stays else None
 
     @contextlib.contextmanager
     def directory(self, parts: Sequence[str], *, create: bool = False) -> Iterator[int]:
@@ -25,7 +28,7 @@ class RootedTree:
         `create` makes missing directories and syncs them. Raises FileNotFoundError or
         NotADirectoryError.
         """
-        fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = self._open_root()
         try:
             for part in parts:
                 if create:
@@ -37,6 +40,20 @@ class RootedTree:
         finally:
             os.close(fd)
 
+    def _open_root(self) -> int:
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        if self._identity is None:
+            return os.open(self.root, flags)
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            fd = os.open(self.root, flags)
+            if _identity(os.fstat(fd)) == self._identity:
+                return fd
+            os.close(fd)
+        raise OSError(
+            errno.ESTALE,
+            f"{self.root} is another folder than at the start: mount it, or start again",
+        )
+
     def remove_empty(self, parts: Sequence[str]) -> None:
         """Remove the directory and then its parents, as long as they are empty."""
         for depth in range(len(parts), 0, -1):
@@ -45,6 +62,10 @@ class RootedTree:
                     os.rmdir(parts[depth - 1], dir_fd=fd)
             except OSError:
                 return  # not empty, gone, or not ours to remove: all are as good
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
 
 
 def _make_directory(name: str, parent_fd: int) -> None:

@@ -8,7 +8,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from gangline_schemas.rank_protocol import CopyDamaged, CopyReplaced
+from gangline_storage.errors import StoreError
 from gangline_storage.local import LocalStore
+from gangline_storage.port import ObjectInfo
 from gangline_worker.agent.checkpoints.integrity import CheckpointDamaged, WrongPath
 from gangline_worker.agent.checkpoints.repair import Repairs
 from gangline_worker.agent.checkpoints.transfer import Checkpoints
@@ -148,3 +150,32 @@ def test_a_checkpoint_that_is_not_there_is_said_so(node: Checkpoints, store: Loc
     store.delete(ref.commit_key)
     with pytest.raises(CheckpointDamaged, match=r"COMMIT\.json is missing"):
         node.fetch(ref, "nlp")
+
+
+def test_a_node_with_another_store_accuses_no_checkpoint(
+    node: Checkpoints, store: LocalStore, tmp_path: Path
+) -> None:
+    ref = commit(store, uploaded(node))
+    unmounted = LocalStore(tmp_path / "unmounted")
+    other = Checkpoints(tmp_path / "other", unmounted, node_id="m", link=False)
+    with pytest.raises(StoreError, match="has this node the right store"):
+        other.fetch(ref, "nlp")
+
+
+class SpoilingDisk(LocalStore):
+    """A sound store, fetched from to a disk that changes a byte."""
+
+    def fetch(self, key: str, path: Path, *, link: bool = False) -> ObjectInfo:
+        info = super().fetch(key, path, link=link)
+        break_file(path, "flip")
+        return info
+
+
+def test_a_node_whose_disk_spoils_what_it_fetched_accuses_itself(
+    node: Checkpoints, store: LocalStore, tmp_path: Path
+) -> None:
+    ref = commit(store, uploaded(node))
+    spoiling = SpoilingDisk(store.root)
+    other = Checkpoints(tmp_path / "other", spoiling, node_id="m", link=False)
+    with pytest.raises(OSError, match="Input/output error: this node's copy"):
+        other.fetch(ref, "nlp")

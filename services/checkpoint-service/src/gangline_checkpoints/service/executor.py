@@ -281,6 +281,8 @@ class StoreExecutor:
                     self._read_slowly(item)
                 size_bytes += item.size_bytes
         except _Mismatch as error:
+            if next(iter(self._store.list()), None) is None:
+                raise StoreError("the store is empty: is it the right one, and mounted?") from None
             return error.outcome
         return Scrubbed(size_bytes, round(time.monotonic() - began, 6))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,8 +15,9 @@ from opentelemetry import metrics
 
 from gangline_schemas.checkpoint import CommitRecord
 from gangline_schemas.events.workers import ObjectDigest
+from gangline_storage.digest import Digest
 from gangline_storage.durable import replace_file
-from gangline_storage.errors import NotFound
+from gangline_storage.errors import NotFound, StoreError
 from gangline_storage.port import CHUNK_BYTES, ObjectStore
 from gangline_worker.agent.isolation.files import Owner, acting_as
 
@@ -111,7 +113,7 @@ class Fetch:
             raw = self.store.get(key)
             record = CommitRecord.decode(raw)
         except NotFound:
-            raise CheckpointDamaged(f"{key} is missing", key) from None
+            raise self._missing(key) from None
         except ValueError as error:
             raise CheckpointDamaged(f"{key} is no commit record", key) from error
         with acting_as(self.owner):
@@ -183,12 +185,30 @@ class Fetch:
         try:
             self._store_to(item.path, key)
         except NotFound:
-            raise CheckpointDamaged(f"{key} is missing", key) from None
+            raise self._missing(key) from None
         if (again := damage_of(item.path, item.digest, self.owner)) is not None:
             with acting_as(self.owner):
                 item.path.unlink(missing_ok=True)
+            if self._sound_in_store(item.digest):
+                raise OSError(errno.EIO, f"Input/output error: this node's copy of {key} {again}")
             reason = f"{key} is not what was committed: the store's {again}"
             raise CheckpointDamaged(reason, key)
+
+    def _missing(self, key: str) -> CheckpointDamaged | StoreError:
+        """A store with nothing of the job is another one, as where this node has not mounted it."""
+        job = self.prefix.rsplit("/", 2)[0]
+        if next(iter(self.store.list(f"{job}/")), None) is None:
+            return StoreError(
+                f"{key} is missing, as all of its job: has this node the right store?"
+            )
+        return CheckpointDamaged(f"{key} is missing", key)
+
+    def _sound_in_store(self, digest: ObjectDigest) -> bool:
+        """Whether the bytes that come are right, so that this node's memory or disk spoils them."""
+        found = Digest()
+        for chunk in self.store.stream(digest.key):
+            found.update(chunk)
+        return found.hexdigest() == digest.xxh3
 
     def _store_to(self, path: Path, key: str) -> None:
         if self.owner is None:
