@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from urllib.parse import urlsplit
 
 import pytest
@@ -132,6 +133,17 @@ def test_the_counts_of_jobs_follow_their_states(site: Site) -> None:
     site.answers["GET /v1/training-jobs/counts"] = counted(failed=1, running=1)
     site.send("job", known.model_copy(update={"job_id": "another-1"}))
     expect(shown).to_have_text(["▶running 1", "✕failed 1"])
+
+
+def test_a_new_job_comes_to_the_table_whatever_the_browsers_clock_says(site: Site) -> None:
+    site.answers["GET /v1/training-jobs"] = JobPage(jobs=[job()], cursor=None)
+    site.answers["GET /v1/training-jobs/counts"] = JobCounts(total=1, states={"running": 1})
+    site.page.clock.install(time="2100-01-01")
+    site.go("/jobs", still=False)
+    for name, days in (("older-1", -1), ("newer-1", 1)):
+        submitted = datetime.now(UTC) + timedelta(days=days)
+        site.send("job", job(name, name=name, submitted_at=submitted))
+    expect(site.page.locator("#rows a.row")).to_have_text(["newer-1", "llama"])
 
 
 def test_a_long_table_of_nodes_follows_each_change(site: Site) -> None:

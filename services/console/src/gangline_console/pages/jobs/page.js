@@ -4,7 +4,6 @@ import { NONE, badge, duration, number, percent, time } from "../../format.js";
 import { follow, get, paced } from "../../live.js";
 
 const MOST_ROWS = 500;
-const loaded = Date.now();
 const table = () => document.getElementById("jobs");
 
 function put(row, name, content, title) {
@@ -106,7 +105,8 @@ function changed(job) {
   if (place.dataset.first !== "1" || !passes(job, JSON.parse(place.dataset.filter))) return;
   const rows = document.getElementById("rows");
   if (!rows) return location.reload(); // the page said that there are none
-  if (Date.parse(job.submitted_at) < loaded) return; // it is on a later page
+  // By the server's clock: that of this machine may be wrong.
+  if (Date.parse(job.submitted_at) < Date.parse(place.dataset.at)) return; // it is on a later page
   const fresh = made(job);
   fill(fresh, job);
   rows.prepend(fresh);
