@@ -4,29 +4,43 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
+from types import SimpleNamespace
+from typing import cast
 from urllib.parse import unquote
 
 import pytest
 from starlette.exceptions import HTTPException
 from starlette.types import Message, Scope
 
-from gangline_gateway.mlflow_proxy import MlflowProxy
+from gangline_gateway import mlflow_proxy
+from gangline_gateway.mlflow_jobs import JobTokens
+from gangline_gateway.mlflow_proxy import LARGE_BYTES, MlflowProxy
+from gangline_gateway.mlflow_scope import JobScope, Narrowed
+from gangline_service.job_tokens import JobAttempt
 from gangline_service.tokens import Principal, Role
 
 ADA = Principal(name="ada", role=Role.MEMBER, teams=frozenset({"nlp"}))
 AWAY = "http://127.0.0.1:9"
 """No MLflow: what passes the checks is answered with 503."""
+JOB = JobAttempt("job-1", 1)
+RUNNING = cast("JobTokens", SimpleNamespace(scope=lambda _: JobScope("job-1", 1, "nlp")))
+"""Finds that each job runs."""
 MAKE = "/mlflow/api/2.0/mlflow/model-versions/create"
 
 
 def ask(
-    raw_path: str, query: str = "", body: bytes | Exception = b"", caller: Principal = ADA
+    raw_path: str,
+    query: str = "",
+    body: bytes | Exception = b"",
+    caller: Principal = ADA,
+    job: JobAttempt | None = None,
 ) -> tuple[int, str]:
     """Status and MLflow's code of the error; 0 without an answer."""
     scope: Scope = {
         "type": "http", "method": "POST", "path": unquote(raw_path),
         "raw_path": raw_path.encode(), "query_string": query.encode(),
-        "headers": [(b"transfer-encoding", b"chunked")], "state": {"principal": caller},
+        "headers": [(b"transfer-encoding", b"chunked")], "state": {"principal": caller, "job": job},
     }  # fmt: skip
     sent: list[Message] = []
 
@@ -39,7 +53,7 @@ def ask(
         sent.append(message)
 
     async def once() -> None:
-        proxy = MlflowProxy(AWAY, "t", has_team={"nlp", "a"}.__contains__)
+        proxy = MlflowProxy(AWAY, "t", RUNNING, has_team={"nlp", "a"}.__contains__)
         await proxy(scope, receive, send)
         await proxy.close()
 
@@ -71,6 +85,23 @@ def test_a_source_of_others_is_refused() -> None:
     assert ask(MAKE, body=FOREIGN) == (400, "INVALID_PARAMETER_VALUE")
     own = json.dumps({"name": "m", "source": "runs:/1/model"}).encode()
     assert ask(MAKE, body=own)[0] == 503
+
+
+@pytest.mark.parametrize(("of_job", "checks"), [(False, "check_source"), (True, "narrow")])
+def test_others_do_not_wait_until_a_large_body_is_checked(
+    monkeypatch: pytest.MonkeyPatch, of_job: bool, checks: str
+) -> None:
+    checked_by = []
+
+    def noted(body: bytes, workspace: str = "") -> bytes:
+        checked_by.append(threading.get_ident())
+        return body
+
+    narrowed = Narrowed("/x", rewrite=noted)
+    monkeypatch.setattr(mlflow_proxy, checks, (lambda *_: narrowed) if of_job else noted)
+    for size in (LARGE_BYTES, LARGE_BYTES + 1):
+        assert ask(MAKE, body=b"x" * size, job=JOB if of_job else None)[0] == 503
+    assert [by == threading.get_ident() for by in checked_by] == [True, False]
 
 
 @pytest.mark.parametrize(("path", "query"), [(f"{MAKE}#x", ""), (f"{MAKE}#", ""), (MAKE, "a#b")])

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
 
 import structlog
 from starlette.exceptions import HTTPException
@@ -33,6 +37,10 @@ _OWN = ("x-mlflow-workspace", JOB_HEADER)
 _OF_JOBS = frozenset({"accept", "accept-encoding", "user-agent", "range"})
 _OF_FILES = frozenset({"content-type", "content-length"})
 """Of a request of a job, these headers are handed on."""
+LARGE_BYTES = 256 << 10
+"""A smaller body is checked within 30 ms. Larger ones, of up to 4 s, are checked in threads."""
+_THREADS = ThreadPoolExecutor(2, thread_name_prefix="mlflow-bodies")
+CheckedT = TypeVar("CheckedT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +99,7 @@ class MlflowProxy:
         body = await _body(scope, receive, whole=passed.makes_version)
         if passed.makes_version:
             assert isinstance(body, bytes)  # noqa: S101 - asked for whole
-            check_source(body, passed.workspace)
+            await _checked(partial(check_source, workspace=passed.workspace), body)
         target = f"{_raw_path(scope, passed)}{'?' + query if query else ''}"
         return _Request(passed.workspace, target, headers_of(scope, *_OWN), body)
 
@@ -108,7 +116,7 @@ class MlflowProxy:
             body = await _body(scope, receive, whole=False)
             headers += [header for header in headers_of(scope, *_OWN) if header[0] in _OF_FILES]
         elif narrowed.rewrite is not None:
-            body = narrowed.rewrite(await whole_body(receive))
+            body = await _checked(narrowed.rewrite, await whole_body(receive))
             headers.append(("content-type", "application/json"))
         headers.append((JOB_HEADER, job.job_id))
         target = narrowed.path + (f"?{narrowed.query}" if narrowed.query else "")
@@ -151,6 +159,13 @@ async def _body(scope: Scope, receive: Receive, *, whole: bool) -> bytes | Async
     if length is None and not any(name == b"transfer-encoding" for name, _ in headers):
         return b""
     return pieces(receive)
+
+
+async def _checked(check: Callable[[bytes], CheckedT], body: bytes) -> CheckedT:
+    """The result of a check of a body. Raises what the check raises."""
+    if len(body) <= LARGE_BYTES:
+        return check(body)
+    return await asyncio.get_running_loop().run_in_executor(_THREADS, check, body)
 
 
 async def _refuse(send: Send, error: Refused) -> None:
