@@ -16,8 +16,9 @@ import pytest
 from gangline_schemas.rank_protocol import Control, FromRank, Hello, Report
 from gangline_worker.agent.decide.inputs import RankMessage
 from gangline_worker.agent.decide.keys import GangKey, RankKey
-from gangline_worker.agent.runtime.gang_share import BURST_BYTES, USED_UP
+from gangline_worker.agent.runtime.gang_share import BURST_BYTES, LEFT_OUT, USED_UP
 from gangline_worker.agent.runtime.rank_socket import FRAME_LIMIT_BYTES, RankServer
+from gangline_worker.columns import to_columns
 
 GANG = GangKey("job", 1)
 FRAMES = int(os.environ.get("GANGLINE_FUZZ_FRAMES", "250"))
@@ -194,6 +195,15 @@ def test_a_gang_that_says_more_than_its_share_waits_and_others_do_not(
     server.passes_s = 10.0
     server.wait(1 + 2 * BURST_BYTES // len(frame) + 201)
     flooding.join()
+    assert server.told.empty()
+
+
+def test_a_user_is_told_once_that_steps_are_left_out(server: Server):
+    rows = [(1, 1, {"loss": 0.5})]
+    frames = [to_columns(rows, dropped=number).encode() + b"\n" for number in (0, 3, 4)]
+    server.connect(hello(), *frames)
+    server.wait(4)
+    assert server.told.get_nowait() == (RankKey(GANG, 0), LEFT_OUT)
     assert server.told.empty()
 
 

@@ -9,8 +9,11 @@ BYTES_PER_S = 2 * 1024 * 1024
 BURST_BYTES = 8 * 1024 * 1024
 USED_UP = (
     f"the ranks of this job on this node report more than {BYTES_PER_S >> 20} MiB a second. "
-    "The rest waits, and the oldest steps are left out: the metric report_dropped counts them. "
-    "Report fewer metrics, or less often"
+    "The rest waits: report fewer metrics, or less often"
+)
+LEFT_OUT = (
+    "this rank reports more metrics than it can send: the oldest steps are left out, and the "
+    "metric report_dropped counts them. Report fewer metrics, or less often"
 )
 
 

@@ -23,12 +23,13 @@ from pathlib import Path
 import structlog
 from pydantic import Base64Bytes, ValidationError
 
-from gangline_schemas.rank_protocol import FROM_RANK, FromAgent, Hello
+from gangline_schemas.rank_protocol import FROM_RANK, FromAgent, Hello, Report
 from gangline_worker.agent.decide.inputs import RankMessage
 from gangline_worker.agent.decide.keys import GangKey, RankKey
 from gangline_worker.agent.isolation.files import Owner, listen_for
+from gangline_worker.columns import DROPPED_METRIC
 
-from .gang_share import USED_UP, GangShare
+from .gang_share import LEFT_OUT, USED_UP, GangShare
 
 log = structlog.get_logger(__name__)
 
@@ -47,6 +48,7 @@ class _Connection:
     rank: RankKey | None = None
     incoming: bytes = b""
     outgoing: bytes = b""
+    left_out: bool = False  # steps, and its user knows
 
 
 @dataclass(slots=True)
@@ -315,6 +317,10 @@ class RankServer:
                 return self._refuse(connection, "the peer is not the rank that it names")
             if connection.rank is None:
                 return self._refuse(connection, "no hello came first")
+            if isinstance(message, Report) and DROPPED_METRIC in message.metrics:
+                if not connection.left_out:
+                    self._note(connection.rank, LEFT_OUT)
+                connection.left_out = True
             self._receive(RankMessage(connection.rank, message, connection.pid))
         return True
 
