@@ -114,7 +114,7 @@ def check_source(body: bytes, workspace: str) -> None:
     """
     try:
         asked = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         asked = None
     source = asked.get("source") if isinstance(asked, dict) else None
     own = f"mlflow-artifacts:/workspaces/{workspace}/"
