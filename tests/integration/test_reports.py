@@ -208,7 +208,7 @@ def tell(story: Story) -> None:
 
     story.without_gpus(-1000, "prepares", "nlp")
 
-    story.steps("fails", "nlp", 2, (0.2, 0.4, 0.6))
+    story.steps("fails", "nlp", 2, (0.2, 0.4, 0.6, 1e300, -1.0, 45.0))
     story.steps("yields", "vision", 3, (0.1, 0.1))
     story.steps("old", "nlp", -22, (0.9,))
     story.beat(3, 0, (80.0, 80.0, 80.0, 80.0, 20.0, 20.0, None, None))
@@ -224,7 +224,7 @@ def reports(kafka_bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> I
         process.settled()
         client = process.client("service")
         told = "events WHERE topic != 'gangline.parts'"  # not the tracker's own announcement
-        for table, rows in ((told, story.events), ("steps", 12), ("heartbeats", 3)):
+        for table, rows in ((told, story.events), ("steps", 18), ("heartbeats", 3)):
             count = f"SELECT count() FROM {table}"
             wait_until(table, lambda: client.query(count).result_rows[0][0] == rows)  # noqa: B023
         yield Reports(client)

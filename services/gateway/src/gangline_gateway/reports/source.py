@@ -104,10 +104,11 @@ _QUOTAS = (
     f"FROM gangline.events AS e WHERE type = 'team.configured' AND e.time < {_UNTIL} "
     f"GROUP BY team_name ORDER BY team_name LIMIT {MAX_TEAMS + 1}"
 )
-# Steps are ingested after their time, so older partitions are not read.
+# Steps are ingested after their time, so older partitions are not read. A program may report any
+# number: one beyond 0 to 1 is no MFU.
 _MFU = (
     "SELECT run_id, any(s.team) AS team_name, avg(value) AS mean, count() AS found "
-    "FROM gangline.steps AS s WHERE name = 'mfu' AND isFinite(value) "
+    "FROM gangline.steps AS s WHERE name = 'mfu' AND value >= 0 AND value <= 1 "
     f"AND s.time >= {_SINCE} AND s.time < {_UNTIL} "
     f"AND ingested >= toDateTime({_SINCE}) - INTERVAL 1 DAY AND run_id IN {_OF_JOBS} "
     f"GROUP BY run_id ORDER BY run_id LIMIT {MAX_JOBS + 1}"
