@@ -183,7 +183,8 @@ def test_a_wrong_url_ends_nothing_and_is_not_repeated(
         ("169.254.169.254", False), ("100.64.0.1", False), ("0.0.0.0", False), ("::1", False),
         ("fe80::1%eth0", False), ("fd00::1", False), ("::ffff:10.0.0.1", False),
         ("64:ff9b::a00:1", False), ("2002:a00:1::", False), ("224.0.0.1", False),
-        ("255.255.255.255", False),
+        ("255.255.255.255", False), ("fec0::1", False), ("::7f00:1", False),
+        ("::ffff:0:a00:1", False), ("64:ff9b:1::a00:1", False), ("64:ff9b::808:808", True),
     ],
 )  # fmt: skip
 def test_which_addresses_are_public(address: str, public: bool) -> None:

@@ -40,7 +40,11 @@ def is_public(address: str) -> bool:
             inner = ipaddress.IPv4Address(int(parsed) & 0xFFFFFFFF)
         if inner is not None:
             return is_public(str(inner))
+        if parsed not in _UNICAST:  # of one site, or with an address of IPv4 within
+            return False
     return parsed.is_global and not parsed.is_multicast
 
 
+_UNICAST = ipaddress.IPv6Network("2000::/3")
+"""All that is assigned for the public internet."""
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
