@@ -1,4 +1,4 @@
-"""The step register on the platform: a job's files become a version that the registry knows."""
+"""Versions on the platform: of a step's files, and of a checkpoint that becomes the baseline."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from gangline.sdk import connect
+from gangline.sdk import Gangline, connect
+from gangline_schemas.api.pipelines import RunDetails
+from gangline_schemas.gate_file import Gate
 from support.fixtures.platform import RunningPlatform
 
 TEAM, WAIT_S = "default", 600.0
@@ -23,6 +25,40 @@ FILES: dict[str, Any] = {
         },
     },
 }  # fmt: skip
+_MODEL = "e2e-champion"
+_SIZES = {"dim": 32, "layers": 1, "heads": 2, "seq_len": 32, "batch_size": 8, "steps": 20}
+
+
+def _step(name: str, *arguments: str, **step: Any) -> dict[str, Any]:
+    command = ["python", "-m", f"gangline_worker.{name}", *arguments]
+    job = {"command": command, "hyperparameters": _SIZES, **step.pop("job", {})}
+    return {"job": {"resources": {"gpus": 1, "memory_per_gpu_gb": 0.5}, **job}, **step}
+
+
+AGAINST = {
+    "name": "against", "team": TEAM,
+    "steps": {
+        "train": _step("training", job={"checkpoint": {"promote": "final"}}, out=["history"]),
+        "export": _step("steps.export", resume="train", out=["model", "serving"]),
+        "champion": _step("steps.export", resume=f"{_MODEL}@champion", out=["model"]),
+        "evaluate": _step(
+            "steps.evaluate", "--items", "64", out=["scores"],
+            **{"in": {"model": "export.model", "baseline": "champion.model or none"}},
+        ),
+        "compare": _step(
+            "steps.compare", after=["champion"], out={"difference": "score"},
+            **{"in": {"scores": "evaluate.scores"}},
+        ),
+        "register": _step(
+            "steps.register", _MODEL, out={"version": "score"},
+            **{"in": {"serving": "export.serving"}},
+        ),
+    },
+}  # fmt: skip
+GATE = {
+    "team": TEAM, "model": _MODEL, "aliases": ["champion"], "baseline": "current",
+    "first": "accept", "suites": {"held-out": {"rule": "better"}},
+}  # fmt: skip
 
 pytestmark = pytest.mark.nightly
 
@@ -32,14 +68,48 @@ def test_the_step_register_makes_a_version_that_the_registry_knows(
 ) -> None:
     with connect(platform.client.url, platform.client.token) as gateway:
         gateway.apply_pipeline(FILES)
-        ended = gateway.wait_pipeline_run(gateway.run_pipeline("files").run_id, WAIT_S)
-        assert ended.state == "succeeded", (ended, [
-            [line.text for line in gateway.logs(one.job_id)][-20:]
-            for one in ended.step_rows if one.job_id
-        ])  # fmt: skip
+        ended = _ended(gateway, "files")
         outputs = {one.name: one.outputs for one in ended.step_rows}
         (version,) = outputs["register"]
         assert version.value == 1
         (row,) = gateway.model("e2e-files", team=TEAM).version_list
         assert (row.version, row.checkpoint) == (1, None)
         gateway.remove_pipeline("files", team=TEAM)
+
+
+def test_a_candidate_is_compared_with_the_champion_once_there_is_one(
+    platform: RunningPlatform,
+) -> None:
+    with connect(platform.client.url, platform.client.token) as gateway:
+        gateway.set_gate(Gate.model_validate(GATE))
+        gateway.apply_pipeline(AGAINST)
+        first = _ended(gateway, "against")
+        assert _with_state(first, "skipped") == {"champion", "compare"}
+        override = {"person": "ada", "reason": "the first one"}
+        gateway.promote_version(_MODEL, 1, alias="champion", override=override)
+        second = _ended(gateway, "against")
+        assert _with_state(second, "succeeded") == {"champion", "evaluate", "compare"}
+        (difference,) = next(one for one in second.step_rows if one.name == "compare").outputs
+        assert difference.value == 0, "it is the same checkpoint"
+        start = gateway.why_step(second.run_id, "champion").starts_from
+        assert start is not None
+        train = next(one for one in first.step_rows if one.name == "train")
+        assert (start.version, start.checkpoint.job_id) == (1, train.job_id)
+        assert start.checkpoint.commit_key is not None
+        third = _ended(gateway, "against")
+        assert len(_with_state(third, "cached")) == len(third.step_rows)
+        gateway.remove_pipeline("against", team=TEAM)
+
+
+def _ended(gateway: Gangline, name: str) -> RunDetails:
+    """A run of a pipeline that succeeded; its logs, if it did not."""
+    ended = gateway.wait_pipeline_run(gateway.run_pipeline(name).run_id, WAIT_S)
+    assert ended.state == "succeeded", (ended, [
+        [line.text for line in gateway.logs(one.job_id)][-20:]
+        for one in ended.step_rows if one.job_id
+    ])  # fmt: skip
+    return ended
+
+
+def _with_state(run: RunDetails, state: str) -> set[str]:
+    return {one.name for one in run.step_rows if one.state == state}

@@ -149,13 +149,16 @@ def test_a_step_keeps_its_checkpoint_when_the_alias_moves_before_its_next_try() 
     world.feed(gate_set())
     world.feed(moved(1))
     world.apply(pipeline({"champion": {**AGAINST["champion"], "retry": {"max": 1}}}))
-    world.begin()
+    run = world.begin()
     world.feed(moved(2))
     (tried,) = world.jobs
     world.fail(tried, FailureCause.NODE)
     (again,) = world.jobs.values()
     assert again.job_id != tried
     assert again.spec.resume_from == "job-1"
+    world.fail(again.job_id, FailureCause.NODE)
+    reason = f"it exited with code 1 (node); {NAMED} is version 1"
+    assert world.step(run, "champion").reason == reason
 
 
 OTHER_TEAM = (gate_set(team="vision"), moved(1, team="vision"))

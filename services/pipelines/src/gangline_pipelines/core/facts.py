@@ -289,4 +289,5 @@ def _why(step: StepRun) -> str:
             f"from its checkpoint: {why}; promote another version"
         )
     cause = f" ({step.cause.value.replace('_', ' ')})" if step.cause is not None else ""
-    return f"{step.reason or 'its job failed'}{cause}"
+    named = "" if start is None else f"; {start.model}@{start.alias} is version {start.version}"
+    return f"{step.reason or 'its job failed'}{cause}{named}"
