@@ -276,6 +276,8 @@ def test_of_two_attempts_that_saved_a_step_the_newer_ones_is_pinned() -> None:
     commit(run, 10, attempt=2)
     run.feed(pin(10))
     assert [kept.pinned for kept in run.state.jobs[JOB].kept] == [False, True]
+    run.feed(pin(10).model_copy(update={"attempt": 1}))
+    assert [kept.pinned for kept in run.state.jobs[JOB].kept] == [True, True]
 
 
 def test_a_log_that_deletes_what_is_pinned_or_promoted_is_told() -> None:

@@ -295,10 +295,11 @@ def test_requests_about_others_are_refused_with_the_reason(quota: Drive[State]) 
 def test_a_pin_is_forwarded_once_also_of_a_job_that_has_ended(quota: Drive[State]) -> None:
     quota.give(JobSubmitted(job_id="a", spec=spec()))
     end(quota, "a")
-    request = CheckpointPinRequested(job_id="a", step=7, pinned=False, user="ada")
+    request = CheckpointPinRequested(job_id="a", step=7, attempt=2, pinned=False, user="ada")
 
     admitted = only(quota.give(request, ce_id="r1"), PinAdmitted)
-    assert (admitted.job_id, admitted.step, admitted.pinned) == ("a", 7, False)
+    assert (admitted.job_id, admitted.step, admitted.attempt) == ("a", 7, 2)
+    assert not admitted.pinned
     assert (admitted.user, admitted.request_id) == ("ada", "r1")
     assert quota.give(request, ce_id="r1") == []
     unknown = only(quota.give(CheckpointPinRequested(job_id="b", step=7)), RequestRefused)

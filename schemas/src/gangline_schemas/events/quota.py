@@ -175,6 +175,9 @@ class PinAdmitted(Event):
     step: Step
     pinned: bool
     user: User
+    attempt: Attempt | None = Field(
+        default=None, description="That saved it; null: the newest that saved the step."
+    )
     request_id: RequestCeId = ""
     request_source: RequestCeSource = ""
 

@@ -8,7 +8,7 @@ from pydantic import Field, StringConstraints
 
 from gangline_schemas.base import Event, Identifier
 from gangline_schemas.job import JobSpec
-from gangline_schemas.limits import Name, Priority, Step, User
+from gangline_schemas.limits import Attempt, Name, Priority, Step, User
 
 TAGS_PER_REQUEST = 100
 TagValue = Annotated[str, StringConstraints(max_length=5000)]
@@ -72,6 +72,9 @@ class CheckpointPinRequested(Event):
     step: Step
     pinned: bool = True
     user: User = "unknown"
+    attempt: Attempt | None = Field(
+        default=None, description="That saved it; null: the newest that saved the step."
+    )
 
 
 class RunTagged(Event):

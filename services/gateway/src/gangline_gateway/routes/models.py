@@ -136,8 +136,9 @@ async def register(
     if one.checkpoint is not None:
         checkpoint = one.checkpoint
         pin = CheckpointPinRequested(
-            job_id=checkpoint.job_id, step=checkpoint.step, user=caller.name
-        )
+            job_id=checkpoint.job_id, step=checkpoint.step, attempt=checkpoint.attempt,
+            user=caller.name,
+        )  # fmt: skip
         await app.publisher.publish(checkpoint.job_id, pin)
     return registry_state.version(state, one)
 

@@ -287,6 +287,7 @@ def _forwarded(
         step=request.step,
         pinned=request.pinned,
         user=request.user,
+        attempt=request.attempt,
         **ref._asdict(),
     )
     return [Decision(job_id, pin)]
