@@ -354,6 +354,8 @@ def test_logs_checkpoints_and_samples(tracker: TrackerProcess, history: History)
         lines += [line.text for line in page.lines]
         page = history.logs(LogFilter("job-a", "nlp"), limit=20, cursor=page.cursor)
     assert lines == [f"line {n}" for n in range(50)]
+    found = history.logs(LogFilter("job-a", "nlp", contains="LINE 4"))
+    assert [line.text for line in found.lines] == ["line 4", *(f"line {n}" for n in range(40, 50))]
     tail = history.logs(LogFilter("job-a", "nlp", rank=0), tail=True, limit=3)
     assert [line.line for line in tail.lines] == [47, 48, 49]
     assert history.logs(LogFilter("job-a", "nlp", rank=7)).lines == []

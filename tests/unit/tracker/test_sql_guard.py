@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from sqlglot import exp
 
+from gangline_gateway.log_pages import LogFilter, log_page
 from gangline_tracker.sql_guard import MAX_CHARS, SqlRefused, engine_filters, guard
 
 MINE = frozenset({"nlp"})
@@ -255,3 +256,14 @@ def test_the_tree_is_searched_as_often_for_many_subqueries(monkeypatch: pytest.M
         guard(f"WITH {parts} SELECT * FROM {names}", None)
         found.append(len(searches))
     assert found[1] == found[0]
+
+
+def test_the_gateways_search_in_logs_is_allowed() -> None:
+    asked: list[str] = []
+
+    def ask(sql: str, _: object) -> list[dict[str, object]]:
+        asked.append(sql)
+        return []
+
+    log_page(ask, LogFilter("job-a", "nlp", 1, 1, "cuda", errors=True), size=9, cursor="1.1.1.1")
+    assert guard(asked[0], None).sql
