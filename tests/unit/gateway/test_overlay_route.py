@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import httpx
+import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gangline_gateway.app import over
@@ -119,6 +121,22 @@ def test_an_overlay_needs_runs_of_the_caller_and_a_metric() -> None:
     assert ask(source, VISION, "/v1/runs/overlay", run="a", name="loss").status_code == 404
     assert ask(source, ADMIN, "/v1/runs/overlay", run="a").status_code == 422
     assert source.read == []
+
+
+def test_others_are_answered_while_long_curves_become_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    made_by: list[int] = []
+    plain = Curve.model_dump_json
+
+    def noted(curve: Curve) -> str:
+        made_by.append(threading.get_ident())
+        return plain(curve)
+
+    monkeypatch.setattr(Curve, "model_dump_json", noted)
+    answer = ask(Source(), ADMIN, "/v1/runs/compare", run=["a", "b"], name="loss")
+    found = Comparison.model_validate_json(answer.text)
+    assert [len(curve.points) for curve in found.curves] == [2, 2]
+    assert len(made_by) == 2
+    assert threading.get_ident() not in made_by
 
 
 def test_a_comparison_may_leave_curves_out() -> None:

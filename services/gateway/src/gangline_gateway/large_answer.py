@@ -19,3 +19,19 @@ def large_answer(answer: BaseModel, accept_encoding: str | None) -> Response:
         body = gzip.compress(body, _LEVEL, mtime=0)
         headers["Content-Encoding"] = "gzip"
     return Response(body, media_type="application/json", headers=headers)
+
+
+def long_text(answer: BaseModel, field: str) -> str:
+    """The JSON of an answer whose last field is a long list of models; call it in a thread.
+
+    One item is encoded at a time, so that the event loop runs meanwhile: 50,000 points of curves
+    take it a second else.
+    """
+    before, _, after = answer.model_copy(update={field: []}).model_dump_json().rpartition("[]")
+    items = ",".join(item.model_dump_json() for item in getattr(answer, field))
+    return f"{before}[{items}]{after}"
+
+
+def long_answer(answer: BaseModel, field: str) -> Response:
+    """The same as a response."""
+    return Response(long_text(answer, field), media_type="application/json")

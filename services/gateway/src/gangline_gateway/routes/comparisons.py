@@ -25,7 +25,7 @@ from gangline_gateway.curves import ALL_POINTS, MAX_POINTS, CurveQuery
 from gangline_gateway.filter_words import MAX_CHARS, MAX_ORDER
 from gangline_gateway.history import HistoryRun, RunFilter
 from gangline_gateway.history_access import Queries
-from gangline_gateway.large_answer import AcceptEncoding, large_answer
+from gangline_gateway.large_answer import AcceptEncoding, large_answer, long_answer
 from gangline_gateway.parallel import parallel
 from gangline_gateway.problems import ProblemError, invalid, not_found
 from gangline_gateway.routes.jobs import team_of_job
@@ -143,7 +143,7 @@ def compare_runs(
     name: MetricNames = None,
     points: Points = 200,
     curves: Annotated[bool, Query(description="Whether curves are read, too.")] = True,
-) -> Comparison:
+) -> Response:
     """Differences of configuration, curves, final and best metrics, GPU-seconds, restarts."""
     rows = _rows(app, caller, list(dict.fromkeys(run)))
     owners = {row.run.run_id: row.run.team for row in rows}
@@ -153,7 +153,7 @@ def compare_runs(
         app.history.query(lambda q: curves_of(q, owners, names, points, shape)) if curves else []
     )
     used = app.history.query(lambda q: q.resources.used(owners))
-    return compare(rows, finals, found, used)
+    return long_answer(compare(rows, finals, found, used), "curves")
 
 
 @comparisons.get(
@@ -244,13 +244,13 @@ def get_curves(
     system: Annotated[
         bool, Query(description="By default the system's metrics, not all others.")
     ] = False,
-) -> Curves:
+) -> Response:
     """Last, lowest and highest value per point; each point covers equally many steps."""
     runs = {run_id: team_of_run(app, caller, run_id)}
     found = app.history.query(
         lambda q: curves_of(q, runs, name or (), points, shape, system=system)
     )
-    return Curves(curves=found)
+    return long_answer(Curves(curves=found), "curves")
 
 
 def team_of_run(app: AppContext, caller: Principal, run_id: str) -> str:

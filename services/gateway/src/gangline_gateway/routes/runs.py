@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import Header, Path, Query, Response
-from starlette.responses import StreamingResponse
 
 from gangline_bus.murmur import partition_of
 from gangline_bus.ports import Record, TopicPartition
@@ -27,6 +26,7 @@ from gangline_gateway.app_context import (
 from gangline_gateway.events import event_of
 from gangline_gateway.history import RunFilter
 from gangline_gateway.history_access import Queries
+from gangline_gateway.large_answer import long_answer, long_text
 from gangline_gateway.live_model import JobDetails
 from gangline_gateway.problems import ProblemError, conflict, invalid, not_found
 from gangline_gateway.routes.comparisons import (
@@ -100,7 +100,7 @@ async def get_metrics(
     points: Points = HISTORY_POINTS,
     accept: Annotated[str | None, Header(include_in_schema=False)] = None,
     last_event_id: LastEventId = None,
-) -> Curves | StreamingResponse:
+) -> Response:
     """Server-sent events: `history` (curves so far), `step` for each new step, `end`.
 
     Also `progress`, at most once a second: the event `run.progress`, with the newest step.
@@ -110,14 +110,18 @@ async def get_metrics(
     """
     names = tuple(name or ())
     if "application/json" in (accept or "") and sse.MEDIA_TYPE not in (accept or ""):
-        owner = await asyncio.to_thread(team_of_run, app, caller, run_id)
-        found = await asyncio.to_thread(
-            app.history.query, lambda q: curves_of(q, {run_id: owner}, names, points)
-        )
-        return Curves(curves=found)
+        return await asyncio.to_thread(_curves_so_far, app, caller, run_id, names, points)
     team = await asyncio.to_thread(team_of_job, app, caller, run_id)
     parts = metric_stream(app, (run_id, team), names, points, last_event_id)
     return app.streams.response(parts, caller.name)
+
+
+def _curves_so_far(
+    app: AppContext, caller: Principal, run_id: str, names: tuple[str, ...], points: int
+) -> Response:
+    runs = {run_id: team_of_run(app, caller, run_id)}
+    found = app.history.query(lambda q: curves_of(q, runs, names, points))
+    return long_answer(Curves(curves=found), "curves")
 
 
 def metric_stream(
@@ -153,17 +157,9 @@ async def _metric_parts(
     run_id, team = run
     place, progress = places
     if at is None:
-
-        def read(queries: Queries) -> tuple[dict[TopicPartition, int], list[Curve]]:
-            known = queries.records.positions("steps", place.topic)
-            return known, curves_of(queries, {run_id: team}, names, points)
-
-        try:
-            known, curves = await asyncio.to_thread(app.history.query, read)
-        except ProblemError:
-            known, curves = {}, []
+        known, curves = await asyncio.to_thread(_history, app, run, names, points, place)
         at = start_of_history(app, known, [place]) | app.tail.ends([progress])
-        yield sse.event("history", Curves(curves=curves).model_dump(mode="json"))
+        yield f"event: history\ndata: {curves}\n\n"
 
     def render(record: Record) -> Iterable[tuple[str, Any]]:
         event = event_of(record)
@@ -194,6 +190,26 @@ async def _metric_parts(
     ) as parts:
         async for part in parts:
             yield part
+
+
+def _history(
+    app: AppContext,
+    run: tuple[str, str],
+    names: tuple[str, ...],
+    points: int,
+    place: TopicPartition,
+) -> tuple[dict[TopicPartition, int], str]:
+    """The offsets behind the curves so far, and these as JSON; none while history is away."""
+
+    def read(queries: Queries) -> tuple[dict[TopicPartition, int], list[Curve]]:
+        known = queries.records.positions("steps", place.topic)
+        return known, curves_of(queries, dict([run]), names, points)
+
+    try:
+        known, curves = app.history.query(read)
+    except ProblemError:
+        known, curves = {}, []
+    return known, long_text(Curves(curves=curves), "curves")
 
 
 @runs.post(
