@@ -40,6 +40,21 @@ def test_utilization_below_60_percent_for_an_hour(held: int, raised: int) -> Non
         assert len(run.resolved(AlertRule.CLUSTER_UTILIZATION)) == 1
 
 
+def test_an_absence_of_this_service_resolves_nothing() -> None:
+    run = AlertsRun()
+    run.settle()
+    run.node("n1", 16)
+    run.pass_time(HOUR_S + 300, 60)
+    assert len(run.raised(AlertRule.CLUSTER_UTILIZATION)) == 1
+    run.take_over()
+    run.tick(700)
+    run.pass_time(600, 60)
+    assert run.resolved(AlertRule.CLUSTER_UTILIZATION) == []
+    run.start("a", 10)
+    run.tick(60)
+    assert [one.reason for one in run.resolved(AlertRule.CLUSTER_UTILIZATION)] == ["recovered"]
+
+
 @pytest.mark.parametrize(("gpus", "raised"), [(9, 1), (10, 0)])
 def test_a_short_use_within_each_minute_is_a_break(gpus: int, raised: int) -> None:
     run = AlertsRun()

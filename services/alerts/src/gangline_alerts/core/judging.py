@@ -103,7 +103,9 @@ def _over(
     if finding is not None and finding.since is not None and alert.text.raised_at < finding.since:
         return "ended"  # it is about other data, and raised again
     if name in {*counted.RULES, *of_models.RULES}:
-        return _over_by_count(finding, known=job is not None)
+        use = name is AlertRule.CLUSTER_UTILIZATION
+        unknown = use and finding is None and not counted.is_known(plan.state, own, plan.now)
+        return None if unknown else _over_by_count(finding, known=job is not None)
     if job is None or not of_runs.watches(name, own, job):
         return "ended"
     if finding is None or not isinstance(rule, MeasuredRule):

@@ -1,6 +1,6 @@
 """Rules over the log's own facts: use of GPUs, waits, and counts of a day.
 
-A subject without a finding is fine, so its alert is resolved.
+A subject without a finding is fine, so its alert is resolved; but see `is_known`.
 """
 
 from __future__ import annotations
@@ -31,10 +31,8 @@ def findings(state: AlertState, rules: Rules, now: datetime) -> Iterator[Finding
 
 
 def _utilization(state: AlertState, rules: Rules, now: datetime) -> Iterator[Finding]:
-    rule = rules.cluster_utilization
-    begin = now - timedelta(seconds=rule.for_s)
-    if state.away and state.away[-1].until > begin:
-        return
+    rule, known = rules.cluster_utilization, is_known(state, rules, now)
+    begin = now - timedelta(seconds=rule.for_s) if known else state.away[-1].until
     first = int(begin.timestamp()) // 60
     before = [minute for minute in state.usage if minute <= first]
     if not before:
@@ -44,6 +42,8 @@ def _utilization(state: AlertState, rules: Rules, now: datetime) -> Iterator[Fin
     if any(use.offered < max(1, rule.gpus_at_least) for use in (at_begin, *used)):
         return
     share = max(at_begin.share, *(use.busiest for use in used), 0.0)
+    if share < rule.below and not known:
+        return
     yield Finding(
         AlertRule.CLUSTER_UTILIZATION,
         CLUSTER,
@@ -55,6 +55,12 @@ def _utilization(state: AlertState, rules: Rules, now: datetime) -> Iterator[Fin
         message=f"{now_used.held} of {now_used.offered} GPUs are allocated; for "
         f"{_span(rule.for_s)} it was below {rule.below:.0%} (at most {share:.0%})",
     )
+
+
+def is_known(state: AlertState, rules: Rules, now: datetime) -> bool:
+    """Whether the use of GPUs was watched for the whole time that the rule asks for."""
+    begin = now - timedelta(seconds=rules.cluster_utilization.for_s)
+    return not state.away or state.away[-1].until <= begin
 
 
 def _waits(state: AlertState, rules: Rules, now: datetime) -> Iterator[Finding]:
