@@ -98,6 +98,27 @@ def test_what_a_rank_leaves_behind_is_killed(place: RankRuntime) -> None:
     until(lambda: not any(alive(one) for one in own))
 
 
+TRACED = """
+import ctypes, os, sys, time
+rank, (r, w) = os.getpid(), os.pipe()
+if not os.fork():
+    os.setsid()
+    seized = ctypes.CDLL(None).ptrace(0x4206, rank, 0, 0)
+    os.write(w, b"ok" if seized == 0 else b"no")
+    time.sleep(600)
+print(os.read(r, 2).decode(), flush=True)
+sys.exit(3)
+"""
+
+
+def test_a_tracer_that_a_rank_started_does_not_hold_back_its_end(place: RankRuntime) -> None:
+    place.start(0, python(TRACED))
+    until(lambda: bool(place.lines[0]))
+    if place.lines[0] == ["no"]:
+        pytest.skip("this machine lets no process trace its parent")
+    assert place.end(0).code == 3
+
+
 @pytest.mark.parametrize(
     ("command", "code", "words"),
     [

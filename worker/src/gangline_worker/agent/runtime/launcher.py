@@ -142,8 +142,8 @@ class RankProcess:
         with self._lock:
             self._ended = True
             self._oom_killed = self._oom_kills.lately()
+        kill_rank(self.pid, self._token)  # first: what traces it would hold back its status
         self._status = self._process.wait()
-        kill_rank(self.pid, self._token)
         self._drain()
         self._logs.feed("stdout", b"")
         self._logs.feed("stderr", b"")
