@@ -70,6 +70,8 @@ JOINS_AT_ONCE = 2
 MLFLOW_ROUTE = "/mlflow/..."
 CONSOLE_ROUTE = "/console/..."
 _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+"""Anybody may send others, and each would have series of its own."""
 _PORTS = {"http": "80", "https": "443"}
 
 
@@ -340,8 +342,8 @@ class RequestChecks:
             route = MLFLOW_ROUTE
         elif is_console(scope["path"]):
             route = CONSOLE_ROUTE
-        method = scope["method"] if scope["method"].isalpha() else "(other)"
-        labels = {"method": method[:10], "route": route, "status": str(status)}
+        method = scope["method"] if scope["method"] in _METHODS else "(other)"
+        labels = {"method": method, "route": route, "status": str(status)}
         self._duration.record(seconds, labels)
         if route == MLFLOW_ROUTE and status < 400:
             return  # thousands a second
