@@ -17,6 +17,7 @@ from gangline_gateway.curves import CurveQuery
 from gangline_gateway.history import HistoryRun
 from gangline_gateway.history_access import HistoryAccess, Queries
 from gangline_gateway.mlflow_runs import MlflowRuns
+from gangline_schemas.api.base import Answer
 from gangline_schemas.api.runs import Comparison, Curve, Final, Overlay, Point, RunPage
 from gangline_schemas.run_search import FoundRun, RunSearch
 from gangline_service.tokens import Principal, Role
@@ -123,19 +124,27 @@ def test_an_overlay_needs_runs_of_the_caller_and_a_metric() -> None:
     assert source.read == []
 
 
-def test_others_are_answered_while_long_curves_become_json(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("long", "path", "params", "count"),
+    [
+        (Curve, "/v1/runs/compare", {"run": ["a", "b"], "name": "loss"}, 2),
+        (RunPage, "/v1/runs", {"metrics": "true"}, 1),
+    ],
+)
+def test_others_are_answered_while_a_long_answer_becomes_json(
+    monkeypatch: pytest.MonkeyPatch, long: type[Answer], path: str, params: Any, count: int
+) -> None:
     made_by: list[int] = []
-    plain = Curve.model_dump_json
+    plain = long.model_dump_json
 
-    def noted(curve: Curve) -> str:
+    def noted(part: Answer) -> str:
         made_by.append(threading.get_ident())
-        return plain(curve)
+        return plain(part)
 
-    monkeypatch.setattr(Curve, "model_dump_json", noted)
-    answer = ask(Source(), ADMIN, "/v1/runs/compare", run=["a", "b"], name="loss")
-    found = Comparison.model_validate_json(answer.text)
-    assert [len(curve.points) for curve in found.curves] == [2, 2]
-    assert len(made_by) == 2
+    monkeypatch.setattr(long, "model_dump_json", noted)
+    answer = ask(Source(), ADMIN, path, **params)
+    assert len(answer.json().get("curves", answer.json()["runs"])) == 2
+    assert len(made_by) == count
     assert threading.get_ident() not in made_by
 
 

@@ -191,10 +191,11 @@ def get_resources(
     caller: Caller,
     run: Annotated[list[str], Query(min_length=1, max_length=MAX_COMPARED)],
     points: Points = 200,
-) -> ResourceCurves:
+) -> Response:
     """GPU utilization, memory, power and CPU as means over a run's nodes; GPU-hours and cost."""
     found = [row.run for row in _rows(app, caller, list(dict.fromkeys(run)))]
-    return ResourceCurves(curves=app.history.query(lambda q: q.resources.over_time(found, points)))
+    curves = app.history.query(lambda q: q.resources.over_time(found, points))
+    return long_answer(ResourceCurves(curves=curves), "curves")
 
 
 @comparisons.get(

@@ -26,7 +26,12 @@ from gangline_gateway.app_context import (
 from gangline_gateway.events import event_of
 from gangline_gateway.history import RunFilter
 from gangline_gateway.history_access import Queries
-from gangline_gateway.large_answer import long_answer, long_text
+from gangline_gateway.large_answer import (
+    AcceptEncoding,
+    large_answer,
+    long_answer,
+    long_text,
+)
 from gangline_gateway.live_model import JobDetails
 from gangline_gateway.problems import ProblemError, conflict, invalid, not_found
 from gangline_gateway.routes.comparisons import (
@@ -300,7 +305,8 @@ def list_runs(
     metrics: Annotated[
         bool, Query(description="Whether the page has the runs' final metrics, too.")
     ] = False,
-) -> RunPage:
+    accept_encoding: AcceptEncoding = None,
+) -> Response:
     """All runs ever, newest first unless `order_by` says otherwise."""
     teams = visible_teams(caller)
     if team:
@@ -317,11 +323,11 @@ def list_runs(
         order_by=tuple(order_by or ()),
     )
     page = runs_page(app, wanted, kind, limit=limit, cursor=cursor)
-    if not metrics or not page.runs:
-        return page
-    owners = {run.run_id: run.team for run in page.runs}
-    finals = app.history.query(lambda q: q.curves.latest(owners))
-    return page.model_copy(update={"metrics": finals})
+    if metrics and page.runs:
+        owners = {run.run_id: run.team for run in page.runs}
+        finals = app.history.query(lambda q: q.curves.latest(owners))
+        page = page.model_copy(update={"metrics": finals})
+    return large_answer(page, accept_encoding)
 
 
 def moment(field: str, value: datetime | None) -> datetime | None:
