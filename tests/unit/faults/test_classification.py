@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
+from re import _parser as sre  # type: ignore[attr-defined]
 from typing import Any
 
 import pytest
 
+from gangline_faults.core.policy import last_words
 from gangline_faults.core.policy.classify import TABLE, classify, describe
 from gangline_schemas.events.faults import FailureCause, FailureClass
 from gangline_schemas.events.workers import ExitReason, WorkerExited
@@ -280,3 +285,27 @@ def test_the_message_says_what_to_do_and_ends_with_the_ranks_last_line() -> None
 @pytest.mark.parametrize("reason", ["finished", "stopped", "fenced"])
 def test_an_orderly_end_is_no_failure(reason: str) -> None:
     assert classify(ended(ExitReason(reason), exit_code=0)) is None
+
+
+PATTERNS = {
+    name: found for name, found in vars(last_words).items() if isinstance(found, re.Pattern)
+}
+
+
+def endless(parsed: Any) -> Iterator[tuple[Any, Any]]:
+    """Neighbours in a pattern that both repeat without a bound."""
+    parts = list(parsed)
+    for (one, said), (other, also) in pairwise(parts):
+        if one is other is sre.MAX_REPEAT and said[1] is also[1] is sre.MAXREPEAT:
+            yield said, also
+    for _, said in parts:
+        for below in said if isinstance(said, tuple) else ():
+            for inner in below if isinstance(below, list) else [below]:
+                if isinstance(inner, sre.SubPattern):
+                    yield from endless(inner)
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_no_last_words_take_a_pattern_long(name: str) -> None:
+    """One that had two such neighbours took ten seconds for 4,096 characters."""
+    assert not [*endless(sre.parse(PATTERNS[name].pattern))]

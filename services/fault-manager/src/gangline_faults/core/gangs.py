@@ -124,10 +124,13 @@ def _end_job(plan: FaultPlan, event: JobStateChanged, at: datetime) -> None:
 def _exit_of_rank(plan: FaultPlan, exited: WorkerExited, limits: FaultLimits) -> None:
     """A rank is gone: nothing, a verdict, or a note that waits for the exit that explains it."""
     state = plan.state
+    gang = state.gangs.get(exited.job_id)
+    of_gang = gang is not None and gang.attempt == exited.attempt
+    if gang is not None and of_gang and gang.failed:
+        return  # each of a thousand ranks says why, and one verdict is enough
     if classify(exited) is None or exited.job_id in state.ended:
         return
-    gang = state.gangs.get(exited.job_id)
-    if gang is not None and gang.attempt == exited.attempt:
+    if gang is not None and of_gang:
         _explain(plan, exited.job_id, gang, [exited], limits)
         return
     if exited.attempt <= state.attempts.get(exited.job_id, 0):

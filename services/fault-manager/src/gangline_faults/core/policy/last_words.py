@@ -1,6 +1,7 @@
 """The signs in a rank's status and last words: patterns of messages, Xids, signals, exceptions.
 
-`classify.py` says what each sign means.
+`classify.py` says what each sign means. A program chooses its last words: the patterns need time in
+proportion to them, so no repetition without a bound follows another one.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ OUT_OF_MEMORY = re.compile(
     re.IGNORECASE,
 )
 BAD_DATA = re.compile(r"\bshard \S+(?: block \d+)? is corrupt", re.IGNORECASE)
-_XID = re.compile(r"\bXid(?:\s*\([^)]*\))?[:\s]+(\d{1,3})\b")
+_XID = re.compile(r"\bXid(?:\s*\([^)]{0,64}\))?[:\s]+(\d{1,3})\b")
 PROGRAM_XIDS = frozenset({8, 13, 31, 32, 43, 45, 68, 69})
 """NVIDIA's catalog: the program or its channel is at fault, and starting it again is enough."""
 CONTAINED_XIDS = frozenset({94})
@@ -44,7 +45,7 @@ BAD_DISK = re.compile(
     re.IGNORECASE,
 )
 BAD_LINK = re.compile(
-    r"local work queue catastrophic error|ibv_\w+.* failed|No route to host"
+    r"local work queue catastrophic error|ibv_\w.{0,300} failed|No route to host"
     r"|Network is unreachable",
     re.IGNORECASE,
 )
@@ -54,7 +55,8 @@ COLLATERAL = re.compile(
     r"|Connection refused|recvValue failed|failed to recv|Failed to recv"
     r"|DistBackendError|DistNetworkError|DistStoreError|\bNCCL\b|ProcessGroupNCCL"
     r"|Watchdog caught collective operation timeout|heartbeat monitor"
-    r"|Timed out waiting .*(recv|send|gloo|clients)|\bgloo\b.*(timeout|closed|reset)",
+    r"|Timed out waiting .{0,300}(recv|send|gloo|clients)"
+    r"|\bgloo\b.{0,300}(timeout|closed|reset)",
     re.IGNORECASE,
 )
 NOT_FINITE = frozenset({"NotFiniteError", "LossSpikeError"})
