@@ -97,6 +97,24 @@ def test_many_alerts_are_changed_over_several_ticks(monkeypatch: pytest.MonkeyPa
     assert changes(AlertResolved) == [2, 2, 1]
 
 
+def test_a_clock_that_is_put_back_by_hours_holds_up_nothing() -> None:
+    run = waiting("a", "b")
+    run.pass_time(60, 1)
+    assert len(run.due()) == 1
+    (key,) = run.effects()
+    run.done(key, Undelivered("HTTP 503"))
+    for job_id in ("a", "b"):
+        run.change(job_id, JobState.CANCELLED)
+    run.now -= timedelta(hours=5)
+    run.tick()
+    assert [key.partition(":")[0] for key in run.effects()] == ["n1"]
+    for number in range(3):
+        run.fail_node(f"n{number}")
+    run.pass_time(120, 1)
+    assert len(run.raised(AlertRule.NODE_FAILURES)) == 1
+    assert [(len(one.raised), len(one.resolved)) for one in run.due()[1:]] == [(1, 0), (0, 2)]
+
+
 def test_routes_choose_by_rule_team_and_severity() -> None:
     routes = (
         Route(to="nlp", teams=("nlp",)),

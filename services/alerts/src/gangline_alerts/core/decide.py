@@ -90,6 +90,8 @@ class AlertDecider(BaseDecider[AlertState, Watch]):
             case Received():
                 measured.note(state, soft, observed, now)
             case Tick():
+                if soft.now is not None and now < soft.now:
+                    measured.begin_again(soft)
                 soft.began = soft.began or now
                 soft.now = now
                 measured.forget(state, soft)
@@ -108,7 +110,7 @@ class AlertDecider(BaseDecider[AlertState, Watch]):
 
     def effects(self, state: AlertState, soft: Watch) -> Mapping[str, object]:
         """The deliveries that are due, by key."""
-        return notifying.wanted(state, soft)
+        return notifying.wanted(state, soft, self.timing)
 
     def check(self, state: AlertState) -> list[str]:
         """See invariants.py."""

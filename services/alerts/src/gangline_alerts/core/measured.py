@@ -62,6 +62,13 @@ def counted(soft: Watch, event: SavesCounted) -> None:
     soft.counted_at = soft.now
 
 
+def begin_again(soft: Watch) -> None:
+    """The clock was put back: earlier times say nothing, and would hold up all for as long."""
+    soft.began = soft.behind_at = soft.counted_at = soft.scheduler_away = None
+    for times in (soft.runs, soft.nodes, soft.holding, soft.clear):
+        times.clear()
+
+
 def forget(state: AlertState, soft: Watch) -> None:
     """Drop measurements of jobs and nodes that are gone."""
     for job_id in [job_id for job_id in soft.runs if job_id not in state.jobs]:

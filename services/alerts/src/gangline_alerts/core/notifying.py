@@ -56,12 +56,10 @@ def of_groups(plan: AlertPlan, timing: Timing) -> None:
         return
     waiting = _open(plan.state)
     for key, group in list(plan.state.groups.items()):
-        due_at = group.since + timedelta(seconds=timing.group_s)
-        sent_at = plan.state.grouped.get(key)
-        if sent_at is not None:
-            due_at = max(due_at, sent_at + timedelta(seconds=timing.again_s))
+        ends_s = (timing.group_s, group.since), (timing.again_s, plan.state.grouped.get(key))
+        waits = any(at is not None and _holds(at, plan.now, for_s) for for_s, at in ends_s)
         target, rule, team = key.split("/")
-        if plan.now < due_at or waiting[target] >= MOST_OPEN:
+        if waits or waiting[target] >= MOST_OPEN:
             continue
         due = NotificationDue(
             notification=_name(plan.state),
@@ -76,14 +74,20 @@ def of_groups(plan: AlertPlan, timing: Timing) -> None:
         plan.add(team or CLUSTER, due)
 
 
-def wanted(state: AlertState, soft: Watch) -> Mapping[str, Deliver]:
+def _holds(since: datetime, now: datetime, for_s: float) -> bool:
+    """Whether that time is not over; one that begins later is of a clock that was put back."""
+    return timedelta(0) <= now - since < timedelta(seconds=for_s)
+
+
+def wanted(state: AlertState, soft: Watch, timing: Timing) -> Mapping[str, Deliver]:
     """The deliveries that are due, by key. Each try has its own key."""
     if soft.now is None:
         return {}
+    latest = soft.now + timedelta(seconds=timing.longest_retry_s)
     return {
         f"{name}:{one.tries}": Deliver(one.due)
         for name, one in state.open.items()
-        if one.next_at <= soft.now
+        if not soft.now < one.next_at <= latest  # later: of a clock that was put back
     }
 
 

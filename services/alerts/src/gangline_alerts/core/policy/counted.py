@@ -37,8 +37,8 @@ def _utilization(state: AlertState, rules: Rules, now: datetime) -> Iterator[Fin
     before = [minute for minute in state.usage if minute <= first]
     if not before:
         return
-    at_begin, now_used = state.usage[max(before)], state.usage[max(state.usage)]
-    used = [use for at, use in state.usage.items() if at > first]
+    at_begin, last = state.usage[max(before)], int(now.timestamp()) // 60
+    used = [use for at, use in state.usage.items() if first < at <= last]
     if any(use.offered < max(1, rule.gpus_at_least) for use in (at_begin, *used)):
         return
     share = max(at_begin.share, *(use.busiest for use in used), 0.0)
@@ -52,7 +52,8 @@ def _utilization(state: AlertState, rules: Rules, now: datetime) -> Iterator[Fin
         value=share,
         threshold=rule.below,
         holds=share < rule.below,
-        message=f"{now_used.held} of {now_used.offered} GPUs are allocated; for "
+        message=f"{state.totals.get('held', 0)} of {state.totals.get('offered', 0)} GPUs are "
+        "allocated; for "
         f"{_span(rule.for_s)} it was below {rule.below:.0%} (at most {share:.0%})",
     )
 
@@ -60,7 +61,7 @@ def _utilization(state: AlertState, rules: Rules, now: datetime) -> Iterator[Fin
 def is_known(state: AlertState, rules: Rules, now: datetime) -> bool:
     """Whether the use of GPUs was watched for the whole time that the rule asks for."""
     begin = now - timedelta(seconds=rules.cluster_utilization.for_s)
-    return not state.away or state.away[-1].until <= begin
+    return not state.away or not begin < state.away[-1].until <= now
 
 
 def _waits(state: AlertState, rules: Rules, now: datetime) -> Iterator[Finding]:
