@@ -92,6 +92,15 @@ def test_drift_is_raised_once_for_a_snapshot_and_over_with_the_next_that_has_non
     assert len(run.due()) == 2, "raised and resolved; data without drift are no news"
 
 
+def test_what_was_found_by_a_clock_that_was_ahead_is_raised_once() -> None:
+    run = AlertsRun()
+    run.tick()
+    found(run, snapshot(1))
+    run.now -= timedelta(hours=5)
+    run.pass_time(120, 1)
+    assert [one.number for one in run.raised(DRIFT)] == [1]
+
+
 def test_the_next_snapshot_that_drifts_is_an_alert_of_its_own() -> None:
     run = watched()
     found(run, snapshot(1))

@@ -100,7 +100,8 @@ def _over(
     if own is None or rule is None or not rule.enabled:
         return "off"
     job = plan.state.jobs.get(alert.text.subject)
-    if finding is not None and finding.since is not None and alert.text.raised_at < finding.since:
+    since = None if finding is None else finding.since
+    if since is not None and alert.text.raised_at < since <= plan.now:
         return "ended"  # it is about other data, and raised again
     if name in {*counted.RULES, *of_models.RULES}:
         use = name is AlertRule.CLUSTER_UTILIZATION
