@@ -131,6 +131,14 @@ class TestAnotherFolderInItsPlace:
         elsewhere.rename(store.root)
         assert store.get("a/k") == b"x"
 
+    def test_is_taken_where_the_first_one_was_empty(self, store: LocalStore) -> None:
+        """The mount came after the service."""
+        with pytest.raises(NotFound):
+            store.get("a/k")
+        store.root.rename(store.root.with_name("below"))
+        LocalStore(store.root).put("a/k", b"x")
+        assert store.get("a/k") == b"x"
+
 
 class TestLinking:
     def test_shares_the_bytes_when_allowed(self, store: LocalStore, tmp_path: Path) -> None:

@@ -14,12 +14,15 @@ class RootedTree:
 
     A path that is checked and then used as a string can be changed in between; a
     descriptor cannot. A symbolic link below the root is an error (NotADirectoryError).
-    `stays`: a root that is another folder later is one, too (ESTALE), as where a mount is gone.
+    `stays`: once something is in it, a root that is another folder later is an error, too
+    (ESTALE): a mount is gone, or came late.
     """
 
     def __init__(self, root: Path, *, stays: bool = False) -> None:
         self.root = root
-        self._identity = _identity(root.stat()) if stays else None
+        self._stays = stays
+        # Without the device: an automounter that mounts again may give another one.
+        self._inode: int | None = None
 
     @contextlib.contextmanager
     def directory(self, parts: Sequence[str], *, create: bool = False) -> Iterator[int]:
@@ -28,7 +31,7 @@ class RootedTree:
         `create` makes missing directories and syncs them. Raises FileNotFoundError or
         NotADirectoryError.
         """
-        fd = self._open_root()
+        fd = self._open_root(create=create)
         try:
             for part in parts:
                 if create:
@@ -40,13 +43,16 @@ class RootedTree:
         finally:
             os.close(fd)
 
-    def _open_root(self) -> int:
+    def _open_root(self, *, create: bool) -> int:
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-        if self._identity is None:
+        if not self._stays:
             return os.open(self.root, flags)
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            found = self.root.stat().st_ino
+            if self._inode is None and (create or any(self.root.iterdir())):
+                self._inode = found
             fd = os.open(self.root, flags)
-            if _identity(os.fstat(fd)) == self._identity:
+            if self._inode in {None, os.fstat(fd).st_ino}:
                 return fd
             os.close(fd)
         raise OSError(
@@ -62,10 +68,6 @@ class RootedTree:
                     os.rmdir(parts[depth - 1], dir_fd=fd)
             except OSError:
                 return  # not empty, gone, or not ours to remove: all are as good
-
-
-def _identity(found: os.stat_result) -> tuple[int, int]:
-    return found.st_dev, found.st_ino
 
 
 def _make_directory(name: str, parent_fd: int) -> None:
