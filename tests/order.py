@@ -35,7 +35,6 @@ LONGEST = tuple(
         "integration/test_node_agent_ends",
         "integration/test_mlflow_server",
         "integration/test_node_agent",
-        "integration/test_tracking_kills",
         "stateful/test_stateful",
         "e2e/test_bad_days",
         "extremes/test_extremes",
@@ -46,7 +45,6 @@ LONGEST = tuple(
         "integration/test_node_health",
         "e2e/test_demo",
         "integration/test_mlflow_teams",
-        "e2e/test_own_parts",
     )
 )
 """In this order, by the seconds in build/test-report.xml."""

@@ -76,7 +76,7 @@ def test_an_unmodified_torchrun_script(client: Gangline) -> None:
     [
         "train-fsdp.yaml",
         "train-single.yaml",
-        "train-elastic.yaml",
+        pytest.param("train-elastic.yaml", marks=pytest.mark.nightly),
         pytest.param("train-parallel.yaml", marks=pytest.mark.nightly),
     ],
 )

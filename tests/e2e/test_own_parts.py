@@ -29,6 +29,7 @@ from support.harnesses.log_watch import PACED, LogWatch
 
 __all__ = ["s3_server"]
 
+pytestmark = pytest.mark.nightly
 PREFIX = "own-parts."
 SETTINGS = {
     "GANGLINE_TOPIC_PREFIX": PREFIX,
@@ -115,7 +116,6 @@ def assert_listed(
     assert all(item["retained"] for item in standing)
 
 
-@pytest.mark.nightly
 def test_a_checkpoint_that_rots_is_found_and_the_interval_is_passed_on(
     started: Started,
     watch: LogWatch,

@@ -152,6 +152,7 @@ def test_from_another_machine_of_the_gang_its_own_user_alone_gets_to_the_rendezv
     pair.near.release(gang, ReleaseReason.CANCELLED)
 
 
+@pytest.mark.nightly
 def test_agents_that_begin_anew_in_place_still_know_whose_connections_are(pair: Pair) -> None:
     gang = pair.meet("goes-on")
     for harness in (pair.near, pair.far):
@@ -165,6 +166,7 @@ def test_agents_that_begin_anew_in_place_still_know_whose_connections_are(pair: 
     pair.near.release(gang, ReleaseReason.CANCELLED)
 
 
+@pytest.mark.nightly
 def test_when_a_gang_of_two_machines_is_released_the_next_one_still_meets(pair: Pair) -> None:
     for number in range(2):
         gang = pair.meet(f"one-of-many-{number}")

@@ -144,17 +144,8 @@ STOPS = {
     "spot notice": give_notice,
 }
 FEW = [example for example in SAVING if example.gpus == 1]
-CASES = [
-    ("preempted or cancelled", SAVING),
-    ("the agent is stopped", FEW),
-    ("spot notice", FEW),
-]
-"""Ranks are stopped alike for all reasons: `make test` has all examples for two of them."""
-NIGHTLY = [
-    pytest.param(kind, SAVING, marks=pytest.mark.nightly)
-    for kind in STOPS
-    if kind != "preempted or cancelled"
-] + [
+CASES = [("preempted or cancelled", FEW), ("the agent is stopped", FEW), ("spot notice", FEW)]
+NIGHTLY = [pytest.param(kind, SAVING, marks=pytest.mark.nightly) for kind in STOPS] + [
     pytest.param(kind, SHARDED, marks=pytest.mark.nightly)
     for kind in ("preempted or cancelled", "drain", "spot notice")
 ]
