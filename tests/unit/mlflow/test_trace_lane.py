@@ -47,6 +47,7 @@ def asked(body: bytes, encoding: str, path: str = "/v1/traces") -> tuple[int, li
         (zlib.compress(SPANS), "deflate"),
         (RAW.compress(SPANS) + RAW.flush(), "deflate"),
     ],
+    ids=["plain", "gzip", "zlib", "raw"],
 )
 def test_mlflow_reads_the_plain_body_in_a_thread(body: bytes, encoding: str) -> None:
     assert asked(body, encoding) == (200, [SPANS, {"content-length"}, True])
@@ -65,6 +66,7 @@ def test_an_encoding_that_mlflow_refuses_stays() -> None:
         (gzip.compress(SPANS)[:-1], "gzip", 400),
         (b"x", "deflate", 400),
     ],
+    ids=["large gzip", "large cut gzip", "large zlib", "cut gzip", "no zlib"],
 )
 def test_a_large_or_broken_body_does_not_reach_mlflow(
     body: bytes, encoding: str, status: int
