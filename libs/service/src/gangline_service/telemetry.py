@@ -23,6 +23,8 @@ from prometheus_client.exposition import choose_encoder
 
 _MOST_SERIES = 100_000
 """Sets of labels that a gauge has at once; the SDK sums up all others as one."""
+_NO_VALUES = "gangline.forgets"
+"""A gauge that is on no page, as its callback gives no value."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ def _forget_old_series(meters: MeterProvider) -> None:
                         match._attributes_aggregation.clear()  # noqa: SLF001
         return ()
 
-    meters.get_meter(__name__).create_observable_gauge("gangline.forgets", [forget])
+    meters.get_meter(__name__).create_observable_gauge(_NO_VALUES, [forget])
 
 
 def _export(tracers: TracerProvider, endpoint: str) -> MetricReader:
