@@ -5,6 +5,7 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -139,6 +140,23 @@ class TestAnotherFolderInItsPlace:
         LocalStore(store.root).put("a/k", b"x")
         assert store.get("a/k") == b"x"
 
+    def test_is_taken_where_a_look_at_the_first_one_mounts_it(
+        self, store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As by an automounter."""
+        mount = tmp_path / "mount"
+        LocalStore(mount).put("a/k", b"x")
+        entries = Path.iterdir
+
+        def mounting(folder: Path) -> Iterator[Path]:
+            if mount.exists():
+                store.root.rmdir()
+                mount.rename(store.root)
+            return entries(folder)
+
+        monkeypatch.setattr(Path, "iterdir", mounting)
+        assert store.get("a/k") == b"x"
+
 
 class TestLinking:
     def test_shares_the_bytes_when_allowed(self, store: LocalStore, tmp_path: Path) -> None:
@@ -193,6 +211,7 @@ class TestLinking:
 class TestFullDisk:
     SCRIPT = """
 import resource, sys
+from collections.abc import Iterator
 from pathlib import Path
 from gangline_storage import LocalStore, StoreFull
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))

@@ -48,11 +48,12 @@ class RootedTree:
         if not self._stays:
             return os.open(self.root, flags)
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            found = self.root.stat().st_ino
-            if self._inode is None and (create or any(self.root.iterdir())):
+            is_used = self._inode is None and (create or any(self.root.iterdir()))
+            fd = os.open(self.root, flags)  # after the look: it may be what mounts the folder
+            found = os.fstat(fd).st_ino
+            if is_used:
                 self._inode = found
-            fd = os.open(self.root, flags)
-            if self._inode in {None, os.fstat(fd).st_ino}:
+            if self._inode in {None, found}:
                 return fd
             os.close(fd)
         raise OSError(
