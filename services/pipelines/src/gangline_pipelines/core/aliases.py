@@ -43,8 +43,8 @@ def take(plan: PipelinePlan, event: Event) -> None:
 
 def find(state: PipelineState, team: str, name: str) -> tuple[AliasedVersion | None, str]:
     """The version of a `NAME@ALIAS`, or the problem with it; neither: no version has it."""
-    held = state.aliases.get(f"{team}/{name}")
     model, _, alias = name.partition("@")
+    held = state.aliases.get(_key(team, model, alias))
     if held is None:
         return None, NEVER_SET.format(team=team, name=name)
     if not held.version:

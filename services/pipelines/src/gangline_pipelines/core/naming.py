@@ -7,11 +7,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from gangline_schemas.base import NAME_CHARS
 from gangline_schemas.job import JobSpec
 from gangline_schemas.models import AliasedVersion
 
-_MOST = 63
-_NAME_CHARS = 40
+_READABLE_CHARS = 40
 _HASH_CHARS = 12
 _STUDY_CHARS = 34
 _COMMAND = (
@@ -34,15 +34,17 @@ def pipeline_key(team: str, name: str) -> str:
 
 def run_id(team: str, pipeline: str, trigger: str, subject: str) -> str:
     """The id of a run: the same cause gives the same run."""
-    return f"{pipeline[:_NAME_CHARS]}-{digest([team, pipeline, trigger, subject])[:_HASH_CHARS]}"
+    return (
+        f"{pipeline[:_READABLE_CHARS]}-{digest([team, pipeline, trigger, subject])[:_HASH_CHARS]}"
+    )
 
 
 def job_id(run: str, step: str, tries: int) -> str:
     """The id of a step's job."""
     whole = f"{run}-{step}-{tries}"
-    if len(whole) <= _MOST:
+    if len(whole) <= NAME_CHARS:
         return whole
-    return f"{whole[:_NAME_CHARS]}-{digest([run, step, tries])[:_HASH_CHARS]}"
+    return f"{whole[:_READABLE_CHARS]}-{digest([run, step, tries])[:_HASH_CHARS]}"
 
 
 def study_id(run: str, step: str, tries: int) -> str:
