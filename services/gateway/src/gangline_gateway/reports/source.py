@@ -105,7 +105,7 @@ _QUOTAS = (
     f"GROUP BY team_name ORDER BY team_name LIMIT {MAX_TEAMS + 1}"
 )
 # Steps are ingested after their time, so older partitions are not read. A program may report any
-# number: one beyond 0 to 1 is no MFU.
+# number: only 0 to 1 can be an MFU.
 _MFU = (
     "SELECT run_id, any(s.team) AS team_name, avg(value) AS mean, count() AS found "
     "FROM gangline.steps AS s WHERE name = 'mfu' AND value >= 0 AND value <= 1 "
