@@ -12,7 +12,7 @@ from gangline_schemas.events.alerts import GangPlace, NotificationDue
 from gangline_schemas.job import Notification
 
 MOST_AT_ONCE = 200
-"""Alerts that change by one input; the next Ticks change the others. Inputs wait meanwhile."""
+"""So many alerts change at one Tick, as inputs wait for it; the next Ticks change the others."""
 
 
 @dataclass(frozen=True, slots=True)
