@@ -161,6 +161,18 @@ def test_curves_are_drawn_with_what_is_left_out(stub: Stub, gangline: Runner) ->
     assert "4 further trials" in done.err
 
 
+def test_a_journal_without_some_curves_says_so(
+    stub: Stub, gangline: Runner, tmp_path: Path
+) -> None:
+    stub.on("GET", PATH, DETAIL)
+    stub.on("GET", f"{PATH}/trials", {"trials": [TRIAL], "next_cursor": None})
+    curves = {"metric": "eval_loss", "direction": "minimize", "rungs": [], "curves": []}
+    stub.on("GET", f"{PATH}/curves", {**curves, "left_out": 1})
+    done = gangline("study", "export", ID, "--journal", str(tmp_path / "j"))
+    assert "without the curves of 1 further trial" in done.err
+    assert done.code == 0
+
+
 def test_parallel_coordinates_are_a_line_for_each_axis(stub: Stub, gangline: Runner) -> None:
     axes = [
         {"kind": "param", "name": "lr", "texts": [], "low": 1e-4, "high": 1.0},

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from wsgiref.util import setup_testing_defaults
 
 import optuna
 import pytest
@@ -17,20 +19,27 @@ from gangline.exchange.study_import import translate
 from gangline.exchange.study_journal import write_journal
 from gangline_gateway import studies_state, study_views
 from gangline_schemas.study_file import StudySpec
-from support.builders.studies import example
+from support.builders.studies import Studies, example
 
 
-def test_optuna_reads_the_journal(tmp_path: Path) -> None:
-    made, study_id = example(), "lr-sweep-1"
+def written(made: Studies, path: Path) -> Path:
+    study_id = "lr-sweep-1"
     facts = made.state.studies[study_id]
     trials = studies_state.trials_of(made.state, study_id)
-    path = tmp_path / "study.journal"
     write_journal(
         path,
         studies_state.detail(made.state, study_id, facts, made.now),
         [studies_state.trial(study_id, facts, each, made.now) for each in trials],
         study_views.curves(facts, trials, 100),
     )
+    return path
+
+
+def test_optuna_reads_the_journal(tmp_path: Path) -> None:
+    made, study_id = example(), "lr-sweep-1"
+    facts = made.state.studies[study_id]
+    trials = studies_state.trials_of(made.state, study_id)
+    path = written(made, tmp_path / "study.journal")
     found = optuna.load_study(
         study_name=study_id, storage=JournalStorage(JournalFileBackend(str(path)))
     )
@@ -42,6 +51,7 @@ def test_optuna_reads_the_journal(tmp_path: Path) -> None:
     assert found.best_params == {"lr": 3e-2, "opt": "adam"}
     assert found.trials[1].intermediate_values == {10: 3.5}
     assert found.trials[1].params["opt"] == "sgd"
+    assert found.trials[1].value == 3.5  # as Optuna notes it of a trial that raised TrialPruned
     assert found.best_trial.user_attrs["gangline.job"] == "lr-sweep-1-t2"
     with pytest.raises(CliError, match="cannot write"):
         write_journal(
@@ -50,6 +60,40 @@ def test_optuna_reads_the_journal(tmp_path: Path) -> None:
             [],
             study_views.curves(facts, trials, 1),
         )
+
+
+def test_only_a_trial_with_a_result_breaks_a_constraint(tmp_path: Path) -> None:
+    made = Studies()
+    made.create(constraints=[{"metric": "memory_gb", "max": 5.0}])
+    made.run(0, {10: 3.0}, others={"memory_gb": 6.0})
+    made.run(1, {10: 2.0}, others={"memory_gb": 4.0})
+    made.run(2, {}, end="")
+    path = written(made, tmp_path / "study.journal")
+    storage = JournalStorage(JournalFileBackend(str(path)))
+    found = optuna.load_study(study_name="lr-sweep-1", storage=storage)
+    assert [each.constraints for each in found.trials] == [{"0": 1.0}, {"0": -1.0}, {}]
+
+
+@pytest.mark.nightly
+def test_the_dashboard_of_optuna_shows_the_journal(tmp_path: Path) -> None:
+    """Without the package optuna-dashboard it is skipped: no part of the platform needs it."""
+    dashboard = pytest.importorskip("optuna_dashboard")
+    path = written(example(), tmp_path / "study.journal")
+    app = dashboard.wsgi(JournalStorage(JournalFileBackend(str(path))))
+
+    def answer(place: str) -> Any:
+        asked: dict[str, Any] = {"PATH_INFO": place}
+        setup_testing_defaults(asked)
+        return json.loads(b"".join(app(asked, lambda *_: None)))
+
+    assert [one["study_name"] for one in answer("/api/studies")["study_summaries"]] == [
+        "lr-sweep-1"
+    ]
+    trials = answer("/api/studies/0")["trials"]
+    assert [(one["state"], one.get("values")) for one in trials[:4]] == [
+        ("Complete", [2.0]), ("Pruned", [3.5]), ("Complete", [1.5]), ("Running", None),
+    ]  # fmt: skip
+    assert trials[2]["intermediate_values"][-1] == {"step": 90, "value": 1.5}
 
 
 KATIB = {

@@ -215,7 +215,11 @@ def export(
     client = session.client
     study = client.study(study_id)
     found = [*client.trials(study_id)]
-    write_journal(journal, study, found, client.study_curves(study_id, limit=1000))
+    curves = client.study_curves(study_id, limit=1000)
+    write_journal(journal, study, found, curves)
+    if curves.left_out:
+        left_out = render.count(curves.left_out, "further trial")
+        session.out.note(f"without the curves of {left_out}; their values are there")
     text = f"{journal}: {render.count(len(found), 'trial')}; open it: optuna-dashboard {journal}"
     session.out.show({"journal": str(journal), "trials": len(found)}, text)
 

@@ -2,7 +2,8 @@
 
 Optuna counts trials from 0 without gaps, so its numbers differ where trials were withdrawn; the
 user attributes `gangline.trial` and `gangline.job` have ours. A trial that runs, waits or is paused
-is RUNNING there. Needs no Optuna.
+is RUNNING there. A pruned one has its last report as its value, as Optuna itself notes it. Needs no
+Optuna.
 """
 
 from __future__ import annotations
@@ -72,12 +73,12 @@ def _trial(spec: StudySpec, trial: Trial, curve: dict[int, float | None]) -> dic
     state = _STATES.get(trial.state, _RUNNING)
     if state == _COMPLETE and None in results:
         state = _FAIL
-    single = len(results) == 1 and state == _COMPLETE
+    single = len(results) == 1
     return {
         "op_code": _CREATE_TRIAL,
         "study_id": 0,
         "state": state,
-        "value": results[0] if single else None,
+        "value": results[0] if single and state in {_COMPLETE, _PRUNED} else None,
         "values": results if state == _COMPLETE and not single else None,
         "datetime_start": _moment(trial.proposed_at),
         **({"datetime_complete": _moment(trial.ended_at)} if trial.ended_at else {}),
@@ -90,7 +91,7 @@ def _trial(spec: StudySpec, trial: Trial, curve: dict[int, float | None]) -> dic
             "gangline.job": trial.job_id,
             "gangline.gpu_hours": trial.gpu_hours,
         },
-        "system_attrs": _constraints(spec, trial),
+        "system_attrs": _constraints(spec, trial) if state in {_COMPLETE, _PRUNED} else {},
         "intermediate_values": {
             str(step): math.nan if value is None else value for step, value in curve.items()
         },
