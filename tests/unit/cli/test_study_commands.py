@@ -165,7 +165,7 @@ def test_a_journal_without_some_curves_says_so(
     stub: Stub, gangline: Runner, tmp_path: Path
 ) -> None:
     stub.on("GET", PATH, DETAIL)
-    stub.on("GET", f"{PATH}/trials", {"trials": [TRIAL], "next_cursor": None})
+    stub.on("GET", f"{PATH}/trials", {"trials": [TRIAL], "cursor": None})
     curves = {"metric": "eval_loss", "direction": "minimize", "rungs": [], "curves": []}
     stub.on("GET", f"{PATH}/curves", {**curves, "left_out": 1})
     done = gangline("study", "export", ID, "--journal", str(tmp_path / "j"))
