@@ -5,6 +5,7 @@ Needs Helm 3.14 or later: `helm` on the PATH, or GANGLINE_HELM=FILE. `make test-
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from gangline_kube.service.config import PodSettings
 from support.builders.helm_chart import HELM, example, pods, rendered
 
 PODS = example("pods")
+BOTH = example("both-kinds-of-ranks")
 pytestmark = pytest.mark.skipif(HELM is None, reason="no helm: `make test-kube` builds it")
 
 
@@ -24,9 +26,9 @@ def values() -> dict[str, Any]:
     return found
 
 
-def rules(monkeypatch: pytest.MonkeyPatch) -> PodRules:
-    """How the process that the example installs makes pods."""
-    (spec,) = [spec for name, spec in pods(PODS) if name == "gangline-kube-pods"]
+def rules(monkeypatch: pytest.MonkeyPatch, of: Path = PODS) -> PodRules:
+    """How the process that an example installs makes pods."""
+    (spec,) = [spec for name, spec in pods(of) if name == "gangline-kube-pods"]
     for each in spec["containers"][0]["env"]:
         if each["name"] != "GANGLINE_CONFIG":
             monkeypatch.setenv(each["name"], each.get("value", "value-from-elsewhere"))
@@ -65,3 +67,66 @@ def test_pods_of_a_team_have_the_volumes_of_the_values(monkeypatch: pytest.Monke
         "/scratch",
         False,
     )
+
+
+def agent(of: Path, pool: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """The spec of the agents of a pool, and the environment of all their containers."""
+    (spec,) = [spec for name, spec in pods(of) if name == f"gangline-agent-{pool}"]
+    every = [*spec["initContainers"], *spec["containers"]]
+    given = [each for container in every for each in container.get("env", [])]
+    return spec, {each["name"]: each.get("value", "") for each in given}
+
+
+def test_each_pool_has_its_own_place_for_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    own, of_own = agent(BOTH, "own")
+    shared, of_shared = agent(BOTH, "shared")
+    assert (own.get("hostPID"), of_own.get("GANGLINE_RANKS_IN_PODS")) == (None, None)
+    assert (shared["hostPID"], of_shared["GANGLINE_RANKS_IN_PODS"]) == (True, "true")
+    assert own["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "8"}
+    assert of_own["GANGLINE_KUBE_POOL"] == "own"
+    made = rules(monkeypatch, BOTH)
+    assert made.data == of_shared["GANGLINE_DATA_DIR"]
+    assert made.takes_pods(shared["nodeSelector"] | {"kubernetes.io/os": "linux"})
+    assert not made.takes_pods(own["nodeSelector"])
+
+
+POOL = {"gpus": 0, "hostNetwork": True, "dataPath": "/d", "stopSeconds": 9}
+
+
+@pytest.mark.parametrize(
+    ("enabled", "pools", "why"),
+    [
+        (True, [{"ranks": "vm"}], r"agents\.pools, p0: ranks: agent or pods, not vm"),
+        (False, [{"ranks": "pods"}], r"agents\.pools, p0: ranks: pods needs kube\.pods\.enabled"),
+        (True, [{"ranks": "agent"}], r"kube\.pods\.enabled: no pool .* has ranks: pods"),
+        (True, [{"gpus": 8}], r"agents\.pools, p0: with ranks in pods a pool has gpus: 0"),
+        (
+            True,
+            [{"nodeSelector": {"a": "1"}}, {"dataPath": "/e", "nodeSelector": {"a": "2"}}],
+            r"agents\.pools, p1: .* the dataPath of the others",
+        ),
+        (
+            True,
+            [
+                {"nodeSelector": {"a": "1", "b": "1"}, "ranks": "agent"},
+                {"nodeSelector": {"a": "1"}},
+            ],
+            r"agents\.pools, p1 and p0: their nodeSelectors have the same nodes",
+        ),
+        (
+            True,
+            [{"ranks": "agent"}, {"nodeSelector": {"a": "1"}}],
+            r"agents\.pools, p1 and p0: their nodeSelectors have the same nodes",
+        ),
+    ],
+)
+def test_pools_that_contradict_each_other_are_refused(
+    tmp_path: Path, enabled: bool, pools: list[dict[str, Any]], why: str
+) -> None:
+    found = yaml.safe_load(example("minimal").read_text(encoding="utf-8"))
+    made = [POOL | {"name": f"p{number}"} | pool for number, pool in enumerate(pools)]
+    found |= {"agents": {"pools": made}, "kube": {"pods": {"enabled": enabled}}}
+    path = tmp_path / "values.yaml"
+    path.write_text(yaml.safe_dump(found), encoding="utf-8")
+    with pytest.raises(AssertionError, match=why):
+        rendered(path)

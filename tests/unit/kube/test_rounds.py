@@ -225,6 +225,25 @@ def test_a_gang_whose_pods_are_refused_holds_up_no_other_and_the_reason_is_raise
     assert {item["metadata"]["labels"][JOB] for item in sides.created} == {"a", "b"}
 
 
+def test_only_the_nodes_of_the_rules_have_pods() -> None:
+    pools = [{"pool": "shared"}, {"pool": "old", "gpu": "yes"}]
+    labels = {
+        "a": {"pool": "own"},
+        "b": {"pool": "shared", "x": "y"},
+        "c": {"pool": "old"},
+        "d": {"pool": "old", "gpu": "yes"},
+    }
+    nodes = [place_part({"metadata": {"name": name, "labels": labels[name]}}) for name in labels]
+    placed = [Placed.model_construct(node_id=name, gpus=[0], first_rank=0) for name in labels]
+    sides = Sides({"j": gang("j", nodes=placed)})
+    sides.active = list(sides.known.values())
+    pod_rounds(sides, nodes=tuple(pools)).round(nodes, [])
+    made = {item["metadata"]["annotations"][f"{GROUP}/node"] for item in sides.created}
+    assert made == {"b", "d"}
+    pod_rounds(sides, nodes=tuple(pools)).round(nodes, sides.created)
+    assert len(sides.patched) == 2, "their gates are lifted; nobody waits for the other nodes"
+
+
 def test_a_pod_is_limited_by_what_its_node_has_for_pods() -> None:
     has = {"cpu": "63900m", "memory": "65536Ki", "nvidia.com/gpu": "2"}
     node = place_part({"metadata": {"name": "n"}, "status": {"allocatable": has}})

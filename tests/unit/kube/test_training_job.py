@@ -143,12 +143,14 @@ def test_the_schema_takes_whole_jobs_and_finds_misspelt_fields() -> None:
 def test_an_agent_gets_its_node_s_labels() -> None:
     labels = {"rack": "r7", "nvidia.com/gpu.product": "H100", "secret": "x"}
     node = {"metadata": {"name": "n.1", "labels": labels}}
-    own = agent_settings(node, "rack", "block", ["nvidia.com/*"])
+    own = agent_settings(node, "rack", "block", ["nvidia.com/*"], "shared")
     assert own == {
         "node_id": "n-1",
-        "node_labels": {"nvidia.com/gpu.product": "H100"},
+        "node_labels": {"nvidia.com/gpu.product": "H100", "gangline.dev/pool": "shared"},
         "rack": "r7",
     }
+    without = agent_settings(node, "rack", "block", ["nvidia.com/*"], "")
+    assert without["node_labels"] == {"nvidia.com/gpu.product": "H100"}
     base = {
         "store_url": "s3://x",
         "scheduler": {"order": "fair"},

@@ -236,6 +236,47 @@ readinessProbe:
 {{- end }}
 {{- end }}
 
+{{/* Where the ranks of a pool run: `agent` or `pods`. */}}
+{{- define "gangline.ranks" -}}
+{{- $ranks := .pool.ranks | default (ternary "pods" "agent" .root.Values.kube.pods.enabled) }}
+{{- if not (has $ranks (list "agent" "pods")) }}
+{{- fail (printf "agents.pools, %s: ranks: agent or pods, not %v" .pool.name $ranks) }}
+{{- end }}
+{{- if and (eq $ranks "pods") (not .root.Values.kube.pods.enabled) }}
+{{- fail (printf "agents.pools, %s: ranks: pods needs kube.pods.enabled" .pool.name) }}
+{{- end }}
+{{- $ranks }}
+{{- end }}
+
+{{/* The pools whose ranks run in pods, as JSON. */}}
+{{- define "gangline.podPools" -}}
+{{- $pods := list }}
+{{- $others := list }}
+{{- range .Values.agents.pools }}
+{{- if eq (include "gangline.ranks" (dict "root" $ "pool" .)) "pods" }}
+{{- $pods = append $pods . }}
+{{- else }}
+{{- $others = append $others . }}
+{{- end }}
+{{- end }}
+{{- if not $pods }}
+{{- fail "kube.pods.enabled: no pool of agents.pools has ranks: pods" }}
+{{- end }}
+{{- range $pool := $pods }}
+{{- if or $pool.gpus (not $pool.hostNetwork) (ne $pool.dataPath (first $pods).dataPath) }}
+{{- fail (printf "agents.pools, %s: with ranks in pods a pool has gpus: 0, hostNetwork: true, and the dataPath of the others" $pool.name) }}
+{{- end }}
+{{- $own := $pool.nodeSelector | default dict }}
+{{- range $other := $others }}
+{{- $theirs := $other.nodeSelector | default dict }}
+{{- if or (deepEqual (mergeOverwrite (deepCopy $own) $theirs) $own) (deepEqual (mergeOverwrite (deepCopy $theirs) $own) $theirs) }}
+{{- fail (printf "agents.pools, %s and %s: their nodeSelectors have the same nodes, but ranks run in pods of one pool only" $pool.name $other.name) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- $pods | toJson }}
+{{- end }}
+
 {{/* MLflow's server. It listens on 127.0.0.1 alone: the gateway and the registry have one each. */}}
 {{- define "gangline.mlflow" -}}
 - name: mlflow

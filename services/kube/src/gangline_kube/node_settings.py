@@ -40,6 +40,8 @@ class NodeSettingsSettings(ServiceSettings):
     """The label of its block, which has several racks."""
     kube_labels: str = "nvidia.com/gpu.product,nvidia.com/gpu.family,node.kubernetes.io/*"
     """Labels, by commas and with wildcards, that jobs can choose nodes by."""
+    kube_pool: str = ""
+    """The agent's pool, which jobs can choose as the label gangline.dev/pool."""
 
 
 def main(settings: NodeSettingsSettings) -> None:
@@ -57,7 +59,9 @@ def main(settings: NodeSettingsSettings) -> None:
             raise SystemExit(f"cannot read node {settings.kube_node}: {error}") from None
     base = tomllib.loads(settings.kube_base.read_text("utf-8")) if settings.kube_base else {}
     copied = words(settings.kube_labels)
-    own = agent_settings(node, settings.kube_rack_label, settings.kube_block_label, copied)
+    own = agent_settings(
+        node, settings.kube_rack_label, settings.kube_block_label, copied, settings.kube_pool
+    )
     settings.kube_target.write_text(toml_text(merged_settings(base, own)), encoding="utf-8")
     sys.stdout.write(f"{settings.kube_target}: node {own['node_id']}\n")
 

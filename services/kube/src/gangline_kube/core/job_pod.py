@@ -59,7 +59,8 @@ class PodRules:
     `data`: the data folder of agents; `uids`: of theirs for teams. `priority_classes`: by the
     lowest priority, which is the highest number, of the jobs that have them. `team_accounts`: of
     teams whose pods do not run as `account`, which is the namespace's default where it is None.
-    `team_claims`: the volumes that pods of a team have.
+    `team_claims`: the volumes that pods of a team have. `nodes`: labels of the nodes whose ranks
+    run in pods: those of one entry; empty: all nodes.
     """
 
     namespace: str
@@ -74,8 +75,13 @@ class PodRules:
     account: str | None = None
     team_accounts: Mapping[str, str] = field(default_factory=dict)
     team_claims: Mapping[str, Sequence[Claim]] = field(default_factory=dict)
+    nodes: tuple[Mapping[str, str], ...] = ()
     bind_s: float = 5.0
     keep_s: float = 30.0
+
+    def takes_pods(self, labels: Mapping[str, str]) -> bool:
+        """Whether ranks run in pods on a node with these labels."""
+        return not self.nodes or any(each.items() <= labels.items() for each in self.nodes)
 
     def priority_class(self, priority: int) -> str | None:
         """The class of a job's pods; None: the cluster's default."""

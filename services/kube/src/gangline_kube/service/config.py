@@ -79,6 +79,9 @@ class PodSettings(KubeSettings):
     """`isolation_uids` of all agents: each team's pods run as its user."""
     kube_pods_pull_secrets: str = ""
     """Secrets of the namespace for private images, by commas."""
+    kube_pods_nodes: list[dict[str, str]] = Field(default_factory=list)
+    """Labels of the nodes whose agents have `ranks_in_pods`: all of one entry. Empty: all nodes.
+    JSON in the environment."""
     kube_pods_tolerations: list[dict[str, Any]] = Field(default_factory=list)
     """Tolerations of the pods, as in Kubernetes; JSON in the environment."""
     kube_pods_priority_classes: dict[Annotated[int, Field(ge=0, le=100)], KubeName] = Field(
@@ -144,6 +147,7 @@ class PodSettings(KubeSettings):
             account=self.kube_pods_service_account,
             team_accounts=self.kube_pods_team_accounts,
             team_claims=self.kube_pods_volumes,
+            nodes=tuple(self.kube_pods_nodes),
             bind_s=self.kube_pods_bind_s,
             keep_s=self.kube_pods_keep_s,
         )

@@ -48,6 +48,7 @@ class PodRounds:
         places = {
             node_id(node["metadata"]["name"]): _place(node, self.rules.gpu_resource)
             for node in nodes
+            if self.rules.takes_pods(node["metadata"].get("labels") or {})
         }
         gangs = self._gangs({pod["metadata"]["labels"][JOB] for pod in ours})
         given_up = frozenset(self._given_up)
@@ -129,7 +130,7 @@ class PodRounds:
 
 def place_part(node: Object) -> Object:
     """The fields of a node that rounds over pods read."""
-    return part_of(node, metadata=("name",), status=("allocatable",))
+    return part_of(node, metadata=("name", "labels"), status=("allocatable",))
 
 
 def _place(node: Object, gpu_resource: str) -> Place:
