@@ -228,6 +228,7 @@ def early_stopping(context: Context, table: Table, seeds: int) -> list[Result]:
     whole = FULL * UNITS
     found = []
     for name, stopping, tpe, share, enough in METHODS:
+        context.say(f"studies: {name}, {seeds} seeds")
         runs = [
             run_study(table, seed, stopping, tpe=tpe, budget=share * whole) for seed in range(seeds)
         ]
@@ -282,6 +283,7 @@ def binding(context: Context, table: Table, seeds: int) -> list[Result]:
             for seed in range(seeds)
         ]
 
+    context.say(f"studies: trials that wait, {seeds} seeds")
     empty = runs()
     goal = fmean(min(ranks[:60]) for ranks in empty)
     base = trials_to(empty, goal)
