@@ -23,7 +23,7 @@ _OWN_NAMES = {"checkpoint_policy": "checkpoint"}
 
 
 class JobFileError(Exception):
-    """A text is no job file; `line` counts from 1."""
+    """The text is not a job file; `line` counts from 1."""
 
     def __init__(self, message: str, line: int | None = None) -> None:
         super().__init__(message)

@@ -17,7 +17,7 @@ class TrialPoints:
     """Those that were not sent yet. `saw` and `take` may be called from two threads."""
 
     def __init__(self, metrics: Collection[str] = ()) -> None:
-        """`metrics`: the names that decide; none: this process is no trial's rank 0."""
+        """`metrics`: the names that decide; none: this process is not the rank 0 of a trial."""
         self._metrics = frozenset(metrics)
         self._seen: deque[tuple[SupportsIndex, dict[str, float]]] = deque(maxlen=POINTS_KEPT)
 

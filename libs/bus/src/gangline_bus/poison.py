@@ -204,7 +204,7 @@ class Guard:
             self._keep()
 
     def stopped(self) -> None:
-        """The process ends in order: that is no death. Raises BusError."""
+        """The process ends in order: that is not a death. Raises BusError."""
         if self._tries and not self._proved:
             self._suspects.lives -= 1
             self._keep()

@@ -40,7 +40,7 @@ _WORDS = re.compile(
 
 
 class FilterError(ValueError):
-    """The text is no filter or order; the message says where and what is known."""
+    """The text is not a filter or an order; the message says where and what is known."""
 
     field = "where"
     """The parameter that the text was given as."""

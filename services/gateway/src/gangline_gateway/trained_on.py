@@ -23,7 +23,7 @@ _MOST_BYTES = 64 << 20
 
 
 def trained_on(store: ObjectStore | None, team: str, spec: JobSpec) -> str | None:
-    """The snapshot's name; None: it has none, or the input is no snapshot or is gone.
+    """The snapshot's name; None: it has none, or the input is not a snapshot or is gone.
 
     Raises a 503 problem if the store does not answer.
     """

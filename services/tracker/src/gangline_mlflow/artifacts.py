@@ -97,7 +97,7 @@ class Artifacts:
         return list(found.values())
 
     def delete(self, path: str) -> None:
-        """Remove a file, or a folder with all that is below it; nothing there is no error.
+        """Remove a file, or a folder with all that is below it; it may be absent.
 
         Raises Busy when one of them is being written.
         """

@@ -2,7 +2,7 @@
 
 - gangline.automation: studies are created, refused and stopped (requests.py).
 - gangline.scheduling, gangline.faults, gangline.quota: the jobs of trials start and end
-  (trial_jobs.py). Only a job's final state counts: a restart, a preemption, a hang is no result.
+  (trial_jobs.py). Only a job's final state counts: not a restart, preemption or hang.
 - gangline.checkpoints: from which checkpoint a trial can be continued.
 - gangline.workers: what trials report; a trial stops, pauses or continues at a rung (measuring.py).
 - After each of these, and at Ticks, the study advances (advance.py): it ends, promotes a paused

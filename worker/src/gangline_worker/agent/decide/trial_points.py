@@ -36,7 +36,7 @@ class Allowance:
 def reported(
     trial: TrialRef | None, job_id: str, attempt: int, point: TrialPoint | None
 ) -> TrialReported | None:
-    """The event of a point; None: the job is no trial, or none of the point's metrics decides."""
+    """The event of a point; None: the job is not a trial, or no metric of the point decides."""
     if trial is None or point is None:
         return None
     values = {name: point.values[name] for name in trial.metrics if name in point.values}

@@ -21,7 +21,7 @@ class EditError(Exception):
 def set_field(text: str, field: str, value: Any) -> str:
     """The text with a field (dotted name) at a value; None takes the field out.
 
-    Raises JobFileError where the text is no YAML, and EditError.
+    Raises JobFileError where the text is not YAML, and EditError.
     """
     root = compose(text)
     path = field.split(".")

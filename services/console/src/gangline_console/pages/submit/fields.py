@@ -30,7 +30,7 @@ class Field:
     def value(self, text: str) -> Any:
         """The value that a text of the form stands for; None: the field is left out.
 
-        A text that is no value of its kind stays a text: the check of the file says what is wrong.
+        A text that is not a value of its kind stays a text: the check of the file says why.
         """
         if not text.strip():
             return None

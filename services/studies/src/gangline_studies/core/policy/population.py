@@ -1,4 +1,4 @@
-"""Population-based training: who is replaced, and by whom (Jaderberg et al., 2017)."""
+"""Population-based training: which trials are replaced, and by which (Jaderberg et al., 2017)."""
 
 from __future__ import annotations
 
