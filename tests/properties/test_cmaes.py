@@ -1,6 +1,6 @@
 """CMA-ES over folded results: values are those of the space, generations follow the results.
 
-Each question gives a new optimizer all results, so what a question does not hold changes nothing.
+A question gives the optimizer the results that are new; a new process gives it all of them.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from statistics import fmean
 from typing import Any
+
+import pytest
+from cmaes import CMA
 
 from gangline_schemas.study_file import StudySpec
 from gangline_schemas.study_space import Parameters
@@ -137,3 +140,23 @@ def test_with_one_number_it_suggests_at_random() -> None:
     assert isinstance(found, Suggestion)
     assert found.by == "random"
     assert held.space["lr"].holds(found.parameters["lr"])
+
+
+def test_a_question_gives_the_optimizer_only_results_that_are_new(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = []
+    tell = CMA.tell
+
+    def counted(self: CMA, solutions: list[Any]) -> None:
+        told.append(len(solutions))
+        tell(self, solutions)
+
+    trials = searched(9 * POPULATION)
+    held, sampler = spec(), Sampler()
+    monkeypatch.setattr(CMA, "tell", counted)
+    suggested(sampler, ask(held, trials[: 8 * POPULATION]))
+    assert len(told) == 8
+    for more in range(1, POPULATION + 1):
+        suggested(sampler, ask(held, trials[: 8 * POPULATION + more]))
+    assert len(told) == 9

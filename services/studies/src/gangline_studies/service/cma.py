@@ -1,7 +1,8 @@
-"""CMA-ES over folded results: each question gives a new optimizer all completed trials.
+"""CMA-ES over folded results: a question gives the optimizer the completed trials that are new.
 
 Each generation is the next `population_size` completed trials in the order of their ends. Choices
-and conditional parameters are sampled at random beside it.
+and conditional parameters are sampled at random beside it. The optimizer is seeded again for each
+question, so one that is new and has all results gives the same suggestion.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import numpy as np
 from cmaes import CMA
 from optuna.samplers import RandomSampler
 
+from gangline_schemas.study_file import StudySpec
 from gangline_schemas.study_space import FloatParameter, IntParameter, Parameters, Value
 from gangline_studies.core.state import Phase, Trial
 from gangline_studies.core.suggesting import Ask
@@ -22,37 +24,51 @@ SIGMA = 1 / 6
 """The first spread, of the range of each parameter."""
 _BROKEN = 1e30
 Number = FloatParameter | IntParameter
+LEAST_NUMBERS = 2
+"""CMA-ES does not search fewer."""
 
 
-def suggest(folded: Folded, ask: Ask, seed: int) -> Parameters | None:
-    """Parameters for the question's trial; None if fewer than two numbers are searched."""
-    space = ask.spec.space
-    names = [
-        name
-        for name, parameter in space.items()
-        if isinstance(parameter, Number) and not parameter.when and parameter.points > 1
-    ]
-    if len(names) < 2:
-        return None
-    size = len(names)
-    optimizer = CMA(
-        mean=np.full(size, 0.5), sigma=SIGMA, bounds=np.array([[0.0, 1.0]] * size), seed=seed
-    )
-    completed = [each for each in ask.over if each.phase is Phase.COMPLETED]
-    each = optimizer.population_size
-    for first in range(0, len(completed) - each + 1, each):
-        optimizer.tell(
-            [(_point(ask, names, one), _value(ask, one)) for one in completed[first : first + each]]
+class Generations:
+    """The optimizer of one study, and how many ended trials it was given."""
+
+    def __init__(self, spec: StudySpec) -> None:
+        self._names = [
+            name
+            for name, parameter in spec.space.items()
+            if isinstance(parameter, Number) and not parameter.when and parameter.points > 1
+        ]
+        size = len(self._names)
+        self._optimizer = (
+            CMA(mean=np.full(size, 0.5), sigma=SIGMA, bounds=np.array([[0.0, 1.0]] * size), seed=0)
+            if size >= LEAST_NUMBERS
+            else None
         )
-    optimizer.reseed_rng(seed)
-    asked = optimizer.ask()
-    fixed: Parameters = {}
-    for name, place in zip(names, asked, strict=True):
-        parameter = space[name]
-        if isinstance(parameter, Number):
-            fixed[name] = _at(parameter, float(place))
-    study = folded.study(ask)
-    return folded.sample(study, RandomSampler(seed=seed), ask.number, fixed)
+        self._read = 0
+        self._next: list[tuple[np.ndarray, float]] = []
+
+    def suggest(self, folded: Folded, ask: Ask, seed: int) -> Parameters | None:
+        """Parameters for the question's trial; None if fewer than two numbers are searched.
+
+        `ask` continues the questions before it. Cost: the trials that ended since the last one.
+        """
+        optimizer = self._optimizer
+        if optimizer is None:
+            return None
+        for trial in ask.over[self._read :]:
+            if trial.phase is Phase.COMPLETED:
+                self._next.append((_point(ask, self._names, trial), _value(ask, trial)))
+            if len(self._next) == optimizer.population_size:
+                optimizer.tell(self._next)
+                self._next = []
+        self._read = len(ask.over)
+        optimizer.reseed_rng(seed)
+        fixed: Parameters = {}
+        for name, place in zip(self._names, optimizer.ask(), strict=True):
+            parameter = ask.spec.space[name]
+            if isinstance(parameter, Number):
+                fixed[name] = _at(parameter, float(place))
+        study = folded.study(ask)
+        return folded.sample(study, RandomSampler(seed=seed), ask.number, fixed)
 
 
 def _value(ask: Ask, trial: Trial) -> float:

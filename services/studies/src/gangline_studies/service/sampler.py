@@ -20,6 +20,7 @@ from gangline_studies.core.values import sampler_of
 from gangline_studies.service.perturb import perturbed
 
 if TYPE_CHECKING:
+    from gangline_studies.service.cma import Generations
     from gangline_studies.service.optuna_fold import Folded
 
 STUDIES_KEPT = 64
@@ -30,6 +31,7 @@ STUDIES_KEPT = 64
 class _Kept:
     lock: threading.Lock = field(default_factory=threading.Lock)
     folded: Folded | None = None
+    generations: Generations | None = None
 
 
 class Sampler:
@@ -71,11 +73,12 @@ class Sampler:
         from gangline_studies.service.optuna_fold import Folded
 
         if kept.folded is None or not kept.folded.continues(ask):
-            kept.folded = Folded(ask.spec)
+            kept.folded, kept.generations = Folded(ask.spec), None
         if sampler == "cmaes" and ask.start is None:
-            from gangline_studies.service.cma import suggest
+            from gangline_studies.service.cma import Generations
 
-            found = suggest(kept.folded, ask, seed)
+            kept.generations = kept.generations or Generations(ask.spec)
+            found = kept.generations.suggest(kept.folded, ask, seed)
             if found is not None:
                 return found, "cmaes"
         return kept.folded.suggest(ask, sampler, seed)
