@@ -97,9 +97,9 @@ class FloatParameter(_Range):
             return math.inf
         return math.floor((self.high - self.low) / self.step + 1e-9) + 1
 
-    def at(self, place: int) -> Value:
-        """Its value at a place of the grid, from 0; only with a step."""
-        return self.low + place * (self.step or 0.0)
+    def at(self, place: int) -> float:
+        """Its value at a place of the grid, from 0; only with a step. Never above `high`."""
+        return min(self.low + place * (self.step or 0.0), self.high)
 
     def holds(self, value: Value) -> bool:
         """Whether the value lies in the range."""
@@ -124,7 +124,7 @@ class IntParameter(_Range):
         """How many values it can have."""
         return (self.high - self.low) // (self.step or 1) + 1
 
-    def at(self, place: int) -> Value:
+    def at(self, place: int) -> int:
         """Its value at a place of the grid, from 0."""
         return self.low + place * (self.step or 1)
 

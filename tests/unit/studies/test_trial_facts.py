@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import timedelta
 from typing import Any
 
@@ -104,6 +105,17 @@ def test_the_job_of_a_trial_has_its_parameters_and_names_it() -> None:
     assert (job.job_id, job.user, job.spec.name) == ("s-t0", "ada", "s-t0")
     assert job.spec.hyperparameters == {"x": 0.0}
     assert (job.spec.trial.study_id, job.spec.trial.metrics) == ("s", ("loss",))
+
+
+def test_a_suggestion_that_is_no_number_ends_the_study_and_says_why() -> None:
+    run: Run = DeciderRun(StudyDecider(), fingerprint)
+    run.feed(StudySubmitted(study_id="s", spec=spec(), user="ada"))
+    ((key, _),) = run.effects().items()
+    run.done(key, Suggestion("s", 0, {"x": math.nan}, "tpe", 0))
+    ending = only(run, StudyEnding)
+    assert ending.reason is EndReason.SAMPLER
+    assert "parameters of trial 0" in ending.message
+    assert only(run, StudyEnded)
 
 
 def test_one_trial_waits_and_a_second_one_runs() -> None:

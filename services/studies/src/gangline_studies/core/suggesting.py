@@ -105,17 +105,17 @@ def take(plan: StudyPlan, answer: Suggestion | NoSuggestion) -> None:
         return
     stopping = study.spec.stopping
     bracket = bracket_of(stopping, study_id, number) if isinstance(stopping, Hyperband) else 0
-    proposed = TrialProposed(
-        study_id=study_id,
-        number=number,
-        parameters=answer.parameters,
-        by=answer.by,
-        results=answer.results,
-        bracket=bracket,
-        parent=answer.parent,
-    )
     parent = None if answer.parent is None else find_trial(plan.state, study_id, answer.parent)
     try:
+        proposed = TrialProposed(
+            study_id=study_id,
+            number=number,
+            parameters=answer.parameters,
+            by=answer.by,
+            results=answer.results,
+            bracket=bracket,
+            parent=answer.parent,
+        )
         job_of(study.spec, study_id, number, answer.parameters)
     except (TemplateError, ValidationError) as error:
         _end(plan, study_id, f"the parameters of trial {number} make no job: {error}")

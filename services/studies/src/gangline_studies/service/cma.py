@@ -89,7 +89,7 @@ def _place(parameter: object, value: Value) -> float:
         raise TypeError("not a number")
     low, high = parameter.low, parameter.high
     if parameter.log:
-        return math.log(value / low) / math.log(high / low)
+        return (math.log(value) - math.log(low)) / (math.log(high) - math.log(low))
     return (value - low) / (high - low)
 
 
@@ -97,12 +97,11 @@ def _at(parameter: Number, place: float) -> Value:
     """The value at a place of the range, on its step."""
     place = min(max(place, 0.0), 1.0)
     low, high = parameter.low, parameter.high
-    value = low * (high / low) ** place if parameter.log else low + place * (high - low)
-    if isinstance(parameter, IntParameter):
-        step = parameter.step or 1
-        return int(low) + min(round((value - low) / step), int(parameter.points) - 1) * step
-    if parameter.step is not None:
-        return (
-            low + min(round((value - low) / parameter.step), parameter.points - 1) * parameter.step
-        )
-    return min(max(value, low), high)
+    if parameter.log:  # high / low may be beyond every float
+        value = math.exp(math.log(low) + place * (math.log(high) - math.log(low)))
+    else:
+        value = low + place * (high - low)
+    if isinstance(parameter, FloatParameter) and parameter.step is None:
+        return min(max(value, low), high)
+    step = parameter.step or 1
+    return parameter.at(min(round((value - low) / step), int(parameter.points) - 1))

@@ -43,6 +43,11 @@ optuna.logging.set_verbosity(optuna.logging.ERROR)
 STARTUP = 10
 """TPE suggests at random until so many results are known."""
 _NAME = "study"
+MOST_STEPS = 1_000_000
+"""Of a float. With more, rounding lets values lie between two steps, which Optuna refuses. Then it
+searches the range, and the value is put on its step afterwards."""
+TOLERANCE = 1e-8
+"""Of a step: Optuna takes values so near to it."""
 
 
 def distribution(
@@ -50,10 +55,11 @@ def distribution(
 ) -> BaseDistribution:
     """Optuna's form of a parameter. A choice is the index of its value: true is not 1."""
     if isinstance(parameter, FloatParameter):
-        high = parameter.high
-        if parameter.step is not None:  # Optuna warns where the last step is not the end
-            high = parameter.low + (parameter.points - 1) * parameter.step
-        return FloatDistribution(parameter.low, high, log=parameter.log, step=parameter.step)
+        low, high, step = parameter.low, parameter.high, _steps_of(parameter)
+        if step is None:
+            return FloatDistribution(low, high, log=parameter.log)
+        # Optuna warns where the last step is not the end.
+        return FloatDistribution(low, min(high, low + (parameter.points - 1) * step), step=step)
     if isinstance(parameter, IntParameter):
         step = parameter.step or 1
         high = parameter.low + (int(parameter.points) - 1) * step
@@ -65,14 +71,35 @@ def inner(parameter: FloatParameter | IntParameter | ChoiceParameter, value: Val
     """A value as Optuna has it."""
     if isinstance(parameter, ChoiceParameter):
         return parameter.place(value)
-    return float(value) if isinstance(parameter, FloatParameter) else value  # type: ignore[arg-type]
+    if isinstance(parameter, IntParameter):
+        return value
+    found, step = float(value), _steps_of(parameter)  # type: ignore[arg-type]
+    if step is None:
+        return found
+    place = (found - parameter.low) / step  # a start point may lie between two steps
+    return found if abs(place - round(place)) < TOLERANCE else _on_step(parameter, found)
 
 
 def outer(parameter: FloatParameter | IntParameter | ChoiceParameter, value: Any) -> Value:
     """A value of Optuna's as the trial has it."""
     if isinstance(parameter, ChoiceParameter):
         return parameter.values[int(value)]
-    return int(value) if isinstance(parameter, IntParameter) else float(value)
+    if isinstance(parameter, IntParameter):
+        return int(value)
+    found = float(value)
+    return found if parameter.step is None or _steps_of(parameter) else _on_step(parameter, found)
+
+
+def _steps_of(parameter: FloatParameter) -> float | None:
+    """The step that Optuna searches; None: the whole range."""
+    return parameter.step if parameter.points <= MOST_STEPS else None
+
+
+def _on_step(parameter: FloatParameter, value: float) -> float:
+    """The nearest value on a step."""
+    step = parameter.step or 1.0
+    place = min(round((value - parameter.low) / step), int(parameter.points) - 1)
+    return parameter.at(place)
 
 
 class _Storage(InMemoryStorage):

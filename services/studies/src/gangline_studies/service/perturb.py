@@ -73,4 +73,4 @@ def _fitted(parameter: FloatParameter, value: float) -> float:
     if parameter.step is None:
         return value
     places = min(round((value - parameter.low) / parameter.step), math.floor(parameter.points) - 1)
-    return parameter.low + places * parameter.step
+    return parameter.at(places)
