@@ -22,6 +22,7 @@ from gangline_gateway.changes import Changes
 from gangline_gateway.dead_letters import DeadLetters
 from gangline_gateway.follow import Followers
 from gangline_gateway.history_access import HistoryAccess
+from gangline_gateway.large_answer import Endpoint, rendering
 from gangline_gateway.large_bodies import Handler, checking
 from gangline_gateway.live_model import JobDetails
 from gangline_gateway.mlflow_runs import MlflowRuns
@@ -154,10 +155,11 @@ RunId = Annotated[
 
 
 class GatewayRoute(APIRoute):
-    """A route that answers with the models' field names and checks large bodies in threads."""
+    """A route that answers with the models' field names; large bodies and answers take threads."""
 
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **{**settings, "response_model_by_alias": False})
+    def __init__(self, path: str, endpoint: Endpoint, **settings: Any) -> None:
+        endpoint = rendering(endpoint, settings.get("status_code"))
+        super().__init__(path, endpoint, **{**settings, "response_model_by_alias": False})
 
     def get_route_handler(self) -> Handler:
         """FastAPI's handler of this route, which gets a large body already checked."""

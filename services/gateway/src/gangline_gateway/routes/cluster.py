@@ -6,7 +6,7 @@ from bisect import bisect_right
 from importlib.metadata import version
 from typing import Annotated
 
-from fastapi import Path, Query, Response
+from fastapi import Path, Query
 
 from gangline_gateway import audit, present
 from gangline_gateway.app_context import (
@@ -19,7 +19,6 @@ from gangline_gateway.app_context import (
     visible_teams,
 )
 from gangline_gateway.gpu_map import gpu_map
-from gangline_gateway.large_answer import AcceptEncoding, large_answer
 from gangline_gateway.live_model import Outcome
 from gangline_gateway.live_view import LiveView
 from gangline_gateway.problems import conflict, not_found, unavailable
@@ -118,18 +117,16 @@ def list_nodes(
     cursor: Annotated[
         str | None, Query(max_length=63, description="The cursor of an earlier page.")
     ] = None,
-    accept_encoding: AcceptEncoding = None,
-) -> Response:
+) -> NodeList:
     """By id; jobs of other teams are counted but not named."""
     visible, view = visible_teams(caller), app.tail.view()
     first = 0 if cursor is None else bisect_right(view.nodes, cursor)
     page = view.nodes[first : first + limit]
     nodes = filter(None, map(view.node, page))
-    found = NodeList(
+    return NodeList(
         nodes=[present.node(view, node, visible) for node in nodes],
         cursor=page[-1] if len(view.nodes) > first + limit else None,
     )
-    return large_answer(found, accept_encoding)
 
 
 @cluster.get(
@@ -139,11 +136,10 @@ def list_nodes(
     response_model=GpuMap,
     responses=answers(),
 )
-def map_gpus(app: App, caller: Caller, accept_encoding: AcceptEncoding = None) -> Response:
+def map_gpus(app: App, caller: Caller) -> GpuMap:
     """Each GPU's node, rack and gang, and the largest gang that fits now, in one answer."""
     view = app.tail.view()
-    found = gpu_map(view, shards(view.scheduling), app.clock(), visible_teams(caller))
-    return large_answer(found, accept_encoding)
+    return gpu_map(view, shards(view.scheduling), app.clock(), visible_teams(caller))
 
 
 @cluster.get(

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Annotated
 
 from fastapi import Depends, Query
-from starlette.responses import Response
 
 from gangline_gateway.app_context import (
     App,
@@ -25,7 +24,6 @@ from gangline_gateway.curves import ALL_POINTS, MAX_POINTS, CurveQuery
 from gangline_gateway.filter_words import MAX_CHARS, MAX_ORDER
 from gangline_gateway.history import HistoryRun, RunFilter
 from gangline_gateway.history_access import Queries
-from gangline_gateway.large_answer import AcceptEncoding, large_answer, long_answer
 from gangline_gateway.parallel import parallel
 from gangline_gateway.problems import ProblemError, invalid, not_found
 from gangline_gateway.routes.jobs import team_of_job
@@ -143,7 +141,7 @@ def compare_runs(
     name: MetricNames = None,
     points: Points = 200,
     curves: Annotated[bool, Query(description="Whether curves are read, too.")] = True,
-) -> Response:
+) -> Comparison:
     """Differences of configuration, curves, final and best metrics, GPU-seconds, restarts."""
     rows = _rows(app, caller, list(dict.fromkeys(run)))
     owners = {row.run.run_id: row.run.team for row in rows}
@@ -153,7 +151,7 @@ def compare_runs(
         app.history.query(lambda q: curves_of(q, owners, names, points, shape)) if curves else []
     )
     used = app.history.query(lambda q: q.resources.used(owners))
-    return long_answer(compare(rows, finals, found, used), "curves")
+    return compare(rows, finals, found, used)
 
 
 @comparisons.get(
@@ -171,12 +169,11 @@ def get_overlay(
     name: Annotated[list[str], Query(min_length=1, max_length=MAX_CURVES)],
     shape: Shape,
     points: Points = 300,
-    accept_encoding: AcceptEncoding = None,
-) -> Response:
+) -> Overlay:
     """The curves of a comparison alone, in a form that is quick to read and to draw."""
     owners = {row.run.run_id: row.run.team for row in _rows(app, caller, list(dict.fromkeys(run)))}
     found = app.history.query(lambda q: curves_of(q, owners, name, points, shape))
-    return large_answer(overlay(found), accept_encoding)
+    return overlay(found)
 
 
 @comparisons.get(
@@ -191,11 +188,11 @@ def get_resources(
     caller: Caller,
     run: Annotated[list[str], Query(min_length=1, max_length=MAX_COMPARED)],
     points: Points = 200,
-) -> Response:
+) -> ResourceCurves:
     """GPU utilization, memory, power and CPU as means over a run's nodes; GPU-hours and cost."""
     found = [row.run for row in _rows(app, caller, list(dict.fromkeys(run)))]
     curves = app.history.query(lambda q: q.resources.over_time(found, points))
-    return long_answer(ResourceCurves(curves=curves), "curves")
+    return ResourceCurves(curves=curves)
 
 
 @comparisons.get(
@@ -245,13 +242,13 @@ def get_curves(
     system: Annotated[
         bool, Query(description="By default the system's metrics, not all others.")
     ] = False,
-) -> Response:
+) -> Curves:
     """Last, lowest and highest value per point; each point covers equally many steps."""
     runs = {run_id: team_of_run(app, caller, run_id)}
     found = app.history.query(
         lambda q: curves_of(q, runs, name or (), points, shape, system=system)
     )
-    return long_answer(Curves(curves=found), "curves")
+    return Curves(curves=found)
 
 
 def team_of_run(app: AppContext, caller: Principal, run_id: str) -> str:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated
 
-from fastapi import Query, Response
+from fastapi import Query
 
 from gangline_gateway.app_context import App, AppContext, Caller, answers, router, visible_teams
-from gangline_gateway.large_answer import AcceptEncoding, large_answer
 from gangline_gateway.problems import ProblemError, invalid
 from gangline_gateway.state_history_answer import platform_at
 from gangline_gateway.steps_at import MOST, Attempt
@@ -60,8 +59,7 @@ def history_at(
     steps: Annotated[
         bool, Query(description="Whether the newest step of each listed job is read.")
     ] = False,
-    accept_encoding: AcceptEncoding = None,
-) -> Response:
+) -> PlatformAt:
     """Jobs, queue and GPUs as they were, folded from the scheduler's log.
 
     503 `not-read-yet`: the log is long; ask again, and it continues. One time is read at once.
@@ -76,4 +74,4 @@ def history_at(
     found = platform_at(shards, events, time, teams, limit=limit, nodes=nodes)
     if steps:
         found = _with_steps(app, found, time)
-    return large_answer(found, accept_encoding)
+    return found

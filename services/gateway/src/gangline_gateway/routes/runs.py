@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import Header, Path, Query, Response
+from starlette.responses import StreamingResponse
 
 from gangline_bus.murmur import partition_of
 from gangline_bus.ports import Record, TopicPartition
@@ -26,12 +27,7 @@ from gangline_gateway.app_context import (
 from gangline_gateway.events import event_of
 from gangline_gateway.history import RunFilter
 from gangline_gateway.history_access import Queries
-from gangline_gateway.large_answer import (
-    AcceptEncoding,
-    large_answer,
-    long_answer,
-    long_text,
-)
+from gangline_gateway.large_answer import json_of
 from gangline_gateway.live_model import JobDetails
 from gangline_gateway.problems import ProblemError, conflict, invalid, not_found
 from gangline_gateway.routes.comparisons import (
@@ -105,7 +101,7 @@ async def get_metrics(
     points: Points = HISTORY_POINTS,
     accept: Annotated[str | None, Header(include_in_schema=False)] = None,
     last_event_id: LastEventId = None,
-) -> Response:
+) -> Curves | StreamingResponse:
     """Server-sent events: `history` (curves so far), `step` for each new step, `end`.
 
     Also `progress`, at most once a second: the event `run.progress`, with the newest step.
@@ -123,10 +119,10 @@ async def get_metrics(
 
 def _curves_so_far(
     app: AppContext, caller: Principal, run_id: str, names: tuple[str, ...], points: int
-) -> Response:
+) -> Curves:
     runs = {run_id: team_of_run(app, caller, run_id)}
     found = app.history.query(lambda q: curves_of(q, runs, names, points))
-    return long_answer(Curves(curves=found), "curves")
+    return Curves(curves=found)
 
 
 def metric_stream(
@@ -214,7 +210,7 @@ def _history(
         known, curves = app.history.query(read)
     except ProblemError:
         known, curves = {}, []
-    return known, long_text(Curves(curves=curves), "curves")
+    return known, json_of(Curves(curves=curves))
 
 
 @runs.post(
@@ -305,8 +301,7 @@ def list_runs(
     metrics: Annotated[
         bool, Query(description="Whether the page has the runs' final metrics, too.")
     ] = False,
-    accept_encoding: AcceptEncoding = None,
-) -> Response:
+) -> RunPage:
     """All runs ever, newest first unless `order_by` says otherwise."""
     teams = visible_teams(caller)
     if team:
@@ -327,7 +322,7 @@ def list_runs(
         owners = {run.run_id: run.team for run in page.runs}
         finals = app.history.query(lambda q: q.curves.latest(owners))
         page = page.model_copy(update={"metrics": finals})
-    return large_answer(page, accept_encoding)
+    return page
 
 
 def moment(field: str, value: datetime | None) -> datetime | None:
