@@ -13,6 +13,7 @@ imported, too much for an answer of the gateway.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate
 
@@ -71,19 +72,23 @@ def _counts(
     trials: Sequence[Parameters],
 ) -> list[int]:
     """How many trials lie at each place of the parameter's grid."""
+    given = [trial[name] for trial in trials]
     if isinstance(parameter, ChoiceParameter):
-        found = [0] * len(parameter.values)
-        for trial in trials:
-            found[parameter.place(trial[name])] += 1
-        return found
+        counted = Counter(map(parameter.place, given))
+        return [counted[place] for place in range(len(parameter.values))]
     places = _places(parameter)
     low, high = _edge(parameter, parameter.low), _edge(parameter, parameter.high)
     width = (high - low) / (places - 1)
+    numbers = map(math.log, given) if parameter.log else map(float, given)  # type: ignore[arg-type]
+    ceil = math.ceil
+    counted = (
+        Counter([ceil((number - low) / width - 0.5) for number in numbers])
+        if width > 0
+        else Counter({0: len(given)})
+    )
     found = [0] * places
-    for trial in trials:
-        value = float(trial[name])  # type: ignore[arg-type]
-        at = math.ceil((_edge(parameter, value) - low) / width - 0.5) if width > 0 else 0
-        found[min(max(at, 0), places - 1)] += 1
+    for at, count in counted.items():
+        found[min(max(at, 0), places - 1)] += count
     return found
 
 
