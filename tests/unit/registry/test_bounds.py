@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gangline_bus.decision import Decision, Tick
-from gangline_registry.core import forgetting
+from gangline_bus.decision import Decision, EffectDone, Tick
+from gangline_registry.core import comparing, forgetting
 from gangline_registry.core.model import (
     Compare,
     CompareProfiles,
@@ -16,8 +16,13 @@ from gangline_registry.core.model import (
     Profiled,
     ProfilesCompared,
 )
-from gangline_schemas.events.model_requests import GateRemovalRequested, SnapshotProfiled
-from gangline_schemas.events.registry import ProfileNoted
+from gangline_schemas.events.model_requests import (
+    GateRemovalRequested,
+    ModelPromotionRequested,
+    SnapshotProfiled,
+)
+from gangline_schemas.events.registry import EvaluationCompared, ProfileNoted
+from gangline_schemas.models import Override
 from support.builders.registry import ALIAS, MODEL, OLD, TEAM, RegistryRun, gate, profile
 
 SALES, VISITS = "sales@xxh3-" + "2" * 32, "visits@xxh3-" + "3" * 32
@@ -101,6 +106,18 @@ class NotScanned(dict[str, Any]):
         raise AssertionError("all were looked at")
 
 
+class NotLookedAt(dict[str, Any]):
+    """Of these values only one may be looked at."""
+
+    def __init__(self, given: dict[str, Any], but: str) -> None:
+        super().__init__(given)
+        self._but = but
+
+    def get(self, key: str, default: Any = None) -> Any:
+        assert key == self._but
+        return super().get(key, default)
+
+
 def test_a_new_version_is_compared_without_a_look_at_those_of_other_models() -> None:
     run = RegistryRun(gate())
     run.version(1, qa="first")
@@ -112,6 +129,51 @@ def test_a_new_version_is_compared_without_a_look_at_those_of_other_models() -> 
     run.soft = run.decider.observe(run.state, run.soft, Tick(), run.now)
     assert [one for one in run.effects().values() if isinstance(one, Compare)] == asked
     forgetting.forget_versions(run.state, TEAM, MODEL)
+
+
+def test_a_profile_leaves_the_versions_that_wait_for_comparisons_alone() -> None:
+    run = RegistryRun(gate(training_data={}))
+    run.profiled(OLD)
+    run.version(1, snapshot=OLD, qa="first")
+    run.promote(1)
+    for number in range(2, 5):
+        run.version(number, qa=f"of {number}")
+    snapshot = "sales@xxh3-" + "4" * 32
+    noted = ProfileNoted(team=TEAM, snapshot=snapshot, profile=profile(), user="ben")
+    run.state.profiles[f"{TEAM}/{snapshot}"] = Profiled(TEAM, snapshot, profile(), run.now)
+    run.state.versions = NotLookedAt(run.state.versions, but=f"{TEAM}/{MODEL}/1")
+    run.soft = run.decider.observe(run.state, run.soft, Decision(TEAM, noted), run.now)
+    wanted = [type(one) for one in run.effects().values()]
+    assert wanted.count(Compare) == 3
+    assert wanted.count(CompareProfiles) == 1
+
+
+def test_a_result_is_found_without_a_look_at_all_that_is_wanted() -> None:
+    run = RegistryRun(gate())
+    run.version(1, qa="first")
+    run.promote(1)
+    run.version(2, qa="second")
+    (key,) = [key for key, one in run.effects().items() if isinstance(one, Compare)]
+    of_scores = {name: NotScanned(held) for name, held in run.soft.scores.items()}
+    run.soft.scores = NotScanned(of_scores)
+    done = EffectDone(key, Failed("an object is gone", final=True))
+    (compared,) = run.decider.decide(run.state, run.soft, done, run.now)
+    assert isinstance(compared.event, EvaluationCompared)
+
+
+def test_aliases_of_one_version_ask_for_each_comparison_once() -> None:
+    run = RegistryRun(gate(aliases=["champion", "stable", "live"]))
+    run.version(1, qa="first")
+    for alias in ("champion", "stable", "live"):
+        run.feed(
+            ModelPromotionRequested(
+                team=TEAM, model=MODEL, version=1, alias=alias, user="ana",
+                override=Override(person="ana", reason="test"),
+            )
+        )  # fmt: skip
+    run.version(2, qa="second")
+    found = [*comparing.of_model(run.state, TEAM, MODEL)]
+    assert [(one.version, one.baseline_version) for one in found] == [(2, 1)]
 
 
 def test_a_rollback_leads_back_fifty_moves() -> None:

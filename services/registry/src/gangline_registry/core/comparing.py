@@ -66,8 +66,8 @@ def of_model(state: RegistryState, team: str, model: str) -> Iterator[Compare]:
     asked = [
         one.version for one in state.promotions.values() if (one.team, one.model) == (team, model)
     ]
-    for alias in gated.gate.aliases:
-        number = baseline_of(gated.gate, state.aliases[alias_key(team, model, alias)])
+    pointers = (state.aliases[alias_key(team, model, alias)] for alias in gated.gate.aliases)
+    for number in dict.fromkeys(baseline_of(gated.gate, pointer) for pointer in pointers):
         baseline = state.versions.get(version_key(team, model, number))
         if baseline is None:
             continue

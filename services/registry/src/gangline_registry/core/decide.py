@@ -93,7 +93,7 @@ class RegistryDecider(BaseDecider[RegistryState, Watch]):
                 gated = state.models.items()
                 watches = (name for name, one in gated if one.gate.training_data is not None)
                 own = f"{event.team}/"
-                effects.note(state, soft, [name for name in watches if name.startswith(own)])
+                effects.note_data(state, soft, [name for name in watches if name.startswith(own)])
             case _:
                 pass
         effects.note_table(state, soft)

@@ -38,26 +38,33 @@ LOOK_AGAIN = timedelta(seconds=30)
 """MLflow's table is looked at so often, in case that it was changed."""
 _FIRST_RETRY_S, _LONGEST_RETRY_S = 1.0, 15.0
 _UNTIL_RESTART_S = 365 * 86_400.0
-Comparison = Compare | CompareProfiles
 
 
 def note(state: RegistryState, soft: Watch, models: Sequence[str]) -> None:
-    """Note the comparisons that models ask for now.
+    """Note the comparisons that models ask for now. Cost: their versions, and `note_data`."""
+    for name in models:
+        team, _, own = name.partition("/")
+        found = {comparing.effect_key(one): one for one in comparing.of_model(state, team, own)}
+        soft.scores.pop(name, None)
+        if found:
+            soft.scores[name] = found
+    note_data(state, soft, models)
 
-    Cost: their versions; at the first call of a process also all profiles.
+
+def note_data(state: RegistryState, soft: Watch, models: Sequence[str]) -> None:
+    """Note the comparisons of profiles that models ask for now.
+
+    Cost: their aliases; at the first call of a process also all profiles.
     """
     if soft.newest is None:
         soft.newest = watching.newest_profiles(state)
     for name in models:
         team, _, own = name.partition("/")
-        found: dict[str, Comparison] = {
-            comparing.effect_key(one): one for one in comparing.of_model(state, team, own)
-        }
         data = watching.of_model(state, team, own, soft.newest)
-        found |= {watching.effect_key(one): one for one in data}
-        soft.wanted.pop(name, None)
+        found = {watching.effect_key(one): one for one in data}
+        soft.data.pop(name, None)
         if found:
-            soft.wanted[name] = found
+            soft.data[name] = found
 
 
 def note_table(state: RegistryState, soft: Watch) -> None:
@@ -87,8 +94,27 @@ def _all(state: RegistryState, soft: Watch) -> Iterator[tuple[str, object]]:
         yield f"version:{number}", MakeVersion(registration)
     if state.changes != state.projected:
         yield f"project:{soft.changes}", Project(soft.changes, soft.table)
-    for comparisons in soft.wanted.values():
-        yield from comparisons.items()
+    for scores in soft.scores.values():
+        yield from scores.items()
+    for data in soft.data.values():
+        yield from data.items()
+
+
+def _find(state: RegistryState, soft: Watch, key: str) -> object:
+    """The effect of a key of `_all`; None if it is not wanted any more."""
+    kind, _, rest = key.partition(":")
+    model = rest.partition(":")[0].rpartition("/")[0]
+    match kind:
+        case "version":
+            registration = state.registrations.get(int(rest))
+            return None if registration is None else MakeVersion(registration)
+        case "project":
+            wanted = state.changes != state.projected and rest == str(soft.changes)
+            return Project(soft.changes, soft.table) if wanted else None
+        case "compare":
+            return soft.scores.get(model, {}).get(key)
+        case _:
+            return soft.data.get(model, {}).get(key)
 
 
 def protected(state: RegistryState) -> tuple[Protected, ...]:
@@ -111,7 +137,7 @@ def done(plan: RegistryPlan, item: EffectDone) -> None:
         return
     if str(0 if failed is None else failed.tries) != tries:
         return
-    effect = dict(_all(plan.state, plan.soft)).get(key)
+    effect = _find(plan.state, plan.soft, key)
     if effect is None:
         return
     if isinstance(item.result, Failed) and not item.result.final:

@@ -289,7 +289,8 @@ class Watch:
 
     - `began`, `now`: the times of the first and the last Tick.
     - `round`: how often MLflow's table was looked at again.
-    - `wanted`: the comparisons that each model's state asks for, by model and key.
+    - `scores`, `data`: the comparisons that each model's state asks for, by model and key: of
+      evaluations, and of profiles.
     - `newest`: the newest profile of each data set; None: they were not looked at yet.
     - `table`: all protected aliases as of `changes`, as MLflow should have them.
     """
@@ -298,7 +299,8 @@ class Watch:
     now: datetime | None = None
     round: int = 0
     looked_at: datetime | None = None
-    wanted: dict[str, dict[str, Compare | CompareProfiles]] = field(default_factory=dict)
+    scores: dict[str, dict[str, Compare]] = field(default_factory=dict)
+    data: dict[str, dict[str, CompareProfiles]] = field(default_factory=dict)
     newest: dict[str, str] | None = None
     table: tuple[Protected, ...] = ()
     changes: int = -1
