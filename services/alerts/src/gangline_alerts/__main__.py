@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
+
+import structlog
 
 from gangline_alerts.core.snapshot import codec
 from gangline_alerts.service.alerts_file import AlertsFile, WatchedFile, read_alerts
@@ -15,8 +18,18 @@ from gangline_bus.ports import Bus
 from gangline_bus.topics import TopicNames
 from gangline_service.config_file import ConfigFileError
 from gangline_service.deciding import connect, group_of, run_decider
+from gangline_service.health import Health
 from gangline_service.lifecycle import Context
 from gangline_service.settings import EXIT_USAGE, ServiceSettings
+
+log = structlog.get_logger("gangline_alerts")
+
+
+def tell(health: Health, why: str) -> None:
+    """Say in the log and on the health page why no rule is judged; empty: they are judged."""
+    if why:
+        log.warning("alerts are not judged", why=why)
+    health.set("input", not why, why)
 
 
 def main() -> None:
@@ -43,6 +56,8 @@ def main() -> None:
 
     def on_start(_bus: Bus, context: Context[ServiceSettings]) -> None:
         decider.export(context.meter)
+        decider.tell = partial(tell, context.health)
+        tell(context.health, "")
         bus = connect(settings, "alerts.watch")
         group = group_of(TopicNames(settings.topic_prefix), "scheduler")
         watch = SchedulerWatch(lambda: bus.members(group))

@@ -94,6 +94,7 @@ class AlertDecider(BaseDecider[AlertState, Watch]):
                     measured.begin_again(soft)
                 soft.began = soft.began or now
                 soft.now = now
+                measured.settle(soft, self.timing.settle_s, now)
                 measured.forget(state, soft)
                 judging.note_spells(state, soft, self.rules, self.timing, now)
             case Decision():

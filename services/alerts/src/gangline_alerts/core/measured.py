@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from gangline_alerts.core.model import NodeReading, RunReading, Watch
+from gangline_alerts.core.model import Behind, NodeReading, RunReading, Watch
 from gangline_alerts.core.state import AlertState
 from gangline_bus.codec import Received
 from gangline_schemas.catalog import Topic
@@ -18,6 +18,7 @@ _LOGS = (
     Topic.SCHEDULING.value, Topic.FAULTS.value, Topic.CHECKPOINTS.value, Topic.REGISTRY.value,
 )  # fmt: skip
 LATE_S = 30.0
+HELD_UP_S = 60.0
 
 
 def note(state: AlertState, soft: Watch, received: Received, now: datetime) -> None:
@@ -39,9 +40,28 @@ def note(state: AlertState, soft: Watch, received: Received, now: datetime) -> N
             soft.counted[received.partition] = received.offset + 1
         case _:
             pass
-    late = now - received.envelope.time > timedelta(seconds=LATE_S)
-    if late and received.topic.endswith(_LOGS):
-        soft.behind_at = now
+    age_s = (now - received.envelope.time).total_seconds()
+    if age_s > LATE_S and received.topic.endswith(_LOGS):
+        since = now if soft.behind is None else soft.behind.since
+        soft.behind_at, soft.behind = now, Behind(since, received.topic, age_s)
+
+
+def settle(soft: Watch, settle_s: float, now: datetime) -> None:
+    """Old input that stopped for `settle_s` holds up nothing any more."""
+    if soft.behind_at is not None and (now - soft.behind_at).total_seconds() >= settle_s:
+        soft.behind = None
+
+
+def held_up(soft: Watch) -> str:
+    """Why no rule is judged, if old input came for a minute; else empty."""
+    behind, last = soft.behind, soft.behind_at
+    if behind is None or last is None or (last - behind.since).total_seconds() < HELD_UP_S:
+        return ""
+    return (
+        f"no rule is judged since {behind.since:%Y-%m-%d %H:%M:%S} UTC: records of {behind.topic} "
+        f"are {behind.age_s:.0f} s old when they are read. Either the clock of the service that "
+        "writes them is behind, or this service has many records to read"
+    )
 
 
 def note_scheduler(soft: Watch, away_since: datetime | None, now: datetime, away_s: float) -> None:
@@ -64,7 +84,7 @@ def counted(soft: Watch, event: SavesCounted) -> None:
 
 def begin_again(soft: Watch) -> None:
     """The clock was put back: earlier times say nothing, and would hold up all for as long."""
-    soft.began = soft.behind_at = soft.counted_at = soft.scheduler_away = None
+    soft.began = soft.behind_at = soft.behind = soft.counted_at = soft.scheduler_away = None
     for times in (soft.runs, soft.nodes, soft.holding, soft.clear):
         times.clear()
 

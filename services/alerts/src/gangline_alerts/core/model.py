@@ -251,11 +251,21 @@ class NodeReading:
         return self.sm.get(index, self.busy.get(index))
 
 
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """Old input without a pause in which rules could be judged: since when, and the newest."""
+
+    since: datetime
+    topic: str
+    age_s: float
+
+
 @dataclass(slots=True)
 class Watch:
     """The soft state: measurements since this process took over. Lost with it.
 
-    - `began`: the first Tick; `now`: the last. `behind_at`: when the last old input came.
+    - `began`: the first Tick; `now`: the last. `behind_at`: when the last old input came;
+      `behind`: since when, and how old, while nothing is judged for it.
     - `findings`: the measured ones at the last Tick.
     - `holding`, `clear`: since when the condition of a measured finding holds, or does not.
     - `scheduler_away`: since when the scheduler is away. `absence`: since when it was, until now,
@@ -266,6 +276,7 @@ class Watch:
     began: datetime | None = None
     now: datetime | None = None
     behind_at: datetime | None = None
+    behind: Behind | None = None
     runs: dict[str, RunReading] = field(default_factory=dict)
     nodes: dict[str, NodeReading] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()

@@ -21,11 +21,14 @@ class MeasuredDecider(AlertDecider):
     """The decider, which also keeps the gauges of its last Tick. Its decisions are the same.
 
     `renew` is called before each Tick, and may replace `rules` and `receivers`; `scheduler_away`
-    says since when the scheduler is away.
+    says since when the scheduler is away. `tell` gets why no rule is judged, once, and an empty
+    text when they are judged again.
     """
 
     renew: Callable[[], None] = field(default=lambda: None, compare=False)
     scheduler_away: Callable[[], datetime | None] = field(default=lambda: None, compare=False)
+    tell: Callable[[str], None] = field(default=lambda _: None, compare=False)
+    told: bool = field(default=False, compare=False)
     newest: tuple[Gauge, ...] = field(default=(), compare=False)
 
     def observe(self, state: AlertState, soft: Watch, observed: Observed, now: datetime) -> Watch:
@@ -37,7 +40,13 @@ class MeasuredDecider(AlertDecider):
         soft = AlertDecider.observe(self, state, soft, observed, now)
         if isinstance(observed, Tick):
             self.newest = tuple(gauges(state, soft, self.rules, now))
+            self._tell(measured.held_up(soft))
         return soft
+
+    def _tell(self, why: str) -> None:
+        if bool(why) != self.told:
+            self.told = bool(why)
+            self.tell(why)
 
     def export(self, meter: Meter) -> None:
         """Show the gauges. A standby has none, so each value comes from one process."""

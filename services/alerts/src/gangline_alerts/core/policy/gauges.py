@@ -21,6 +21,7 @@ OF_RUNS: Mapping[AlertRule, str] = {
 """Gauges of rules over measurements. Prometheus writes `_` for `.`."""
 GAUGES: Mapping[str, str] = {
     "gangline.alerts.held": "Alerts that hold, by rule, severity and team",
+    "gangline.alerts.behind": "Seconds since rules were judged, while input that comes is too old",
     "gangline.gpus.allocated": "GPUs of gangs",
     "gangline.gpus.offered": "GPUs of nodes that take gangs",
     "gangline.queue.wait": "Seconds of the longest wait of an urgent job, by team",
@@ -54,6 +55,8 @@ def gauges(state: AlertState, soft: Watch, rules: Rules, now: datetime) -> Itera
     for (rule, severity, team), count in held.items():
         labels = {"rule": rule, "severity": severity, "team": team}
         yield Gauge("gangline.alerts.held", count, labels)
+    waits = 0.0 if soft.behind is None else (now - soft.behind.since).total_seconds()
+    yield Gauge("gangline.alerts.behind", waits, {})
     yield Gauge("gangline.gpus.allocated", state.totals.get("held", 0), {})
     yield Gauge("gangline.gpus.offered", state.totals.get("offered", 0), {})
     for level in rules.levels():
