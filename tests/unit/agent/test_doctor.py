@@ -13,6 +13,7 @@ import pytest
 
 from gangline_worker.agent import doctor
 from gangline_worker.agent.doctor import Machine
+from support.builders.cdi import cdi_text, gpu_machine
 
 
 class _Answers(BaseHTTPRequestHandler):
@@ -106,6 +107,25 @@ def test_a_gpu_without_a_driver_is_found(tmp_path: Path) -> None:
     assert doctor._has_nvidia_pci(tmp_path)
     (device / "class").write_text("0x020000\n")  # a network card of NVIDIA
     assert not doctor._has_nvidia_pci(tmp_path)
+
+
+def test_files_of_cdi_must_have_each_gpu(tmp_path: Path) -> None:
+    assert list(doctor._cdi((), [tmp_path])) == []
+    (none,) = doctor._cdi((0,), [tmp_path])
+    assert (none.state, "gets all GPUs" in none.detail) == ("ok", True)
+    gpu_machine(tmp_path / "machine")
+    (tmp_path / "nvidia.yaml").write_text(cdi_text(tmp_path / "machine"), encoding="utf-8")
+    (found,) = doctor._cdi((0, 1), [tmp_path])
+    assert (found.state, found.detail) == (
+        "ok",
+        "a gang in an image gets its own of 2 GPUs; hooks that are not run: enable-cuda-compat",
+    )
+    (missing,) = doctor._cdi((0, 7), [tmp_path])
+    assert (missing.state, missing.detail.split(":")[0]) == (
+        "failed",
+        "nvidia.com/gpu=7 is in no file",
+    )
+    assert missing.fix.startswith("write it again: nvidia-ctk cdi generate")
 
 
 def test_memory_that_can_be_locked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from gangline_schemas.events.workers import SampleRange
 from gangline_schemas.failure_policy import OnNan, TrainingPolicy
 from gangline_schemas.job import JobSpec
 from gangline_schemas.resources import Resources
+from gangline_worker.agent.host.cdi import GivenDevices
 from gangline_worker.agent.images.gang_images import GangImage
 from gangline_worker.agent.workspace.environment import network_variables, rank_environment
 from gangline_worker.data.left_out import LEFT_OUT_ENV, left_out_of_job
@@ -173,6 +174,26 @@ def test_ranks_on_several_machines_meet_by_the_interface_of_their_nodes_address(
     }
     assert network_variables(["192.0.2.7", "10.0.0.6"], "192.0.2.7") == {}
     assert set(network_variables(["127.0.0.1", "127.0.0.2"], "127.0.0.1").values()) == {"lo"}
+
+
+def test_in_an_image_with_devices_by_cdi_their_variables_hold_unless_the_job_has_them(
+    tmp_path: Path,
+) -> None:
+    image = GangImage("a", ("l",), {"LD_LIBRARY_PATH": "/lib/own", "A": "image"}, (), None)
+    said = {"NVIDIA_VISIBLE_DEVICES": "void", "A": "cdi", "B": "cdi"}
+    devices = GivenDevices(environment=said, libraries=("/usr/lib/a", "/usr/lib/b"))
+    gang = allocated()
+    gang = gang.model_copy(update={"spec": gang.spec.model_copy(update={"env": {"B": "job"}})})
+    plain, gpu = (
+        rank_environment(
+            gang, gang.nodes[0], 0, gang_paths(tmp_path), gpus=gpus, token="t", secrets={},
+            image=image, devices=devices,
+        )
+        for gpus in ("", "0")
+    )  # fmt: skip
+    assert gpu["LD_LIBRARY_PATH"] == "/lib/own:/usr/lib/a:/usr/lib/b"
+    assert [gpu[name] for name in (*said, "PATH")] == ["void", "cdi", "job", plain["PATH"]]
+    assert (plain["LD_LIBRARY_PATH"], plain["A"]) == ("/lib/own", "image")
 
 
 def test_in_an_image_its_variables_hold_and_none_of_the_node(tmp_path: Path) -> None:

@@ -268,6 +268,7 @@ class Agent:
             mlflow,
             images,
             self._pods,
+            devices=bootstrap.gang_devices(self._settings, self._node),
         )
         return Parts(
             self._inbox,

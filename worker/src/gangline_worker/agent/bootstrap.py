@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from secrets import token_hex
 
+from gangline_schemas.events.scheduling import NodeAssignment
 from gangline_schemas.events.workers import NodeInfo
 from gangline_schemas.isolation import Isolation
 from gangline_service.job_tokens import SECRET_KEY
@@ -24,8 +25,9 @@ from .decide.inputs import NodeChecked
 from .health.fitness import FitnessLimits
 from .health.node_check_host import NodeCheckHost
 from .health.source import HealthWatch, health_source
+from .host.cdi import NVIDIA_GPU, Cdi, GivenDevices, folders_of
 from .host.folders import Folders
-from .host.inventory import Labels, take_inventory
+from .host.inventory import Labels, gpu_names, take_inventory
 from .images.gang_images import GangImages, ImageOptions
 from .images.registry import RegistryOptions
 from .isolation.isolator import Isolator
@@ -161,6 +163,18 @@ def pod_hosts(settings: AgentSettings, sockets: Path) -> PodHosts | None:
     if not settings.ranks_in_pods:
         return None
     return PodHosts(sockets, PodWaits(settings.pod_bind_s, settings.pod_start_s), settings.node_id)
+
+
+def gang_devices(
+    settings: AgentSettings, node: NodeInfo
+) -> Callable[[NodeAssignment], GivenDevices | None]:
+    """Gives the devices of a gang in an image; it raises CdiError."""
+    cdi, known = Cdi(folders_of(settings.cdi_folders)), gpus_of(node)
+
+    def given(assignment: NodeAssignment) -> GivenDevices | None:
+        return cdi.devices(NVIDIA_GPU, [gpu_names(gpu) for gpu in assignment.gpus if gpu in known])
+
+    return given
 
 
 def images(

@@ -17,6 +17,7 @@ from gangline_service.settings import ServiceSettings
 
 from .health.notices import Provider
 from .host.addresses import default_address
+from .host.cdi import FOLDERS
 from .host.inventory import node_name
 from .runtime.lease_guard import SLACK_S
 
@@ -114,6 +115,9 @@ class AgentSettings(ServiceSettings):
     """The URL of a registry that is asked in place of docker.io."""
     images_plain_http: str = ""
     """HOST[:PORT] of registries without TLS, by commas; none is needed for this machine."""
+    cdi_folders: str = FOLDERS
+    """Where the files of CDI are, by commas: a gang in an image gets its GPUs as one of them says.
+    Without one for nvidia.com/gpu, and if this is empty, it gets all GPUs of the node."""
     spool_limit_mb: Annotated[int, Field(ge=8)] = 512
     """Disk for logs and metrics while the bus is away; the oldest go first."""
     stop_grace_s: Annotated[float, Field(gt=0)] = 18.0

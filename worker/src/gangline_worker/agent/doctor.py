@@ -17,7 +17,7 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,7 +33,8 @@ from gangline_service.loopback import is_loopback
 from .config import AgentSettings
 from .health.fitness import FitnessLimits
 from .host.addresses import default_address
-from .host.inventory import DriverUnusable, find_gpus, node_name
+from .host.cdi import FOLDERS, NVIDIA_GPU, Cdi, CdiError, folders_of
+from .host.inventory import DriverUnusable, find_gpus, gpu_names, node_name
 from .host.resource_limits import current, unfit_limits
 from .isolation.isolator import Bounds, Isolator
 from .rendezvous.ports import FIRST_PORT, LAST_PORT, PortBlock
@@ -85,6 +86,7 @@ def examine(machine: Machine) -> Iterator[Check]:
     yield _memlock()
     yield _files(resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     yield _gpus(machine.slots)
+    yield from _cdi(_indexes(machine.slots), folders_of(FOLDERS))
     yield _address(machine)
     yield _ports(machine)
     if machine.server is not None:
@@ -186,6 +188,34 @@ def _gpus(slots: int | None) -> Check:
         fix = "install the NVIDIA driver (nvidia-smi must list the GPUs), or give --slots"
         return Check("GPUs", "failed", "there is an NVIDIA device and no driver", fix)
     return Check("GPUs", "ok", "none; the node offers a CPU slot for each CPU")
+
+
+def _indexes(slots: int | None) -> tuple[int, ...]:
+    """The GPUs that the node offers; () where they cannot be used."""
+    if slots is not None:
+        return ()
+    try:
+        return tuple(gpu.index for gpu in find_gpus())
+    except DriverUnusable:
+        return ()
+
+
+def _cdi(gpus: Sequence[int], folders: Sequence[Path]) -> Iterator[Check]:
+    """Whether gangs in images get their GPUs by CDI. Nothing on a node without GPUs."""
+    if not gpus:
+        return
+    try:
+        given = Cdi(folders).devices(NVIDIA_GPU, [gpu_names(index) for index in gpus])
+    except CdiError as error:
+        yield Check("CDI", "failed", error.problem, error.fix)
+        return
+    if given is None:
+        said = f"no file for {NVIDIA_GPU}: a gang in an image gets all GPUs of the node"
+    else:
+        said = f"a gang in an image gets its own of {len(gpus)} GPUs"
+        if given.left_out:
+            said += f"; hooks that are not run: {', '.join(given.left_out)}"
+    yield Check("CDI", "ok", said)
 
 
 def _has_nvidia_pci(devices: Path = Path("/sys/bus/pci/devices")) -> bool:

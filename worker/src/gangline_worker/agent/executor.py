@@ -276,6 +276,7 @@ class Executor:
             operators=self._parts.rank_env,
             mlflow=workspace.mlflow,
             image=workspace.image,
+            devices=workspace.devices,
             in_pod=in_pod,
         )
         if workspace.owner is not None:  # programs need a name; the system has none

@@ -87,6 +87,17 @@ def find_gpus() -> tuple[GpuInfo, ...]:
     return tuple(found)
 
 
+def gpu_names(index: int) -> tuple[str, ...]:
+    """The names of a GPU in files of CDI: its UUID, if NVML says it, and its index."""
+    import pynvml
+
+    with contextlib.suppress(pynvml.NVMLError):
+        pynvml.nvmlInit()
+        uuid = pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(index))
+        return str(uuid), str(index)
+    return (str(index),)
+
+
 def _unusable(why: str) -> DriverUnusable:
     return DriverUnusable(f"GPUs cannot be used ({why}): fix the driver, or set GANGLINE_SLOTS")
 

@@ -63,6 +63,12 @@ class RegistryAway(ImageProblem):
     name = "registry away"
 
 
+class DevicesRefused(ImageProblem):
+    """The node's files of CDI do not say what the gang needs for its GPUs."""
+
+    name = "devices refused"
+
+
 class NoImagesHere(ImageProblem):
     """The node's agent cannot run images."""
 

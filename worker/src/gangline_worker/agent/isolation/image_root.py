@@ -22,6 +22,7 @@ _ACCELERATORS = (
     "/dev/nvidia*", "/dev/nvidia-caps/*", "/dev/infiniband/*", "/dev/dri/*", "/dev/kfd",
     "/dev/gdrdrv",
 )  # fmt: skip
+_WITHOUT_CDI = ("/dev/nvidia", "/dev/dri/")
 _DRIVER_FOLDERS = ("/usr/lib/*-linux-gnu", "/usr/lib64", "/usr/local/nvidia/lib64")
 _DRIVERS = (
     "cuda", "cudadebugger", "nvidia-ml", "nvidia-cfg", "nvidia-ptxjitcompiler", "nvidia-nvvm",
@@ -44,8 +45,8 @@ class Shown:
         self.is_folder = self.link is None and os.path.isdir(path)  # noqa: PTH112
         self.handle = -1 if self.link is not None else _open_tree(path, deep=deep)
 
-    def attach(self, *, read_only: bool = False) -> None:
-        """Show it at its own path. Raises OSError."""
+    def attach(self, *, read_only: bool = False, programs: bool = False) -> None:
+        """Show it at its own path; `programs`: it may have some. Raises OSError."""
         os.makedirs(os.path.dirname(self.path), mode=0o755, exist_ok=True)  # noqa: PTH103, PTH120
         if self.link is not None:
             os.symlink(self.link, self.path)  # noqa: PTH211
@@ -61,22 +62,62 @@ class Shown:
         _check(moved, self.path)
         os.close(self.handle)
         if read_only:
-            flags = _MS_BIND | _MS_REMOUNT | _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
-            _mount("none", self.path, None, flags)
+            flags = _MS_BIND | _MS_REMOUNT | _MS_RDONLY | _MS_NOSUID | _MS_NODEV
+            _mount("none", self.path, None, flags if programs else flags | _MS_NOEXEC)
+
+
+class Given:
+    """The gang's devices and their files by CDI, in place of all GPUs and the driver's files.
+
+    `orders`: lines of two, the first one with its kind before it: D, R, W for a device, a file to
+    read and one to write, as `SOURCE` and `TARGET`; L for a link, as what it says and its place.
+    """
+
+    def __init__(self, orders: list[str]) -> None:
+        parts = [(each[0], *each[1:].split("\n")) for each in orders]
+        self._shown = [
+            (kind, Shown(os.path.realpath(source), at=target))
+            for kind, source, target in parts
+            if kind != "L"
+        ]
+        self._links = [(says, place) for kind, says, place in parts if kind == "L"]
+
+    def attach(self) -> None:
+        """Show all, and make the links, unless a file has their place. Raises OSError."""
+        for kind, item in self._shown:
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.islink(item.path):  # noqa: PTH114
+                    os.unlink(item.path)  # noqa: PTH108
+            item.attach(read_only=kind == "R", programs=True)
+        for says, place in self._links:
+            os.makedirs(os.path.dirname(place), mode=0o755, exist_ok=True)  # noqa: PTH103, PTH120
+            if os.path.islink(place):  # noqa: PTH114
+                os.unlink(place)  # noqa: PTH108
+            with contextlib.suppress(FileExistsError):
+                os.symlink(says, place)  # noqa: PTH211
 
 
 def change_root(
-    folder: str, layers: list[str], show: list[str], shm_bytes: int, tmp_bytes: int, workdir: str
+    folder: str,
+    layers: list[str],
+    show: list[str],
+    shm_bytes: int,
+    tmp_bytes: int,
+    workdir: str,
+    given: list[str] | None = None,
 ) -> None:
     """Make the layers (the lowest first) below `folder` the root of this mount namespace.
 
-    Files that ranks write there are in memory, up to `tmp_bytes`. Raises OSError.
+    Files that ranks write there are in memory, up to `tmp_bytes`. `given`: orders of `Given`; None:
+    all GPUs and the driver's files. Raises OSError.
     """
     shown = [Shown(path) for path in show]
     machine = [Shown(path) for path in _OF_NETWORK if os.path.isfile(path)]  # noqa: PTH113
     system = Shown("/sys", deep=False)
-    devices = [Shown(path) for path in _devices()]
-    drivers = [Shown(path, at=at) for at, path in driver_files("/").items()]
+    devices = [Shown(path) for path in _devices(without_gpus=given is not None)]
+    found = driver_files("/") if given is None else {}
+    drivers = [Shown(path, at=at) for at, path in found.items()]
+    of_cdi = Given(given or [])
     _enter(folder, layers, tmp_bytes)
     _mount_own(shm_bytes, tmp_bytes)
     for device in devices:
@@ -88,14 +129,17 @@ def change_root(
         file.attach(read_only=True)
     for driver in drivers:
         driver.attach()
+    of_cdi.attach()
     for item in shown:
         item.attach()
     if workdir:
         os.makedirs(workdir, mode=0o755, exist_ok=True)  # noqa: PTH103
 
 
-def _devices() -> list[str]:
+def _devices(*, without_gpus: bool) -> list[str]:
     accelerators = [path for pattern in _ACCELERATORS for path in glob.glob(pattern)]  # noqa: PTH207
+    if without_gpus:
+        accelerators = [path for path in accelerators if not path.startswith(_WITHOUT_CDI)]
     found = [*(f"/dev/{name}" for name in _DEVICES), *accelerators]
     return [path for path in found if os.path.exists(path) and _is_device(path)]  # noqa: PTH110
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from gangline_worker.agent.host.cdi import GivenDevices
 from gangline_worker.agent.host.forked import Forked
 
 from . import sandbox_init
@@ -42,12 +43,14 @@ UNCONFINED = Confinement()
 class ImageRoot:
     """An image as the root of a sandbox: names of layers in a folder, the lowest first.
 
-    `workdir`: a folder that it has, made if it is missing.
+    `workdir`: a folder that it has, made if it is missing. `devices`: of the gang by CDI; None: all
+    GPUs of the node, and the files of their driver.
     """
 
     folder: Path
     layers: tuple[str, ...]
     workdir: str | None = None
+    devices: GivenDevices | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,7 @@ def begin_sandbox(mounts: Mounts) -> Sandbox:
         mounts.shm_bytes,
         mounts.tmp_bytes,
         (str(image.folder), list(image.layers), image.workdir or "") if image else None,
+        None if image is None or image.devices is None else _orders(image.devices),
     )
     with _turning():
         _check(_LIBC.unshare(_CLONE_NEWPID), "unshare")
@@ -118,6 +122,16 @@ def begin_sandbox(mounts: Mounts) -> Sandbox:
             start_new_session=True,
         )
     return Sandbox(process, process.stdout)
+
+
+def _orders(given: GivenDevices) -> list[str]:
+    """As `image_root.Given` reads them."""
+    files = [f"{'R' if one.read_only else 'W'}{one.source}\n{one.target}" for one in given.files]
+    return [
+        *(f"D{source}\n{target}" for source, target in given.nodes),
+        *files,
+        *(f"L{says}\n{place}" for says, place in given.links),
+    ]
 
 
 def finish_sandbox(sandbox: Sandbox) -> Sandbox:

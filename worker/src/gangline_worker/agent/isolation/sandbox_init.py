@@ -27,15 +27,19 @@ def arguments(
     shm_bytes: int,
     tmp_bytes: int,
     image: tuple[str, list[str], str] | None = None,
+    given: list[str] | None = None,
 ) -> list[str]:
     """The script's: sizes of the sandbox's own memory files, then -HIDDEN and +SHOWN paths.
 
     `image`: the folder of layers, their names there, the lowest first, and its WORKDIR or "".
+    `given`: orders of `image_root.Given`.
     """
     paths = [*(f"-{path}" for path in hide), *(f"+{path}" for path in show)]
     if image is not None:
         folder, layers, workdir = image
         paths += [f"/{folder}", *(f"={name}" for name in layers), f"@{workdir}"]
+    if given is not None:
+        paths += ["!", *(f"!{order}" for order in given)]
     return [str(shm_bytes), str(tmp_bytes), *paths]
 
 
@@ -90,7 +94,9 @@ def mount_all(paths: list[str], shm_bytes: int, tmp_bytes: int) -> None:
         import image_root  # type: ignore[import-not-found]
 
         [folder], [workdir] = _given(paths, "/"), _given(paths, "@")
-        image_root.change_root(folder, layers, show, shm_bytes, tmp_bytes, workdir)
+        marked = _given(paths, "!")
+        given = [order for order in marked if order] if marked else None
+        image_root.change_root(folder, layers, show, shm_bytes, tmp_bytes, workdir, given)
         return
     kept = {path: _kept(path) for path in show}
     for folder in SHARED:

@@ -16,6 +16,7 @@ import psutil
 from gangline_schemas.events.scheduling import GangAllocated, NodeAssignment
 from gangline_schemas.job import JobSpec
 from gangline_service.loopback import is_loopback
+from gangline_worker.agent.host.cdi import GivenDevices
 from gangline_worker.agent.host.drivers import driver_variables
 from gangline_worker.agent.images.gang_images import GangImage
 from gangline_worker.agent.isolation.image_root import NVIDIA
@@ -91,6 +92,7 @@ def rank_environment(
     operators: Mapping[str, str] = _NO_VARIABLES,
     mlflow: Mapping[str, str] = _NO_VARIABLES,
     image: GangImage | None = None,
+    devices: GivenDevices | None = None,
     in_pod: bool = False,
 ) -> dict[str, str]:
     """All variables of one rank. `gpus` is its CUDA_VISIBLE_DEVICES, "" if it has none.
@@ -104,7 +106,7 @@ def rank_environment(
     own = {**operators, **spec.env, **secrets}
     always = {
         **base_environment(paths, image, in_pod=in_pod),
-        **(_of_driver(image) if image is not None and gpus else {}),
+        **(_of_driver(image, devices) if image is not None and gpus else {}),
         **network_variables([node.address for node in nodes], assignment.address),
         "OMP_NUM_THREADS": str(max(1, int(spec.resources.cpus or spec.resources.cpus_per_gpu))),
         "XDG_CACHE_HOME": str(paths.cache),
@@ -149,8 +151,12 @@ def rank_environment(
     return always | _asked_for(spec, paths)
 
 
-def _of_driver(image: GangImage) -> dict[str, str]:
-    """In an image: where the node's GPU driver is."""
+def _of_driver(image: GangImage, devices: GivenDevices | None) -> dict[str, str]:
+    """In an image: where the node's GPU driver is, or what files of CDI say."""
+    if devices is not None:
+        name = "LD_LIBRARY_PATH"
+        folders = filter(None, (image.environment.get(name), *devices.libraries))
+        return {name: os.pathsep.join(folders)} | devices.environment
     parts = {"PATH": ("bin", _PATH), "LD_LIBRARY_PATH": ("lib64", "")}
     return {
         name: os.pathsep.join(

@@ -33,9 +33,13 @@ def assigned_gpus(node: NodeInfo, workspace: GangWorkspace) -> tuple[int, ...]:
 
 
 def visible_gpus(node: NodeInfo, workspace: GangWorkspace, *, in_pod: bool) -> str:
-    """CUDA_VISIBLE_DEVICES of its ranks. A pod has GPUs of its own, counted from 0."""
+    """CUDA_VISIBLE_DEVICES of its ranks.
+
+    A pod, and a sandbox with devices by CDI, have GPUs of their own, counted from 0.
+    """
     found = assigned_gpus(node, workspace)
-    return ",".join(map(str, range(len(found)) if in_pod else found))
+    own = in_pod or workspace.devices is not None
+    return ",".join(map(str, range(len(found)) if own else found))
 
 
 def gang_limits(node: NodeInfo, workspace: GangWorkspace) -> GangLimits:
@@ -48,6 +52,6 @@ def sandbox_plan(node: NodeInfo, layers: Path, workspace: GangWorkspace) -> Sand
     """How another sandbox must be to become this gang's; None where it has no image."""
     if (image := workspace.image) is None:
         return None
-    root = ImageRoot(layers, image.roots, workspace.workdir)
+    root = ImageRoot(layers, image.roots, workspace.workdir, workspace.devices)
     own = rank_bytes(node, workspace)
     return SandboxPlan(root, gang_limits(node, workspace), workspace.owner, own)

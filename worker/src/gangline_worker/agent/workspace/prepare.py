@@ -25,11 +25,17 @@ from gangline_worker.agent.checkpoints.transfer import Checkpoints
 from gangline_worker.agent.decide.inputs import OutputsStored, Prepared, PrepareFailed
 from gangline_worker.agent.decide.keys import GangKey, RankKey
 from gangline_worker.agent.host.addresses import check_addresses
+from gangline_worker.agent.host.cdi import CdiError, GivenDevices
 from gangline_worker.agent.host.folders import Folders
 from gangline_worker.agent.host.named_secrets import SecretMissing, read_secrets
 from gangline_worker.agent.host.trees import delete_tree
 from gangline_worker.agent.images.gang_images import FOLDER, GangImage, GangImages
-from gangline_worker.agent.images.problems import ImageProblem, ImageRefused, NoImagesHere
+from gangline_worker.agent.images.problems import (
+    DevicesRefused,
+    ImageProblem,
+    ImageRefused,
+    NoImagesHere,
+)
 from gangline_worker.agent.images.store import LAYERS
 from gangline_worker.agent.isolation.files import Owner, give
 from gangline_worker.agent.peers.client import PeerCopies, Round
@@ -60,6 +66,7 @@ class KeptWorkspace:
     owner: Owner | None
     mlflow: dict[str, str] = field(default_factory=dict, repr=False)
     image: GangImage | None = None
+    devices: GivenDevices | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +86,7 @@ class GangWorkspace:
     peers: Round | None = None
     mlflow: Mapping[str, str] = field(default_factory=dict, repr=False)
     image: GangImage | None = None
+    devices: GivenDevices | None = None
 
     @property
     def redacted(self) -> frozenset[str]:
@@ -113,6 +121,7 @@ class GangWorkspace:
             self.owner,
             dict(self.mlflow),
             self.image,
+            self.devices,
         )
 
 
@@ -129,9 +138,12 @@ class Preparer:
         mlflow: MlflowAccess | None = None,
         images: GangImages | None = None,
         pods: PodHosts | None = None,
+        *,
+        devices: Callable[[NodeAssignment], GivenDevices | None] = lambda _: None,
     ) -> None:
         """`owner` gives the user of a team's ranks, None for the agent's own.
 
+        `devices`: those of a gang in an image, by CDI, if the node has any. Raises CdiError.
         With `pods` a gang's files lie where its pod sees them, and its image is kubelet's concern.
         """
         self._folders = folders
@@ -142,6 +154,7 @@ class Preparer:
         self._mlflow = mlflow
         self._images = images
         self._pods = pods
+        self._devices = devices
         self._data_caches = DataCaches(folders.data / "data-cache")
         self._stopping = threading.Event()
         (folders.data / "work").mkdir(mode=0o711, exist_ok=True)
@@ -207,6 +220,7 @@ class Preparer:
             self._round(allocation),
             kept.mlflow,
             kept.image,
+            kept.devices,
         )
 
     def clear(self, key: GangKey) -> None:
@@ -268,6 +282,7 @@ class Preparer:
         secrets = read_secrets(self._folders.secrets, allocation.team, spec.secrets)
         self.clear(key)
         image = self._image(key, allocation)
+        devices = None if image is None else self._devices_of(image, assignment)
         owner = self._owner(allocation.team)
         if self._pods is not None:
             self._pods.expect(key, owner)
@@ -314,6 +329,7 @@ class Preparer:
             peers=peers,
             mlflow=self._mlflow.variables(allocation, work) if self._mlflow is not None else {},
             image=image,
+            devices=devices,
         )
 
     def _image(self, key: GangKey, allocation: GangAllocated) -> GangImage | None:
@@ -335,6 +351,12 @@ class Preparer:
         if not rank_command(spec, image):
             raise ImageRefused(image.name, "it has no ENTRYPOINT or CMD; give command or run")
         return image
+
+    def _devices_of(self, image: GangImage, assignment: NodeAssignment) -> GivenDevices | None:
+        try:
+            return self._devices(assignment)
+        except CdiError as error:
+            raise DevicesRefused(image.name, str(error)) from None
 
     def _round(self, allocation: GangAllocated) -> Round | None:
         """A new look at what other nodes have of the checkpoint; None where none is asked."""
