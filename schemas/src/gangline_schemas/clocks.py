@@ -1,4 +1,4 @@
-"""Which clock counts for what a producer dates."""
+"""Which clock counts for what a producer dates, and what a clock that was put back changes."""
 
 from __future__ import annotations
 
@@ -15,3 +15,11 @@ def believed(said: datetime, received: datetime) -> datetime:
     their reader was away for longer keep their order: they are read in it.
     """
     return said if received - MOST_OFF <= said <= received else received
+
+
+def lasts(since: datetime, now: datetime, span: timedelta) -> bool:
+    """Whether a span of time is not over; one that begins later is of a clock that was put back.
+
+    So a clock that was hours ahead and is corrected holds up nothing for hours.
+    """
+    return timedelta(0) <= now - since < span

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gangline_pipelines.core import evolve, triggers
+from gangline_pipelines.core.model import StoreAway
 from gangline_schemas.events.model_requests import SnapshotProfiled
 from gangline_schemas.events.pipeline_requests import (
     PipelinePauseRequested,
@@ -397,3 +398,73 @@ def test_the_last_time_of_a_schedule_is_known_in_an_hour_that_comes_twice(minute
     now = datetime(2026, 10, 25, 1, minute, 5, tzinfo=UTC)  # from 2:00 in Berlin, a second time
     last = now.replace(minute=minute - minute % 20, second=0)
     assert triggers.latest(trigger, now) == last
+
+
+def put_back(world: PipelineRun, hours: float) -> None:
+    """The clock was so far ahead, and is corrected."""
+    world.now -= timedelta(hours=hours)
+    world.tick()
+
+
+def test_a_clock_that_was_ahead_and_is_put_back_holds_up_no_trigger() -> None:
+    world = PipelineRun()
+    world.apply(one_step(triggers=NEW_TEXT, limits={"runs_per_day": 2}))
+    world.now += timedelta(days=300)
+    for number in range(2):
+        world.feed(snapshot(number))
+        world.finish()
+    put_back(world, 300 * 24)
+    for number in range(2, 5):
+        world.feed(snapshot(number))
+        world.finish()
+    assert [one.cause.subject[-1] for one in started(world)] == ["0", "1", "2", "3"]
+    (skipped,) = world.events(RunSkipped)
+    assert "limits.runs_per_day" in skipped.reason  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("catch_up", ["last", "all", "none"])
+def test_a_schedule_goes_on_after_a_clock_that_was_ahead_and_each_time_runs_once(
+    catch_up: str,
+) -> None:
+    world = PipelineRun()
+    hourly = {"schedule": "0 * * * *", "catch_up": catch_up}
+    world.apply(one_step(triggers={"hourly": hourly}, limits={"queued": 100}))
+    world.tick()
+    world.tick(5 * 3600 + 60)
+    world.finish()
+    put_back(world, 5)
+    for _ in range(8 * 60):
+        world.tick(60)
+        world.finish()
+    due = [one.cause.due_at for one in started(world)]
+    assert len({*due}) == len(due)
+    last = world.now.replace(minute=0)
+    assert {last - timedelta(hours=back) for back in range(8)} <= {*due}
+
+
+def test_a_step_that_waits_for_its_next_try_does_not_wait_for_a_clock_that_was_ahead() -> None:
+    world = PipelineRun()
+    world.apply(pipeline({"a": {"out": ["x"], "retry": {"max": 1, "wait_minutes": 5}}}))
+    world.now += timedelta(days=3)
+    world.begin()
+    (first,) = world.jobs
+    world.end(first, JobState.FAILED)
+    world.tick(30)
+    assert world.requested == 1
+    put_back(world, 3 * 24)
+    assert world.requested == 2
+
+
+def test_a_check_that_the_store_did_not_answer_does_not_wait_for_a_clock_that_was_ahead() -> None:
+    world = PipelineRun()
+    world.apply(pipeline({"a": {"out": ["x"]}}))
+    world.begin()
+    world.finish()
+    world.now += timedelta(days=3)
+    world.begin()
+    ((key, _),) = world.effects().items()
+    world.done(key, StoreAway("it is away"))
+    world.tick()
+    assert not world.effects()
+    put_back(world, 3 * 24)
+    assert len(world.effects()) == 1

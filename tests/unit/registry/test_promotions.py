@@ -6,6 +6,7 @@ import os
 import random
 from collections.abc import Callable
 from copy import deepcopy
+from datetime import timedelta
 from functools import partial
 
 import pytest
@@ -209,6 +210,39 @@ def test_without_mlflow_the_log_says_so_once_in_each_process() -> None:
     run.tick(1)
     run.project()
     assert run.state.projected == run.state.changes
+
+
+def projects(run: RegistryRun) -> list[str]:
+    return [key for key, one in run.effects().items() if isinstance(one, Project)]
+
+
+def test_a_clock_that_was_ahead_and_is_put_back_holds_up_neither_mlflow_nor_verdicts() -> None:
+    run = with_champion()
+    run.now += timedelta(days=300)
+    run.tick()
+    run.project(Failed("MLflow is away"))
+    run.version(2, qa="second")
+    run.promote(2)
+    assert not projects(run)
+    run.now -= timedelta(days=300)
+    run.tick()
+    assert run.events(PromotionJudged)[-1].verdict is Verdict.INCONCLUSIVE  # type: ignore[attr-defined]
+    assert len(projects(run)) == 1
+    run.project()
+    looked = projects(run)
+    run.tick(30)
+    assert projects(run) != looked
+
+
+def test_a_process_that_began_by_a_clock_that_was_ahead_pauses_between_tries() -> None:
+    run = with_champion()
+    run.soft = run.decider.initial_soft()
+    run.now += timedelta(days=300)
+    run.tick()
+    run.now -= timedelta(days=300)
+    run.tick()
+    run.project(Failed("MLflow is away"))
+    assert not projects(run)
 
 
 def test_two_promotions_race_and_one_wins() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -63,6 +64,33 @@ def test_a_promotion_waits_for_a_checkpoint_that_is_on_its_way(*, given_up: bool
     assert only(run, TrialPromoted).number == 0
     again = run.events(TrialJobRequested)[-1]
     assert again.spec.resume_from == (None if given_up else "s-t0")  # type: ignore[attr-defined]
+
+
+def test_a_promotion_does_not_wait_for_a_clock_that_was_ahead_and_is_put_back() -> None:
+    stopping = {"kind": "asha", "mode": "promote", "min_steps": 1, "factor": 2}
+    run = begun(stopping=stopping, limits={"trials": 2, "parallel": 1})
+    run.now += timedelta(days=3)
+    allocated(run)
+    reported(run, 1, 0.5)
+    ended(run, JobState.CANCELLED)
+    answer(run)
+    pauses(run, "s-t1", 1, 0.9, saved=True)
+    run.tick(10)
+    assert run.events(TrialPromoted) == []
+    run.now -= timedelta(days=3)
+    run.tick()
+    assert only(run, TrialPromoted).number == 0
+
+
+def test_a_failure_without_a_verdict_does_not_wait_for_a_clock_that_was_ahead() -> None:
+    run = begun()
+    allocated(run)
+    run.now += timedelta(days=3)
+    ended(run, JobState.FAILED)
+    assert run.events(TrialFailed) == []
+    run.now -= timedelta(days=3)
+    run.tick()
+    assert only(run, TrialFailed).number == 0
 
 
 def test_a_rejected_job_that_reported_before_ends_the_study_and_not_the_service() -> None:

@@ -12,6 +12,7 @@ from gangline_alerts.core.policy.timing import Timing
 from gangline_alerts.core.state import AlertPlan, AlertState
 from gangline_bus.decision import EffectDone
 from gangline_schemas.alerts import CLUSTER, AlertRule, JobText
+from gangline_schemas.clocks import lasts
 from gangline_schemas.events.alerts import (
     NotificationDeferred,
     NotificationDelivered,
@@ -57,7 +58,9 @@ def of_groups(plan: AlertPlan, timing: Timing) -> None:
     waiting = _open(plan.state)
     for key, group in list(plan.state.groups.items()):
         ends_s = (timing.group_s, group.since), (timing.again_s, plan.state.grouped.get(key))
-        waits = any(at is not None and _holds(at, plan.now, for_s) for for_s, at in ends_s)
+        waits = any(
+            at is not None and lasts(at, plan.now, timedelta(seconds=for_s)) for for_s, at in ends_s
+        )
         target, rule, team = key.split("/")
         if waits or waiting[target] >= MOST_OPEN:
             continue
@@ -72,11 +75,6 @@ def of_groups(plan: AlertPlan, timing: Timing) -> None:
             due_at=plan.now,
         )
         plan.add(team or CLUSTER, due)
-
-
-def _holds(since: datetime, now: datetime, for_s: float) -> bool:
-    """Whether that time is not over; one that begins later is of a clock that was put back."""
-    return timedelta(0) <= now - since < timedelta(seconds=for_s)
 
 
 def wanted(state: AlertState, soft: Watch, timing: Timing) -> Mapping[str, Deliver]:

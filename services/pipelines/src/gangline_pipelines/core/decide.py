@@ -24,6 +24,7 @@ from gangline_pipelines.core.model import Checked, CheckOutputs, Run, RunState, 
 from gangline_pipelines.core.state import Clock, PipelinePlan, PipelineState, spec_of, steps_of
 from gangline_pipelines.core.stepping import advance, stop
 from gangline_schemas.catalog import Topic
+from gangline_schemas.clocks import lasts
 from gangline_schemas.events.model_requests import SnapshotProfiled
 from gangline_schemas.events.pipeline_requests import SnapshotAnnounced
 from gangline_schemas.events.pipelines import CheckDeferred, OutputsChecked
@@ -102,7 +103,7 @@ class PipelineDecider(BaseDecider[PipelineState, Clock]):
             for team, sweep in state.sweeps.items()
             if sweep.open
         }
-        return Clock(now, sweeps)
+        return Clock(now, soft.now, sweeps)
 
     def effects(self, state: PipelineState, soft: Clock) -> Mapping[str, object]:
         """The checks of outputs that runs wait for, one of a run at a time; open sweeps."""
@@ -138,7 +139,10 @@ def _check_of(state: PipelineState, run: Run, number: int) -> CheckOutputs:
 
 def _later(run: Run, soft: Clock) -> bool:
     """Whether the store was away, and the check waits."""
-    return run.check_at is not None and (soft.now is None or soft.now < run.check_at)
+    if run.check_at is None:
+        return False
+    longest = timedelta(seconds=_LONGEST_PAUSE_S)
+    return soft.now is None or lasts(run.check_at - longest, soft.now, longest)
 
 
 def _checked(plan: PipelinePlan, item: EffectDone) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from gangline_pipelines.core.graph import is_resumed
 from gangline_pipelines.core.model import RunState, StepRun, StepState
 from gangline_pipelines.core.state import PipelinePlan, graph_of_run, spec_of, step_key
 from gangline_pipelines.core.stepping import advance, end_step, request_if_room, stop
 from gangline_schemas.base import Event
+from gangline_schemas.clocks import lasts
 from gangline_schemas.events.faults import GangFailed
 from gangline_schemas.events.pipelines import (
     StepCharged,
@@ -75,13 +76,21 @@ def tick(plan: PipelinePlan) -> None:
     for run_id, name in [*plan.state.waiting.values()]:
         step = plan.state.steps[step_key(run_id, name)]
         if step.state is StepState.DEFERRED:
-            if step.next_at is not None and step.next_at <= plan.now:
+            if step.next_at is not None and not _waits(plan, run_id, name, step.next_at):
                 request_if_room(plan, run_id, name)
         elif step.job_ended is not None and step.job_ended_at is not None:
-            waited = plan.now - step.job_ended_at
             wait = OUTPUTS_WAIT if step.job_ended else CAUSE_WAIT
-            if waited >= wait or (step.saved_step is not None and waited >= SAVE_WAIT):
+            if step.saved_step is not None:
+                wait = min(wait, SAVE_WAIT)
+            if not lasts(step.job_ended_at, plan.now, wait):
                 conclude(plan, run_id, name, waited=True)
+
+
+def _waits(plan: PipelinePlan, run_id: str, name: str, next_at: datetime) -> bool:
+    """Whether the next try of a step lies ahead, and no farther than its file says."""
+    retry = graph_of_run(plan.state, plan.state.runs[run_id]).instances[name].spec.retry
+    wait = timedelta(minutes=retry.wait_minutes)
+    return lasts(next_at - wait, plan.now, wait)
 
 
 def _job_ended(plan: PipelinePlan, event: JobStateChanged) -> None:
@@ -277,7 +286,7 @@ def _succeed(plan: PipelinePlan, run_id: str, name: str) -> None:
 
 def _gave_up(plan: PipelinePlan, step: StepRun) -> bool:
     """Whether an output that was not reported is waited for no longer."""
-    return step.job_ended_at is not None and plan.now - step.job_ended_at >= OUTPUTS_WAIT
+    return step.job_ended_at is not None and not lasts(step.job_ended_at, plan.now, OUTPUTS_WAIT)
 
 
 def _why(step: StepRun) -> str:

@@ -18,6 +18,7 @@ from gangline_pipelines.core.model import Deleted, DeleteOutputs, Run, Sweep
 from gangline_pipelines.core.naming import pipeline_key
 from gangline_pipelines.core.state import PipelinePlan, PipelineState, spec_key, steps_of
 from gangline_pipelines.core.stepping import advance
+from gangline_schemas.clocks import lasts
 from gangline_schemas.events.pipelines import MOST_SWEPT, SweepBegun, SweepEnded
 from gangline_schemas.pipeline_file import OutputRetention
 
@@ -36,10 +37,10 @@ def on_tick(plan: PipelinePlan) -> None:
     """
     for team, since in _teams(plan.state).items():
         last = plan.state.sweeps.get(team)
-        if last is not None and (last.open or plan.now - last.begun_at < EVERY):
+        if last is not None and (last.open or lasts(last.begun_at, plan.now, EVERY)):
             continue
-        waited = plan.now - (since if last is None else last.begun_at)
-        if waited < LONGEST and _busy(plan.state, team):
+        waits = lasts(since if last is None else last.begun_at, plan.now, LONGEST)
+        if waits and _busy(plan.state, team):
             continue
         rules = _Rules(plan.state, team, plan.now)
         keys = [

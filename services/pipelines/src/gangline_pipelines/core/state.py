@@ -69,9 +69,10 @@ class PipelineState:
 
 @dataclass(slots=True)
 class Clock:
-    """The soft state: the time of the last Tick."""
+    """The soft state: the time of the last Tick, and of the one before it."""
 
     now: datetime | None = None
+    before: datetime | None = None
     sweeps: dict[str, DeleteOutputs] = field(default_factory=dict)
 
 

@@ -19,6 +19,7 @@ from gangline_pipelines.core.model import Pipeline, RunState
 from gangline_pipelines.core.naming import pipeline_key, run_id
 from gangline_pipelines.core.state import PipelinePlan, spec_key
 from gangline_pipelines.core.stepping import advance, stop
+from gangline_schemas.clocks import lasts
 from gangline_schemas.events.model_requests import SnapshotProfiled
 from gangline_schemas.events.pipeline_requests import SnapshotAnnounced
 from gangline_schemas.events.pipelines import (
@@ -78,6 +79,8 @@ def on_tick(plan: PipelinePlan) -> None:
         done = plan.state.times.get(f"{pipeline_key(held.team, held.name)}/{name}")
         if done is None or held.paused:
             continue
+        if done > plan.now:
+            done = _since_last_tick(plan)
         due_at = _next_time(trigger.schedule or "", trigger.zone, done)
         if due_at is not None and due_at <= plan.now:
             waiting.append((due_at, held, name, trigger, done))
@@ -98,6 +101,12 @@ def on_tick(plan: PipelinePlan) -> None:
             fire(plan, current, cause)
 
 
+def _since_last_tick(plan: PipelinePlan) -> datetime:
+    """Up to when a schedule is done whose times were decided by a clock that was put back."""
+    before = plan.soft.before
+    return plan.now if before is None else min(before, plan.now)
+
+
 def _begin_late(plan: PipelinePlan) -> None:
     """Decide about the steps of runs that began in an input with many decisions."""
     for name in [*plan.state.live]:
@@ -110,7 +119,8 @@ def _begin_late(plan: PipelinePlan) -> None:
 def fire(plan: PipelinePlan, held: Pipeline, cause: RunCause) -> None:
     """Start, queue or skip the run of a trigger; nothing if its cause came before."""
     name = run_id(held.team, held.name, cause.trigger, cause.subject)
-    if name in plan.state.causes:
+    known = plan.state.causes, plan.state.runs, plan.state.queued
+    if any(name in one for one in known):
         return
     spec = plan.state.specs[spec_key(held.team, held.name, held.revision)]
     reason = _refused(plan, held, spec)
@@ -235,12 +245,12 @@ def _refused(plan: PipelinePlan, held: Pipeline, spec: PipelineSpec) -> str | No
     """Why a triggered run does not start; None if it may."""
     if held.paused:
         return f"the pipeline is paused: {held.paused}"
-    recent = [at for at in held.starts if plan.now - at < DAY]
+    recent = [at for at in held.starts if lasts(at, plan.now, DAY)]
     waiting = sum(plan.state.queued[name].cause.kind != "manual" for name in held.queued)
     if len(recent) + waiting >= spec.limits.runs_per_day:
         return f"{len(recent)} runs began within a day, its limits.runs_per_day"
     cooldown = timedelta(minutes=spec.cooldown_minutes)
-    if recent and plan.now - recent[-1] < cooldown:
+    if recent and lasts(recent[-1], plan.now, cooldown):
         return f"the last run began within its cooldown of {spec.cooldown_minutes:g} minutes"
     if held.active and spec.overlap == "skip":
         return f"{held.active} runs, and overlap is skip"

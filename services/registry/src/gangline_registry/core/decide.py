@@ -22,6 +22,7 @@ from gangline_registry.core.model import Watch, model_key
 from gangline_registry.core.state import RegistryPlan, RegistryState
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic
+from gangline_schemas.clocks import lasts
 from gangline_schemas.events.checkpoints import (
     CheckpointCorrupted,
     CheckpointDeleted,
@@ -81,8 +82,10 @@ class RegistryDecider(BaseDecider[RegistryState, Watch]):
                 if soft.now is None:
                     effects.note(state, soft, [*state.models])
                     soft.began = soft.looked_at = now
+                if soft.began is not None and now < soft.began:
+                    soft.began = now  # the clock was put back: what fails now has to wait
                 soft.now = now
-                if soft.looked_at is None or now - soft.looked_at >= effects.LOOK_AGAIN:
+                if soft.looked_at is None or not lasts(soft.looked_at, now, effects.LOOK_AGAIN):
                     soft.looked_at, soft.round = now, soft.round + 1
             case Decision(event=GateSet() as event):
                 effects.note(state, soft, [model_key(event.config.team, event.config.model)])

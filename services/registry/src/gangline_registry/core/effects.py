@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from gangline_bus.decision import EffectDone
 from gangline_registry.core import comparing, promoting, watching
@@ -11,6 +11,7 @@ from gangline_registry.core.model import (
     Compare,
     Compared,
     CompareProfiles,
+    Deferred,
     Failed,
     Made,
     MakeVersion,
@@ -82,11 +83,16 @@ def wanted(state: RegistryState, soft: Watch) -> Mapping[str, object]:
         failed = state.deferred.get(key)
         if failed is None:
             found[f"{key}#0"] = effect
-        elif failed.next_at <= soft.now or (soft.began is not None and failed.at < soft.began):
+        elif _is_due(failed, soft.now) or (soft.began is not None and failed.at < soft.began):
             found[f"{key}#{failed.tries}"] = effect
     if state.changes == state.projected and any(one.version for one in soft.table):
         found[f"look:{soft.round}#0"] = Project(soft.changes, soft.table)
     return found
+
+
+def _is_due(failed: Deferred, now: datetime) -> bool:
+    """Whether the next try has come; one that failed later is of a clock that was put back."""
+    return not failed.at <= now < failed.next_at
 
 
 def _all(state: RegistryState, soft: Watch) -> Iterator[tuple[str, object]]:

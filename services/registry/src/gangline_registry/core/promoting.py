@@ -14,6 +14,7 @@ from gangline_registry.core.lookup import Refusal, version_of
 from gangline_registry.core.model import Pointer, Promotion, alias_key, model_key, version_key
 from gangline_registry.core.policy.judge import judge
 from gangline_registry.core.state import RegistryPlan
+from gangline_schemas.clocks import lasts
 from gangline_schemas.events.model_requests import ModelPromotionRequested, RollbackRequested
 from gangline_schemas.events.registry import AliasMoved, PromotionBegun, PromotionJudged
 from gangline_schemas.models import CheckpointOf, Finding, Verdict
@@ -100,7 +101,8 @@ def settle(plan: RegistryPlan, team: str, model: str) -> None:
 
 def expire(plan: RegistryPlan) -> None:
     """Judge promotions whose comparisons did not come in time."""
-    late = [one for one in plan.state.promotions.values() if plan.now - one.begun_at >= WAIT]
+    waiting = plan.state.promotions.values()
+    late = [one for one in waiting if not lasts(one.begun_at, plan.now, WAIT)]
     for promotion in late[:MOST_AT_ONCE]:
         if promotion.number in plan.state.promotions:
             _step(plan, promotion, late=True)

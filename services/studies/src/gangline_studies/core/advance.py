@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from gangline_schemas.clocks import lasts
 from gangline_schemas.events.studies import (
     BestTrial,
     EndReason,
@@ -207,7 +208,7 @@ def _can_continue(trial: Trial, now: datetime) -> bool:
     if trial.live or trial.job_ended_at is None:
         return False
     waits = BEGUN if trial.saving is None else COMMITTED
-    return trial.saved is not None or now - trial.job_ended_at >= waits
+    return trial.saved is not None or not lasts(trial.job_ended_at, now, waits)
 
 
 def _last_of_all(
@@ -230,7 +231,7 @@ def _withdraw(plan: StudyPlan, study_id: str) -> None:
     most = WITHDRAWN_IN_ROW * plan.state.studies[study_id].spec.limits.ahead
     for trial in waiting(plan.state, study_id):
         stale_at = trial.stale_at if trial.by in FROM_RESULTS and trial.part == 1 else None
-        if stale_at is None or plan.now - stale_at < SETTLED:
+        if stale_at is None or lasts(stale_at, plan.now, SETTLED):
             continue
         if plan.state.studies[study_id].withdrawn < most:
             withdraw(plan, study_id, trial.number)

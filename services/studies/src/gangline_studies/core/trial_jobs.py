@@ -10,6 +10,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from gangline_schemas.base import Event
+from gangline_schemas.clocks import lasts
 from gangline_schemas.events.checkpoints import (
     CheckpointAbandoned,
     CheckpointCommitted,
@@ -199,13 +200,13 @@ def _settle(plan: StudyPlan, study_id: str, number: int) -> None:
     trial = plan.state.trials.get((study_id, number))
     if trial is None or trial.live or trial.phase.terminal or trial.job_state is None:
         return
-    waited = plan.now - (trial.job_ended_at or plan.now)
+    ended_at = trial.job_ended_at or plan.now
     job = JobOf(study_id, number, trial.part)
     if trial.job_state is JobState.SUCCEEDED:
         # Of reports, the exit is the last. Evaluations by MLflow come in a stream of their own.
         reported = bool(trial.values) and not trial.logged
         known = trial.exited >= trial.attempt and (reported or trial.logs_read)
-        if known or waited >= LAST_REPORT:
+        if known or not lasts(ended_at, plan.now, LAST_REPORT):
             _complete(plan, job, trial)
     elif trial.phase is Phase.PAUSED:
         return
@@ -215,7 +216,7 @@ def _settle(plan: StudyPlan, study_id: str, number: int) -> None:
         not trial.attempt or trial.message.startswith(RESUME_PROBLEM)
     ):
         _pause_again(plan, job, trial)
-    elif waited >= VERDICT:
+    elif not lasts(ended_at, plan.now, VERDICT):
         _fail(plan, job, TrialFailure.FAILED, trial.message)
 
 
