@@ -468,3 +468,20 @@ def test_a_check_that_the_store_did_not_answer_does_not_wait_for_a_clock_that_wa
     assert not world.effects()
     put_back(world, 3 * 24)
     assert len(world.effects()) == 1
+
+
+def test_after_an_outage_a_tick_looks_at_so_many_times_and_the_next_one_continues(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else 500 schedules of each minute would hold a Tick for longer than the watchdog waits."""
+    monkeypatch.setattr(triggers, "MOST_LOOKED_AT", 100)
+    world = PipelineRun()
+    minutely = {"each-minute": {"schedule": "* * * * *"}}
+    for name in ("p", "q", "r"):
+        world.apply(one_step(name=name, triggers=minutely))
+    world.tick(3600 + 30)
+    assert [one.pipeline for one in started(world)] == ["p", "q"]
+    world.tick()
+    assert [one.pipeline for one in started(world)] == ["p", "q", "r"]
+    missed = [event.count for event in world.events(TimesMissed)]  # type: ignore[attr-defined]
+    assert missed == [59, 59, 59]

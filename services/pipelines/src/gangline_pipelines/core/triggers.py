@@ -42,6 +42,8 @@ LATE = timedelta(minutes=5)
 DAY = timedelta(days=1)
 MOST_AT_ONCE = 500
 """Times of schedules that one Tick decides; the others wait for the next ones."""
+MOST_LOOKED_AT = 5000
+"""Times of schedules that one Tick looks at, those that were missed too: 20 us each."""
 LIVE_STEPS_OF_TEAM = 10_000
 """Steps of a team's runs that have not ended: with more, no further run begins."""
 MOST_DECISIONS = 2000
@@ -84,11 +86,13 @@ def on_tick(plan: PipelinePlan) -> None:
         due_at = _next_time(trigger.schedule or "", trigger.zone, done)
         if due_at is not None and due_at <= plan.now:
             waiting.append((due_at, held, name, trigger, done))
-    left = MOST_AT_ONCE
+    left, to_look_at = MOST_AT_ONCE, MOST_LOOKED_AT
     for _, held, name, trigger, done in sorted(waiting, key=lambda one: one[0]):
-        if not left:
+        if not left or to_look_at <= 0:
             return
-        for due in _due(plan, held, name, trigger, done)[:left]:
+        passed = [*islice(_times(trigger, done, plan.now), MOST_MISSED)]
+        to_look_at -= len(passed)
+        for due in _due(plan, held, name, trigger, passed)[:left]:
             left -= 1
             cause = RunCause(
                 kind="schedule",
@@ -270,10 +274,9 @@ def _triggers(plan: PipelinePlan, kind: TriggerKind) -> Iterator[tuple[Pipeline,
 
 
 def _due(
-    plan: PipelinePlan, held: Pipeline, name: str, trigger: Trigger, done: datetime
+    plan: PipelinePlan, held: Pipeline, name: str, trigger: Trigger, passed: list[datetime]
 ) -> list[datetime]:
-    """The times of a schedule that start runs now; notes those that are missed."""
-    passed = [*islice(_times(trigger, done, plan.now), MOST_MISSED)]
+    """The times of a schedule that start runs now, of those that passed; notes those missed."""
     if not passed:
         return []
     if trigger.catch_up == "all":
