@@ -137,11 +137,13 @@ def test_the_text_is_that_of_the_model(page: Page) -> None:
     assert json_of(page) == page.model_dump_json()
 
 
-def test_a_client_that_takes_gzip_gets_it() -> None:
-    async def story(accepted: str) -> httpx.Response:
+def test_a_client_that_takes_gzip_gets_it_where_the_answer_is_long() -> None:
+    async def story(accepted: str, many: int = 200) -> httpx.Response:
         transport = httpx.ASGITransport(app_of())
         async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
-            request = client.build_request("GET", "/plain", headers={"Accept-Encoding": accepted})
+            request = client.build_request(
+                "GET", f"/plain?many={many}", headers={"Accept-Encoding": accepted}
+            )
             answer = await client.send(request, stream=True)
             raw = b"".join([part async for part in answer.aiter_raw()])
             answer.headers["x-text"] = (
@@ -153,5 +155,6 @@ def test_a_client_that_takes_gzip_gets_it() -> None:
     packed, plain = asyncio.run(story("br, gzip")), asyncio.run(story("identity"))
     assert packed.headers["content-encoding"] == "gzip"
     assert "content-encoding" not in plain.headers
+    assert "content-encoding" not in asyncio.run(story("gzip", many=2)).headers
     assert json.loads(packed.headers["x-text"]) == json.loads(plain.headers["x-text"])
     assert packed.headers["vary"] == plain.headers["vary"] == "Accept-Encoding"

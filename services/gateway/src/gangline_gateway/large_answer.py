@@ -21,6 +21,7 @@ from pydantic import BaseModel
 _LEVEL = 1  # a few milliseconds; further levels save little
 _AT_ONCE = 100
 """Items of a list that become JSON in one step: most take less than a millisecond."""
+_COMPRESSED_FROM = 1_000  # bytes: shorter ones fit into one packet
 _THREADS = ThreadPoolExecutor(2, thread_name_prefix="answers")
 _HEADER = "accept_encoding"
 
@@ -66,9 +67,9 @@ def rendering(endpoint: Endpoint, status: int | None) -> Endpoint:
 def response_of(
     answer: BaseModel, accept_encoding: str | None = None, status: int | None = None
 ) -> Response:
-    """An answer as a response, compressed where the client takes gzip."""
+    """An answer as a response, compressed if it is long and the client takes gzip."""
     body, headers = json_of(answer).encode(), {"Vary": "Accept-Encoding"}
-    if "gzip" in (accept_encoding or ""):
+    if len(body) >= _COMPRESSED_FROM and "gzip" in (accept_encoding or ""):
         body = gzip.compress(body, _LEVEL, mtime=0)
         headers["Content-Encoding"] = "gzip"
     return Response(body, status or 200, media_type="application/json", headers=headers)
