@@ -16,6 +16,7 @@ Nothing here is ever unpickled: shards are raw bytes, everything else is JSON.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
@@ -181,6 +182,7 @@ class CommitRecord(Model):
 
 
 _RANKS_NAMED = 8
+_OBJECT = re.compile(r"attempt-(\d{4,10})/step-(\d{10,19})/(COMMIT|rank-\d{5,})\.(json|bin)")
 
 
 class Alike:
@@ -229,6 +231,17 @@ def team_of(prefix: str) -> str:
 def checkpoint_prefix(prefix: str, attempt: int, step: int) -> str:
     """Where the objects of one checkpoint lie."""
     return f"{prefix}/attempt-{attempt:04d}/{step_folder(step)}"
+
+
+def step_of_key(prefix: str, key: str) -> tuple[int, int] | None:
+    """The attempt and step of an object of a checkpoint; None: it is another object."""
+    found = _OBJECT.fullmatch(key.removeprefix(f"{prefix}/"))
+    if found is None:
+        return None
+    attempt, step = int(found[1]), int(found[2])
+    return (
+        (attempt, step) if key.startswith(f"{checkpoint_prefix(prefix, attempt, step)}/") else None
+    )
 
 
 def step_folder(step: int) -> str:

@@ -19,6 +19,8 @@
    the one that the scheduler knows. The end of that run: promoted, or refused with its reason.
 9. checkpoint.pin.admitted: retained until it is unpinned.
 10. Tick: the committed checkpoint that was read longest ago is read again, when that is due.
+11. A minute before an ended job's late parts are not waited for any more: checkpoints in the store
+    of which no rank reported a part are abandoned, so that their objects are deleted.
 
 The commit record is in the store before checkpoint.committed is in the log. A crash between the two
 leaves a record that does not count: consumers trust the event alone, and the next process verifies
@@ -123,10 +125,12 @@ class CheckpointDecider(BaseDecider[CheckpointState, Reports]):
         state: CheckpointState,
         soft: Reports,
         observed: Observed,
-        now: datetime,  # noqa: ARG002 - see Decider
+        now: datetime,
     ) -> Reports:
         """Keep what an input reports of a part (reports.py)."""
-        if not isinstance(observed, Tick):
+        if isinstance(observed, Tick):
+            soft.now = now
+        else:
             reports.observe(soft, state.jobs, observed)
         return soft
 
@@ -135,7 +139,7 @@ class CheckpointDecider(BaseDecider[CheckpointState, Reports]):
         return reports.recalled(state.jobs[job_id] for job_id in state.active)
 
     def effects(self, state: CheckpointState, soft: Reports) -> Mapping[str, object]:
-        """Verifications, deletions and the one scrub that are wanted, by key."""
+        """Verifications, deletions, surveys and the one scrub that are wanted, by key."""
         return effects.wanted(state, soft)
 
     def check(self, state: CheckpointState) -> list[str]:

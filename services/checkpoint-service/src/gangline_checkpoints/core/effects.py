@@ -1,18 +1,26 @@
-"""Work in the store that the state requests: verifications, deletions and the one scrub."""
+"""Work in the store that the state requests: verifications, deletions, surveys, the one scrub."""
 
 from __future__ import annotations
 
 from gangline_checkpoints.core.model import (
     Delete,
     Effect,
+    Survey,
     Verify,
     Work,
     delete_key,
     scrub_key,
+    survey_key,
     verify_key,
 )
 from gangline_checkpoints.core.reports import Reports
-from gangline_checkpoints.core.state import CheckpointState
+from gangline_checkpoints.core.state import GRACE_S, CheckpointState
+
+SURVEYS_S = GRACE_S - 60.0, 2 * GRACE_S
+"""So long after a job's end a checkpoint without any report is given up: from, until.
+
+The job is put away at the first event after the grace.
+"""
 
 
 def effect(state: CheckpointState, reports: Reports, key: str) -> Effect | None:
@@ -20,6 +28,8 @@ def effect(state: CheckpointState, reports: Reports, key: str) -> Effect | None:
     read = state.scrubbing
     if read is not None and key == scrub_key(read.job_id, read.id):
         return read
+    if key.startswith("survey:"):
+        return _surveys(state, reports).get(key)
     return _of_job(state, reports, key.split(":")[1]).get(key)
 
 
@@ -28,8 +38,23 @@ def wanted(state: CheckpointState, reports: Reports) -> dict[str, Effect]:
     found: dict[str, Effect] = {}
     for job_id in state.working:
         found |= _of_job(state, reports, job_id)
+    found |= _surveys(state, reports)
     if state.scrubbing is not None:
         found[scrub_key(state.scrubbing.job_id, state.scrubbing.id)] = state.scrubbing
+    return found
+
+
+def _surveys(state: CheckpointState, reports: Reports) -> dict[str, Survey]:
+    """Of jobs that ended some time ago, and are not put away yet. Cost: O(these jobs)."""
+    found: dict[str, Survey] = {}
+    now = reports.now
+    for job_id in state.ending:
+        job = state.jobs[job_id]
+        ended = job.ended_at
+        if now is None or ended is None:
+            continue
+        if SURVEYS_S[0] <= (now - ended).total_seconds() < SURVEYS_S[1]:
+            found[survey_key(job_id)] = Survey(job_id, job.prefix)
     return found
 
 

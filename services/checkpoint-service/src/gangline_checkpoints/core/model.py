@@ -176,8 +176,16 @@ class Scrub:
     world_size: int
 
 
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """Effect: name the checkpoints of an ended job that have objects in the store."""
+
+    job_id: str
+    prefix: str
+
+
 Work = Verify | Delete
-Effect = Work | Scrub
+Effect = Work | Scrub | Survey
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,13 +234,20 @@ class Removed:
 
 
 @dataclass(frozen=True, slots=True)
+class Found:
+    """The checkpoints with objects in the store, whole or not."""
+
+    ids: tuple[StepId, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Away:
     """The store did not answer. Nothing is known; try again."""
 
     reason: str
 
 
-Outcome = Verified | Corrupt | Refused | Scrubbed | Removed | Away
+Outcome = Verified | Corrupt | Refused | Scrubbed | Removed | Found | Away
 
 
 def verify_key(job_id: str, step_id: StepId, tries: int) -> str:
@@ -248,6 +263,11 @@ def delete_key(job_id: str, step_id: StepId, tries: int) -> str:
 def scrub_key(job_id: str, step_id: StepId) -> str:
     """Key of reading again; there is one at a time."""
     return f"scrub:{job_id}:{step_id.attempt}:{step_id.step}"
+
+
+def survey_key(job_id: str) -> str:
+    """Key of a survey; there is one for each end of a job."""
+    return f"survey:{job_id}"
 
 
 def merged_metrics(shards: tuple[CheckpointShardWritten, ...]) -> dict[str, float]:

@@ -11,15 +11,17 @@ from gangline_checkpoints.core.deleting import delete_surplus, delete_unused
 from gangline_checkpoints.core.model import (
     Away,
     Corrupt,
-    Effect,
+    Found,
     Job,
     Refused,
     Removed,
     Scrub,
     Scrubbed,
     StepId,
+    Survey,
     Verified,
     Verify,
+    Work,
     merged_metrics,
 )
 from gangline_checkpoints.core.state import CheckpointPlan
@@ -42,6 +44,10 @@ def decide(plan: CheckpointPlan, done: EffectDone) -> None:
     effect = effects.effect(plan.state, plan.soft, done.key)
     if effect is None:
         return
+    if isinstance(effect, Survey):
+        if isinstance(done.result, Found):
+            _surveyed(plan, effect, done.result)
+        return
     match done.result:
         case Away(reason):
             _defer(plan, effect, reason)
@@ -59,7 +65,16 @@ def decide(plan: CheckpointPlan, done: EffectDone) -> None:
             raise TypeError(f"{done.key}: {type(done.result).__name__} is not an outcome of it")
 
 
-def _removed(plan: CheckpointPlan, effect: Effect) -> None:
+def _surveyed(plan: CheckpointPlan, effect: Survey, found: Found) -> None:
+    """Give up what lies in the store and was never reported: an agent died as it uploaded it."""
+    job = plan.state.jobs[effect.job_id]
+    for step_id in found.ids:
+        known = step_id in job.open or step_id in job.deleting or job.keeps(step_id)
+        if not known and step_id.attempt <= job.attempt:
+            abandon(plan, effect.job_id, step_id, "no rank reported it before its job ended")
+
+
+def _removed(plan: CheckpointPlan, effect: Work | Scrub) -> None:
     """The objects are gone, except those of ranks that reported while they were being deleted."""
     job_id, step_id = effect.job_id, effect.id
     late = plan.soft.late.get((job_id, step_id), ())
@@ -71,7 +86,7 @@ def _removed(plan: CheckpointPlan, effect: Effect) -> None:
     plan.add(job_id, gone)
 
 
-def _scrubbed(plan: CheckpointPlan, effect: Effect, found: Scrubbed) -> None:
+def _scrubbed(plan: CheckpointPlan, effect: Work | Scrub, found: Scrubbed) -> None:
     scrubbed = CheckpointScrubbed(
         job_id=effect.job_id,
         attempt=effect.id.attempt,
@@ -82,7 +97,7 @@ def _scrubbed(plan: CheckpointPlan, effect: Effect, found: Scrubbed) -> None:
     plan.add(effect.job_id, scrubbed)
 
 
-def _corrupt(plan: CheckpointPlan, effect: Effect, found: Corrupt) -> None:
+def _corrupt(plan: CheckpointPlan, effect: Work | Scrub, found: Corrupt) -> None:
     job_id, step_id = effect.job_id, effect.id
     corrupted = CheckpointCorrupted(
         job_id=job_id,
@@ -142,7 +157,7 @@ def _commit_problem(job: Job, step_id: StepId, verified: Verified) -> str | None
     return references.commit_problem(job, step_id, verified.refers)
 
 
-def _defer(plan: CheckpointPlan, effect: Effect, reason: str) -> None:
+def _defer(plan: CheckpointPlan, effect: Work | Scrub, reason: str) -> None:
     kind: Literal["verify", "delete", "scrub"]
     kind, tries = "scrub", 0
     if not isinstance(effect, Scrub):
@@ -162,7 +177,7 @@ def _defer(plan: CheckpointPlan, effect: Effect, reason: str) -> None:
     plan.add(effect.job_id, event)
 
 
-def _later_waits(plan: CheckpointPlan, effect: Effect) -> bool:
+def _later_waits(plan: CheckpointPlan, effect: Work | Scrub) -> bool:
     """Perhaps this one alone is unreadable, and its job would commit nothing more."""
     waiting = plan.state.jobs[effect.job_id].open.items()
     return any(step_id > effect.id and opened.written for step_id, opened in waiting)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from gangline_bus.codec import Received
 from gangline_bus.decision import Decision, Recall
@@ -53,11 +54,13 @@ class Reported:
 class Reports:
     """The reports on open checkpoints, by job and step.
 
-    `late` are ranks whose parts came while their checkpoint's objects were being deleted.
+    `late` are ranks whose parts came while their checkpoint's objects were being deleted. `now` is
+    the time of the last Tick.
     """
 
     of_jobs: dict[str, dict[StepId, Reported]] = field(default_factory=dict)
     late: dict[tuple[str, StepId], set[int]] = field(default_factory=dict)
+    now: datetime | None = None
 
     def of(self, job_id: str, step_id: StepId) -> Reported:
         """The reports on one checkpoint; empty when it is not known."""

@@ -23,12 +23,14 @@ from gangline_checkpoints.core.model import (
     Corrupt,
     Delete,
     Effect,
+    Found,
     Outcome,
     Refused,
     Removed,
     Scrub,
     Scrubbed,
     StepId,
+    Survey,
     Verified,
     Verify,
     merged_metrics,
@@ -49,6 +51,7 @@ from gangline_schemas.checkpoint import (
     commit_key,
     manifest_name,
     shard_name,
+    step_of_key,
     team_of,
 )
 from gangline_schemas.events.workers import CheckpointShardWritten, ObjectDigest
@@ -60,6 +63,8 @@ log = structlog.get_logger(__name__)
 _NAMES = (manifest_name, shard_name)
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
+MOST_FOUND = 500
+"""Checkpoints that one survey names: a job retains far fewer."""
 _LARGE_BYTES = 64 * 1024 * 1024
 """Limit of manifests in memory; checkpoints with more take turns."""
 
@@ -102,16 +107,16 @@ class StoreExecutor:
 
     def __call__(self, key: str, effect: object) -> Outcome:
         """The outcome of one effect."""
-        if not isinstance(effect, Verify | Delete | Scrub):
+        if not isinstance(effect, Verify | Delete | Scrub | Survey):
             raise TypeError(f"{key}: {type(effect).__name__} is not an effect of this service")
-        tries = 0 if isinstance(effect, Scrub) else effect.tries
+        tries = 0 if isinstance(effect, Scrub | Survey) else effect.tries
         if tries:
             self._pause(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * tries))
         try:
             outcome = self._execute(effect)
         except InvalidKey as error:
             # A checkpoint.path that no store can hold: nothing was ever written there.
-            outcome = Refused(str(error)[:500]) if isinstance(effect, Verify) else Removed(0)
+            outcome = _of_no_key(effect, str(error)[:500])
         except StoreError as error:
             log.warning("store not used", key=key, reason=str(error))
             outcome = Away(str(error)[:500])
@@ -124,6 +129,8 @@ class StoreExecutor:
                 return self._verify(effect)
             case Delete():
                 return self._delete(effect)
+            case Survey():
+                return self._survey(effect)
             case Scrub():
                 with self._scrubs:
                     return self._scrub(effect)
@@ -307,6 +314,17 @@ class StoreExecutor:
         for chunk in self._checked(digest):
             self._pace.spend(len(chunk))
 
+    def _survey(self, effect: Survey) -> Found:
+        """The oldest checkpoints first. Cost: a listing of the job's objects."""
+        found: dict[StepId, None] = {}
+        for info in self._store.list(f"{effect.prefix}/"):
+            place = step_of_key(effect.prefix, info.key)
+            if place is not None:
+                found[StepId(*place)] = None
+            if len(found) > MOST_FOUND:
+                break
+        return Found(tuple(sorted(found)[:MOST_FOUND]))
+
     def _delete(self, effect: Delete) -> Removed:
         attempt, step = effect.id
         # First the record by which a half-deleted checkpoint would look whole.
@@ -315,9 +333,15 @@ class StoreExecutor:
         return Removed(self._store.delete_prefix(f"{folder}/"))
 
 
+def _of_no_key(effect: Effect, reason: str) -> Outcome:
+    if isinstance(effect, Verify):
+        return Refused(reason)
+    return Found(()) if isinstance(effect, Survey) else Removed(0)
+
+
 def share_of(effect: object) -> str:
     """The team of an effect; "" for scrubbing, which belongs to no team."""
-    if isinstance(effect, Verify | Delete):
+    if isinstance(effect, Verify | Delete | Survey):
         return team_of(effect.prefix)
     return ""
 
