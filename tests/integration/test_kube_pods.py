@@ -5,6 +5,7 @@ The test stands for the scheduler and the gateway; kubelet really starts what th
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -71,14 +72,22 @@ class Stand:
 
 
 @pytest.fixture
-def stand(tmp_path: Path, kafka_bootstrap: str, data: Path) -> Iterator[Stand]:
+def network() -> str:
+    """Whose network pods have."""
+    return "node"
+
+
+@pytest.fixture
+def stand(tmp_path: Path, kafka_bootstrap: str, data: Path, network: str) -> Iterator[Stand]:
     of_pods = {
         "GANGLINE_KUBE_PODS_AGENT_IMAGE": "agents:1",
         "GANGLINE_KUBE_PODS_DATA": str(data),
+        "GANGLINE_KUBE_PODS_NETWORK": network,
     }
     settings = {
         "GANGLINE_DATA_DIR": str(data),
         "GANGLINE_RANKS_IN_PODS": "true",
+        "GANGLINE_POD_NETWORK": network,
         "GANGLINE_POD_BIND_S": "60",
     }
     with (
@@ -151,3 +160,55 @@ def test_a_gang_in_pods_trains_and_starts_again_while_the_api_server_is_away(
     harness.release(again, ReleaseReason.SUCCEEDED)
     stand.show(again, "succeeded")
     process.wait("no pods", lambda: server.objects("pods") == [])
+
+
+MEETS = """
+import torch.distributed as dist
+dist.init_process_group("gloo")
+print("met", dist.get_world_size(), flush=True)
+"""
+
+
+@pytest.mark.parametrize("network", ["pod"])
+def test_a_gang_with_a_network_of_its_own_has_a_policy_and_meets_without_the_agent(
+    stand: Stand, tmp_path: Path
+) -> None:
+    harness, server, process = stand.harness, stand.server, stand.process
+    program = tmp_path / "meets.py"
+    program.write_text(MEETS, encoding="utf-8")
+    run = f"echo $MASTER_ADDR $TORCHELASTIC_USE_AGENT_STORE; {sys.executable} {program}"
+    gang = stand.allocate(run)
+    assert {item.reason for item in harness.exits(2).values()} == {ExitReason.FINISHED}
+    harness.wait(lambda: all(len(harness.lines(rank)) == 2 for rank in (0, 1)))
+    assert harness.lines(1) == ["127.0.0.1 False", "met 2"]
+
+    (pod,) = stand.pods()
+    (policy,) = server.objects("networkpolicies", "networking.k8s.io")
+    (service,) = server.objects("services")
+    own = policy["spec"]["podSelector"]
+    assert own["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    assert policy["spec"]["ingress"] == [{"from": [{"podSelector": own}]}]
+    assert pod["spec"]["subdomain"] == service["metadata"]["name"]
+    lifted = server.requests.index(f"PATCH /api/v1/namespaces/gangline-jobs/pods/{_name(pod)}")
+    for path in ("/api/v1/namespaces/gangline-jobs/services", _POLICIES):
+        assert server.requests.index(f"POST {path}") < lifted
+
+    harness.release(gang, ReleaseReason.SUCCEEDED)
+    stand.show(gang, "succeeded")
+    process.wait(
+        "nothing is left",
+        lambda: (
+            not (
+                server.objects("pods")
+                or server.objects("services")
+                or server.objects("networkpolicies", "networking.k8s.io")
+            )
+        ),
+    )
+
+
+_POLICIES = "/apis/networking.k8s.io/v1/namespaces/gangline-jobs/networkpolicies"
+
+
+def _name(pod: dict[str, Any]) -> str:
+    return str(pod["metadata"]["name"])

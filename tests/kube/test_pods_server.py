@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from gangline_kube.core.gang_network import KINDS
 from gangline_kube.core.job_pod import JOB
 from gangline_kube.core.resource import PODS, Object
 from gangline_kube.service.api import Cluster
@@ -82,14 +83,19 @@ def names() -> list[str]:
 @pytest.fixture
 def stand(control_plane: ControlPlane, names: list[str], tmp_path: Path) -> Iterator[Stand]:
     api = control_plane.cluster()
-    config = installed(control_plane, "pods")["gangline-kube-pods"].kubeconfig(tmp_path)
-    settings = {"GANGLINE_KUBE_PODS_AGENT_IMAGE": "agents:1"}
+    account = installed(control_plane, "pods")["gangline-kube-pods"]
+    config = account.kubeconfig(tmp_path)
+    settings = {
+        "GANGLINE_KUBE_PODS_AGENT_IMAGE": "agents:1",
+        "GANGLINE_KUBE_PODS_NETWORK": "pod",  # as the example has it
+    }
     with (
         Kubelet(api, dict.fromkeys(names, 8), tmp_path) as kubelet,
         JobGateway() as gateway,
         OperatorProcess(config, gateway.url, tmp_path, "gangline_kube.pods", **settings) as process,
     ):
         yield Stand(api, gateway, process, kubelet)
+        assert account.denied() == []
 
 
 def test_a_gang_of_128_pods_and_its_second_attempt(stand: Stand, names: list[str]) -> None:
@@ -108,9 +114,13 @@ def test_a_gang_of_128_pods_and_its_second_attempt(stand: Stand, names: list[str
     second_s, after = time.monotonic() - began, stand.running("large-1")
     assert all(after[name] == before[name] for name in names[1:128])
 
+    for of in KINDS:
+        assert len(stand.api.list(of, SPACE).items) == 1
     began = time.monotonic()
     stand.end("large-1")
     stand.process.wait("no pods", lambda: not stand.pods("large-1"))
+    for of in KINDS:
+        stand.process.wait(of.plural, lambda of=of: not stand.api.list(of, SPACE).items)
     print(
         f"128 pods run after {first_s:.1f} s; the second attempt keeps 127, and one pod in another "
         f"place runs after {second_s:.1f} s; all are deleted after {time.monotonic() - began:.1f} s"

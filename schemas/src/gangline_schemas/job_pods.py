@@ -17,6 +17,16 @@ def pod_folder(job_id: str) -> str:
     return f"j-{hashlib.sha256(job_id.encode()).hexdigest()[:12]}"
 
 
+def pod_domain(job_id: str) -> str:
+    """The part of the names of a job's pods that they have in common."""
+    return f"g-{hashlib.sha256(job_id.encode()).hexdigest()[:12]}"
+
+
+def pod_host(node_id: str) -> str:
+    """The name of a job's pod on this node, below `pod_domain`."""
+    return f"n-{hashlib.sha256(node_id.encode()).hexdigest()[:8]}"
+
+
 def team_user(team: str, uids: range) -> int:
     """The number of a team's user on every node, unless two teams of a node have the same."""
     start = int.from_bytes(hashlib.sha256(team.encode()).digest()[:8], "big")

@@ -80,6 +80,10 @@ BUILT_IN = (
     Kind("", "v1", "namespaces", "Namespace", namespaced=False),
     Kind("", "v1", "nodes", "Node", namespaced=False),
     Kind("", "v1", "pods", "Pod", namespaced=True),
+    Kind("", "v1", "services", "Service", namespaced=True),
+    Kind(
+        "networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy", namespaced=True, parts=(),
+    ),
     Kind("", "v1", "events", "Event", namespaced=True, parts=()),
     Kind("", "v1", "secrets", "Secret", namespaced=True, parts=()),
     Kind(

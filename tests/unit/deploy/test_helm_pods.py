@@ -13,7 +13,7 @@ import yaml
 
 from gangline_kube.core.job_pod import PodRules
 from gangline_kube.service.config import PodSettings
-from support.builders.helm_chart import HELM, example, pods, rendered
+from support.builders.helm_chart import HELM, NAMESPACE, example, pods, rendered, templates
 
 PODS = example("pods")
 BOTH = example("both-kinds-of-ranks")
@@ -90,6 +90,36 @@ def test_each_pool_has_its_own_place_for_ranks(monkeypatch: pytest.MonkeyPatch) 
     assert not made.takes_pods(own["nodeSelector"])
 
 
+def test_agents_and_pods_have_the_same_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    for of, own in ((PODS, True), (BOTH, False)):
+        pool = "gpu" if own else "shared"
+        assert rules(monkeypatch, of).own_network is own
+        assert agent(of, pool)[1]["GANGLINE_POD_NETWORK"] == ("pod" if own else "node")
+        (role,) = [
+            item
+            for item in rendered(of)
+            if item["kind"] == "Role" and item["metadata"]["name"].endswith("-kube-pods")
+        ]
+        kinds = {kind for rule in role["rules"] for kind in rule["resources"]}
+        assert kinds == {"pods"} | ({"services", "networkpolicies"} if own else set())
+
+
+def test_ranks_in_pods_reach_what_agents_do_and_the_gateway(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, gateway = rules(monkeypatch).peers
+    assert store == {"ipBlock": {"cidr": "10.1.0.0/16"}}
+    (labels,) = [
+        template["metadata"]["labels"]
+        for name, template in templates(PODS)
+        if name == "gangline-gateway"
+    ]
+    assert gateway["podSelector"]["matchLabels"].items() <= labels.items()
+    assert gateway["namespaceSelector"] == {
+        "matchLabels": {"kubernetes.io/metadata.name": NAMESPACE}
+    }
+
+
 POOL = {"gpus": 0, "hostNetwork": True, "dataPath": "/d", "stopSeconds": 9}
 
 
@@ -114,6 +144,16 @@ POOL = {"gpus": 0, "hostNetwork": True, "dataPath": "/d", "stopSeconds": 9}
             r"agents\.pools, p1 and p0: their nodeSelectors have the same nodes",
         ),
         (
+            {"network": "host"},
+            [{}],
+            r"kube\.pods\.network: node or pod, not host",
+        ),
+        (
+            {"network": "pod"},
+            [{"ranks": "agent", "nodeSelector": {"a": "2"}}, {"nodeSelector": {"a": "1"}}],
+            r"kube\.pods\.network: ranks below the agents of p0 would not reach pods",
+        ),
+        (
             True,
             [{"ranks": "agent"}, {"nodeSelector": {"a": "1"}}],
             r"agents\.pools, p1 and p0: their nodeSelectors have the same nodes",
@@ -121,11 +161,13 @@ POOL = {"gpus": 0, "hostNetwork": True, "dataPath": "/d", "stopSeconds": 9}
     ],
 )
 def test_pools_that_contradict_each_other_are_refused(
-    tmp_path: Path, enabled: bool, pools: list[dict[str, Any]], why: str
+    tmp_path: Path, enabled: bool | dict[str, Any], pools: list[dict[str, Any]], why: str
 ) -> None:
+    """`enabled`: or more values of `kube.pods`."""
+    more = enabled if isinstance(enabled, dict) else {}
     found = yaml.safe_load(example("minimal").read_text(encoding="utf-8"))
     made = [POOL | {"name": f"p{number}"} | pool for number, pool in enumerate(pools)]
-    found |= {"agents": {"pools": made}, "kube": {"pods": {"enabled": enabled}}}
+    found |= {"agents": {"pools": made}, "kube": {"pods": {"enabled": bool(enabled), **more}}}
     path = tmp_path / "values.yaml"
     path.write_text(yaml.safe_dump(found), encoding="utf-8")
     with pytest.raises(AssertionError, match=why):

@@ -262,6 +262,12 @@ readinessProbe:
 {{- if not $pods }}
 {{- fail "kube.pods.enabled: no pool of agents.pools has ranks: pods" }}
 {{- end }}
+{{- if not (has .Values.kube.pods.network (list "node" "pod")) }}
+{{- fail (printf "kube.pods.network: node or pod, not %v" .Values.kube.pods.network) }}
+{{- end }}
+{{- if and $others (eq .Values.kube.pods.network "pod") }}
+{{- fail (printf "kube.pods.network: ranks below the agents of %s would not reach pods with networks of their own" (first $others).name) }}
+{{- end }}
 {{- range $pool := $pods }}
 {{- if or $pool.gpus (not $pool.hostNetwork) (ne $pool.dataPath (first $pods).dataPath) }}
 {{- fail (printf "agents.pools, %s: with ranks in pods a pool has gpus: 0, hostNetwork: true, and the dataPath of the others" $pool.name) }}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gangline_kube.core.gang_network import KINDS, beside_part
 from gangline_kube.core.pods import job_pod_part
 from gangline_kube.core.resource import NODES, PODS
 from gangline_kube.service.comparing import both_sides, compare
@@ -17,11 +18,15 @@ def main(context: Context[PodSettings]) -> None:
     rules = context.settings.rules()
     nodes = Followed(api, NODES, context.stopping, place_part)
     pods = Followed(api, PODS, context.stopping, job_pod_part, rules.namespace)
+    kinds = KINDS if rules.own_network else ()
+    beside = {of: Followed(api, of, context.stopping, beside_part, rules.namespace) for of in kinds}
     rounds = PodRounds(api, gateway, rules)
     compare(
         context,
-        [nodes, pods],
-        lambda: rounds.round(nodes.items(), pods.items()),
+        [nodes, pods, *beside.values()],
+        lambda: rounds.round(
+            nodes.items(), pods.items(), {of: each.items() for of, each in beside.items()}
+        ),
         context.settings.kube_pods_round_s,
     )
 

@@ -11,6 +11,7 @@ import pytest
 from gangline_schemas.events.workers import SampleRange
 from gangline_schemas.failure_policy import OnNan, TrainingPolicy
 from gangline_schemas.job import JobSpec
+from gangline_schemas.job_pods import pod_domain, pod_host
 from gangline_schemas.resources import Resources
 from gangline_worker.agent.host.cdi import GivenDevices
 from gangline_worker.agent.images.gang_images import GangImage
@@ -213,3 +214,22 @@ def test_in_an_image_its_variables_hold_and_none_of_the_node(tmp_path: Path) -> 
     assert plain["HOME"] == str(paths.home), "the image's belongs to root"
     assert gpu["PATH"] == "/opt/bin:/usr/local/nvidia/bin"
     assert gpu["LD_LIBRARY_PATH"] == "/lib/own:/usr/local/nvidia/lib64"
+
+
+def test_in_pods_with_a_network_of_their_own_ranks_meet_at_the_first_pod(tmp_path: Path) -> None:
+    gang = allocated()
+    parts = tuple(
+        gang.nodes[0].model_copy(update={"node_id": f"n{number}", "first_rank": number})
+        for number in (1, 0)
+    )
+    for nodes, address in (
+        (parts, f"{pod_host('n0')}.{pod_domain(gang.job_id)}"),
+        (parts[1:], "127.0.0.1"),
+    ):
+        given = gang.model_copy(update={"nodes": nodes})
+        found = rank_environment(
+            given, given.nodes[0], 0, gang_paths(tmp_path), gpus="", token="t", secrets={},
+            in_pod=True, own_network=True,
+        )  # fmt: skip
+        assert (found["MASTER_ADDR"], found["TORCHELASTIC_USE_AGENT_STORE"]) == (address, "False")
+        assert "GLOO_SOCKET_IFNAME" not in found, "a pod has interfaces of its own"

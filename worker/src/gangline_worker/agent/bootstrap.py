@@ -162,7 +162,9 @@ def pod_hosts(settings: AgentSettings, sockets: Path) -> PodHosts | None:
     """None where ranks run below the agent."""
     if not settings.ranks_in_pods:
         return None
-    return PodHosts(sockets, PodWaits(settings.pod_bind_s, settings.pod_start_s), settings.node_id)
+    waits = PodWaits(settings.pod_bind_s, settings.pod_start_s)
+    own = settings.pod_network == "pod"
+    return PodHosts(sockets, waits, settings.node_id, own_network=own)
 
 
 def gang_devices(

@@ -88,6 +88,8 @@ class AgentSettings(ServiceSettings):
     agent's own pod needs hostPID, and `data_dir` at most 28 characters."""
     pod_bind_s: Annotated[float, Field(gt=0, le=600)] = 10.0
     """An attempt fails if a pod of the gang did not come to this node by then: others took it."""
+    pod_network: Literal["node", "pod"] = "node"
+    """Whose network pods have; the maker of pods has the same as `kube_pods_network`."""
     pod_start_s: Annotated[float, Field(gt=0, le=86400)] = 900.0
     """So long a pod's image may take to be there, and to start."""
     isolation_uids: str = "1900000000-1900999999"

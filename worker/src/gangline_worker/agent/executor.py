@@ -234,7 +234,15 @@ class Executor:
         self._inbox.put(outcome)
         self._parts.preparer.make_room({gang.job_id for gang in list(self._workspaces)})
 
+    @property
+    def _own_network(self) -> bool:
+        """Whether ranks are in pods with another network than this node."""
+        return self._parts.pods is not None and self._parts.pods.own_network
+
     def _open_store(self, effect: effects.OpenStore) -> None:
+        if self._own_network:  # rank 0 opens it, where the others are
+            self._inbox.put(inputs.StoreOpened(effect.gang))
+            return
         workspace = self._workspaces[effect.gang]
         peers = [node.address for node in workspace.allocation.nodes]
         uid = workspace.owner.uid if workspace.owner is not None else None
@@ -278,6 +286,7 @@ class Executor:
             image=workspace.image,
             devices=workspace.devices,
             in_pod=in_pod,
+            own_network=self._own_network,
         )
         if workspace.owner is not None:  # programs need a name; the system has none
             for name in ("USER", "LOGNAME"):

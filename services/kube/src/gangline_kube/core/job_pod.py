@@ -12,7 +12,7 @@ from gangline_kube.core.nodes import OURS
 from gangline_kube.core.pod_resources import Place, pod_resources
 from gangline_kube.core.resource import GROUP, Object
 from gangline_schemas.job import JobSpec
-from gangline_schemas.job_pods import POD_SOCKET, pod_folder, team_user
+from gangline_schemas.job_pods import POD_SOCKET, pod_domain, pod_folder, pod_host, team_user
 
 JOB, TEAM = f"{GROUP}/job", f"{GROUP}/team"
 """Labels of a job's pods; the label OURS has the value `job`."""
@@ -60,7 +60,9 @@ class PodRules:
     lowest priority, which is the highest number, of the jobs that have them. `team_accounts`: of
     teams whose pods do not run as `account`, which is the namespace's default where it is None.
     `team_claims`: the volumes that pods of a team have. `nodes`: labels of the nodes whose ranks
-    run in pods: those of one entry; empty: all nodes.
+    run in pods: those of one entry; empty: all nodes. `own_network`: pods do not have the network
+    of their node. `peers`: what such pods reach beside their job's, as in a NetworkPolicy; empty:
+    all.
     """
 
     namespace: str
@@ -76,6 +78,8 @@ class PodRules:
     team_accounts: Mapping[str, str] = field(default_factory=dict)
     team_claims: Mapping[str, Sequence[Claim]] = field(default_factory=dict)
     nodes: tuple[Mapping[str, str], ...] = ()
+    own_network: bool = False
+    peers: tuple[Mapping[str, Any], ...] = ()
     bind_s: float = 5.0
     keep_s: float = 30.0
 
@@ -107,6 +111,7 @@ def job_pod(gang: Gang, share: Share, place: Place, rules: PodRules) -> Object:
             },
         },
         "spec": _placement(gang, place.name, rules)
+        | _network(gang.job_id, share.node_id, rules)
         | _rights(gang.team, rules)
         | _processes(gang, gang.spec, share, place, rules),
     }
@@ -125,8 +130,15 @@ def _placement(gang: Gang, node: str, rules: PodRules) -> Object:
     }
 
 
+def _network(job_id: str, node_id: str, rules: PodRules) -> Object:
+    """The network of the node; or one of its own, with a name by which the gang's ranks meet."""
+    if not rules.own_network:
+        return {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
+    return {"hostname": pod_host(node_id), "subdomain": pod_domain(job_id)}
+
+
 def _rights(team: str, rules: PodRules) -> Object:
-    """The network of the node, the team's user and account, and nothing else."""
+    """The team's user and account, and nothing else."""
     user = team_user(team, rules.uids[1:])
     account = rules.team_accounts.get(team, rules.account)
     writes = any(not claim.read_only for claim in rules.team_claims.get(team, ()))
@@ -135,8 +147,6 @@ def _rights(team: str, rules: PodRules) -> Object:
         **({} if account is None else {"serviceAccountName": account}),
         "enableServiceLinks": False,
         "automountServiceAccountToken": False,
-        "hostNetwork": True,
-        "dnsPolicy": "ClusterFirstWithHostNet",
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": user,

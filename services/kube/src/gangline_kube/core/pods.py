@@ -3,7 +3,8 @@
 A round compares the gangs that have GPUs with the pods that are there, and returns steps:
 
 1. A pod for each node of a gang is created with a scheduling gate and with affinity to its node.
-2. Once all of them are there, their gates are lifted, and kube-scheduler binds them.
+2. Once all of them are there, and their network (core/gang_network.py), their gates are lifted, and
+   kube-scheduler binds them.
 3. If one is not bound in time, all of the gang's pods are deleted. Its agents fail the attempt, and
    the scheduler places the gang again.
 4. The next attempt uses the pods that live on its nodes. Between attempts they stay for a while,
@@ -86,10 +87,12 @@ def plan_pods(
     given_up: frozenset[tuple[str, int]],
     rules: PodRules,
     now_s: float,
+    networks: frozenset[str] = frozenset(),
 ) -> list[Step]:
     """The steps of a round. `places`: nodes of Kubernetes by their ids; `now_s`: Unix time.
 
-    Pods of jobs that are not in `gangs` are deleted.
+    `networks`: jobs whose network is there, by `plan_networks`. Without it no gate of a pod with a
+    network of its own is lifted. Pods of jobs that are not in `gangs` are deleted.
     """
     known = {gang.job_id: gang for gang in gangs}
     jobs = _by_job(pods)
@@ -109,7 +112,8 @@ def plan_pods(
         if (gang.job_id, gang.attempt) in given_up:
             steps += [_delete(pod, "the attempt was given up") for pod in job.live.values()]
         else:
-            steps += _for_gang(gang, job, places, rules, now_s, ending)
+            gated = rules.own_network and gang.job_id not in networks
+            steps += _for_gang(gang, job, places, rules, now_s, ending, gated=gated)
     return steps
 
 
@@ -153,6 +157,8 @@ def _for_gang(
     rules: PodRules,
     now_s: float,
     ending: set[str | None],
+    *,
+    gated: bool,
 ) -> Iterator[Step]:
     """Create what is missing; lift the gates once nothing is; give up what is not bound."""
     shares = [share for share in gang.shares if share.node_id in places]
@@ -169,6 +175,8 @@ def _for_gang(
         yield GiveUp(gang.job_id, gang.attempt, late)
         for pod in job.live.values():
             yield _delete(pod, f"not bound within {rules.bind_s:g} s: {', '.join(late)[:200]}")
+    elif gated:
+        return
     elif shares and not missing and not any(share.node_id in ending for share in shares):
         for pod in job.live.values():
             if pod["spec"].get("schedulingGates"):

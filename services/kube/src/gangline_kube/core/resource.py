@@ -44,6 +44,10 @@ class Resource:
 
 NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
 PODS = Resource("", "v1", "pods", "Pod", namespaced=True)
+SERVICES = Resource("", "v1", "services", "Service", namespaced=True)
+NETWORK_POLICIES = Resource(
+    "networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy", namespaced=True
+)
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 TRAINING_JOBS = Resource(GROUP, "v1", "trainingjobs", "TrainingJob", namespaced=True)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, SecretStr, ValidationInfo, field_validator
 
@@ -82,6 +82,12 @@ class PodSettings(KubeSettings):
     kube_pods_nodes: list[dict[str, str]] = Field(default_factory=list)
     """Labels of the nodes whose agents have `ranks_in_pods`: all of one entry. Empty: all nodes.
     JSON in the environment."""
+    kube_pods_network: Literal["node", "pod"] = "node"
+    """Whose network pods have: their node's, or one of their own, with a policy for each gang.
+    Agents have the same as `pod_network`."""
+    kube_pods_peers: list[dict[str, Any]] = Field(default_factory=list)
+    """Peers, as in a NetworkPolicy, that pods with a network of their own reach, beside DNS and
+    pods of their job; JSON in the environment. Empty: all but metadata services."""
     kube_pods_tolerations: list[dict[str, Any]] = Field(default_factory=list)
     """Tolerations of the pods, as in Kubernetes; JSON in the environment."""
     kube_pods_priority_classes: dict[Annotated[int, Field(ge=0, le=100)], KubeName] = Field(
@@ -148,6 +154,8 @@ class PodSettings(KubeSettings):
             team_accounts=self.kube_pods_team_accounts,
             team_claims=self.kube_pods_volumes,
             nodes=tuple(self.kube_pods_nodes),
+            own_network=self.kube_pods_network == "pod",
+            peers=tuple(self.kube_pods_peers),
             bind_s=self.kube_pods_bind_s,
             keep_s=self.kube_pods_keep_s,
         )

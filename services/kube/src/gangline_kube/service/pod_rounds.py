@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import structlog
 from kubernetes.utils.quantity import parse_quantity
 
+from gangline_kube.core.gang_network import CreateBeside, DeleteBeside, plan_networks
 from gangline_kube.core.job_pod import JOB, Gang, PodRules, Share
 from gangline_kube.core.nodes import node_id
 from gangline_kube.core.pod_resources import Place
 from gangline_kube.core.pods import CreatePod, DeletePod, GiveUp, LiftGate, Step, plan_pods
-from gangline_kube.core.resource import PODS, Object, part_of
+from gangline_kube.core.resource import PODS, Object, Resource, part_of
 from gangline_kube.service.api import Cluster, Conflict, KubeError, NotFound, Unavailable
 from gangline_kube.service.gateway import Gateway
 from gangline_schemas.api.jobs import Job, JobSummary
@@ -22,6 +24,7 @@ from gangline_schemas.api.jobs import Job, JobSummary
 log = structlog.get_logger(__name__)
 _THREADS = 24
 _GIB = 1024**3
+_NOTHING: Mapping[Resource, Iterable[Object]] = MappingProxyType({})
 UNKNOWN_S = 600.0
 """So long pods stay of a job that the gateway does not know: it may have just started."""
 
@@ -39,9 +42,15 @@ class PodRounds:
     _given_up: set[tuple[str, int]] = field(default_factory=set)
     _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(_THREADS))
 
-    def round(self, nodes: Iterable[Object], pods: Iterable[Object]) -> int:
+    def round(
+        self,
+        nodes: Iterable[Object],
+        pods: Iterable[Object],
+        beside: Mapping[Resource, Iterable[Object]] = _NOTHING,
+    ) -> int:
         """Compare once; how many steps were done. Raises GatewayError and KubeError.
 
+        `beside`: Services and NetworkPolicies of the namespace, if pods have networks of their own.
         A step that is refused holds up no other; once the server is away, no further ones begin.
         """
         ours = [pod for pod in pods if JOB in (pod["metadata"].get("labels") or {})]
@@ -50,9 +59,14 @@ class PodRounds:
             for node in nodes
             if self.rules.takes_pods(node["metadata"].get("labels") or {})
         }
-        gangs = self._gangs({pod["metadata"]["labels"][JOB] for pod in ours})
+        with_pods = {pod["metadata"]["labels"][JOB] for pod in ours}
+        gangs = self._gangs(with_pods)
         given_up = frozenset(self._given_up)
-        steps = plan_pods(gangs, ours, places, given_up, self.rules, time.time())
+        network = plan_networks(gangs, with_pods, beside, self.rules)
+        steps: list[Step | CreateBeside | DeleteBeside] = [
+            *(network.steps if self.rules.own_network else ()),
+            *plan_pods(gangs, ours, places, given_up, self.rules, time.time(), network.ready),
+        ]
         refusals = [each for each in self._pool.map(self._do, steps) if each is not None]
         if refusals:
             raise refusals[0]
@@ -99,13 +113,17 @@ class PodRounds:
         """Seconds since the job was first seen without GPUs, or not known."""
         return now_s - self._since.setdefault(job_id, now_s)
 
-    def _do(self, step: Step) -> KubeError | None:
+    def _do(self, step: Step | CreateBeside | DeleteBeside) -> KubeError | None:
         """Why it was refused, if it was. Raises Unavailable."""
         namespace = self.rules.namespace
         try:
             match step:
                 case CreatePod():
                     self.api.create(PODS, step.item, namespace)
+                case CreateBeside():
+                    self.api.create(step.of, step.item, namespace)
+                case DeleteBeside():
+                    self.api.delete(step.of, step.name, step.uid, namespace)
                 case LiftGate():
                     self.api.patch(PODS, step.name, step.change, namespace)
                 case DeletePod():

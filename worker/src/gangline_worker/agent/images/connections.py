@@ -23,7 +23,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import ProtocolError
 from urllib3.response import HTTPResponse
 
-from gangline_worker.agent.isolation.metadata import ADDRESSES
+from gangline_schemas.metadata_services import ADDRESSES
 
 _HEADERS_S = 60.0
 """The time for all headers of an answer; a time-out of the connection is for each byte."""

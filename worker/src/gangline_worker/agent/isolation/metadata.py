@@ -13,12 +13,8 @@ import os
 import socket
 import struct
 
-ADDRESSES = (
-    *("169.254.169.254", "fd00:ec2::254", "fd20:ce::254", "100.100.100.200"),
-    *("169.254.170.2", "169.254.170.23", "fd00:ec2::23"),
-)
-"""Of the metadata services of AWS, Google Cloud, Azure, Oracle and Alibaba Cloud; and where the
-agents of ECS and EKS give out the rights of a container."""
+from gangline_schemas.metadata_services import ADDRESSES
+
 PRIORITY = 99
 _NEW_RULE, _REQUEST_ACK_CREATE_EXCL = 32, 0x1 | 0x4 | 0x200 | 0x400
 _PROHIBIT = 8

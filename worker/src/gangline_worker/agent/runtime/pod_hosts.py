@@ -88,7 +88,11 @@ class PodRank:
 class PodHosts:
     """All pods of this node's gangs. May be used by many threads."""
 
-    def __init__(self, sockets: Path, waits: PodWaits, node: str = "") -> None:
+    def __init__(
+        self, sockets: Path, waits: PodWaits, node: str = "", *, own_network: bool = False
+    ) -> None:
+        self.own_network = own_network
+        """Whether pods have another network than their node."""
         self._sockets, self._waits, self._node = sockets, waits, node
         self._pods: dict[str, JobPod] = {}
         self._changed = threading.Condition()

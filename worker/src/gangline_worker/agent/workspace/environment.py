@@ -15,6 +15,7 @@ import psutil
 
 from gangline_schemas.events.scheduling import GangAllocated, NodeAssignment
 from gangline_schemas.job import JobSpec
+from gangline_schemas.job_pods import pod_domain, pod_host
 from gangline_service.loopback import is_loopback
 from gangline_worker.agent.host.cdi import GivenDevices
 from gangline_worker.agent.host.drivers import driver_variables
@@ -94,8 +95,11 @@ def rank_environment(
     image: GangImage | None = None,
     devices: GivenDevices | None = None,
     in_pod: bool = False,
+    own_network: bool = False,
 ) -> dict[str, str]:
     """All variables of one rank. `gpus` is its CUDA_VISIBLE_DEVICES, "" if it has none.
+
+    `own_network`: its pod has another network than the node.
 
     The job's own win over `operators`, and these over what the platform only suggests. With
     another MLflow server in them, `mlflow` is left out: it has a token of the platform.
@@ -107,7 +111,11 @@ def rank_environment(
     always = {
         **base_environment(paths, image, in_pod=in_pod),
         **(_of_driver(image, devices) if image is not None and gpus else {}),
-        **network_variables([node.address for node in nodes], assignment.address),
+        **(
+            {}
+            if own_network
+            else network_variables([node.address for node in nodes], assignment.address)
+        ),
         "OMP_NUM_THREADS": str(max(1, int(spec.resources.cpus or spec.resources.cpus_per_gpu))),
         "XDG_CACHE_HOME": str(paths.cache),
         "TORCHINDUCTOR_CACHE_DIR": str(paths.cache / "torchinductor"),
@@ -148,6 +156,8 @@ def rank_environment(
         always["GANGLINE_LEFT_OUT"] = json.dumps(ranges)
     if paths.data_cache is not None:
         always["GANGLINE_DATA_CACHE"] = str(paths.data_cache)
+    if own_network:
+        always |= pod_network_variables(allocation)
     return always | _asked_for(spec, paths)
 
 
@@ -222,6 +232,19 @@ def network_variables(addresses: Iterable[str], own: str) -> dict[str, str]:
     if interface is None:
         return {}
     return {_OF_NCCL: f"={interface}", **dict.fromkeys(_OF_TORCH, interface)}
+
+
+def pod_network_variables(allocation: GangAllocated) -> dict[str, str]:
+    """How ranks meet in pods with a network of their own, which no agent is in.
+
+    Rank 0 opens the store. Its pod has a name for the others; within one pod none is needed.
+    """
+    first = min(allocation.nodes, key=lambda node: node.first_rank)
+    name = f"{pod_host(first.node_id)}.{pod_domain(allocation.job_id)}"
+    return {
+        "MASTER_ADDR": name if len(allocation.nodes) > 1 else "127.0.0.1",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+    }
 
 
 def _interface_of(address: str) -> str | None:
