@@ -96,6 +96,7 @@ def stand(control_plane: ControlPlane, names: list[str], tmp_path: Path) -> Iter
     ):
         yield Stand(api, gateway, process, kubelet)
         assert account.denied() == []
+        assert account.used() == account.rights
 
 
 def test_a_gang_of_128_pods_and_its_second_attempt(stand: Stand, names: list[str]) -> None:
