@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
+import random
 import sys
+import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from gangline_worker.checkpoint.commit import commit_local
 from gangline_worker.checkpoint.export import export_weights
@@ -125,7 +130,7 @@ def test_a_checkpoint_becomes_weights_that_are_measured_evaluated_and_compared(
 
 
 def test_items_are_paired_by_their_tokens_and_never_by_their_place(
-    step: Path, monkeypatch: pytest.MonkeyPatch
+    step: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("GANGLINE_RESUME_FROM", str(saved(step / "model", 1)))
     outputs(step, "model", "serving", "scores")
@@ -144,6 +149,8 @@ def test_items_are_paired_by_their_tokens_and_never_by_their_place(
     assert len(first) == 40, "a text that repeats itself has equal windows"
     assert items("prints", "--batch-size", "7").keys() == first.keys()
     assert not items("reads").keys() & first.keys()
+    assert evaluate.main(["--suite", "one=in:a", "--suite", "one=in:b"]) == 2
+    assert "two suites have one name" in capsys.readouterr().err
 
 
 def test_torch_export_gives_a_graph_that_agrees(
@@ -227,6 +234,91 @@ def test_a_model_that_does_not_load_is_reported(
     assert "SafetensorError" in serving["error"]
     made = json.loads((step / "out" / "serving" / "checkpoint.json").read_text())
     assert made == {"job_id": "job-1", "step": 20}
+
+
+def test_a_model_whose_outputs_are_no_numbers_is_reported(
+    step: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its training diverged. NaN is no JSON, so the gateway would not get the report."""
+
+    def diverged(checkpoint: Checkpoint, folder: Path) -> None:
+        export_weights(checkpoint, folder)
+        for file in folder.glob("*.safetensors"):
+            tensors = load_file(file)
+            save_file({name: one * math.nan for name, one in tensors.items()}, file)
+
+    monkeypatch.setattr(export, "export_weights", diverged)
+    monkeypatch.setenv("GANGLINE_RESUME_FROM", str(saved(step / "saved", 1)))
+    outputs(step, "model", "serving")
+    assert export.main([]) == 0
+    serving = json.loads((step / "out" / "serving" / "serving.json").read_text())
+    assert not serving["loads"]
+    assert "outputs are not finite" in serving["error"]
+
+
+def test_many_items_are_compared_in_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = random.Random(1)
+    ours, theirs = ({str(at): drawn.random() for at in range(5000)} for _ in range(2))
+    tracemalloc.start()
+    found = compare.compared(ours, theirs)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 64 << 20
+    monkeypatch.setattr(compare, "_AT_ONCE", 10**9)
+    assert compare.compared(ours, theirs) == found
+
+
+class OneRegistry:
+    """MLflow's registry, as the step asks it."""
+
+    versions: ClassVar[list[SimpleNamespace]] = []
+
+    def log_artifacts(self, *_: str) -> None:
+        pass
+
+    def create_registered_model(self, name: str) -> None:
+        pass
+
+    def get_run(self, run: str) -> SimpleNamespace:
+        return SimpleNamespace(info=SimpleNamespace(artifact_uri=f"mlflow-artifacts:/{run}"))
+
+    def search_model_versions(self, text: str) -> list[SimpleNamespace]:
+        return [one for one in self.versions if text == f"run_id = '{one.run_id}'"]
+
+    def create_model_version(
+        self, name: str, source: str, run_id: str, **_: object
+    ) -> SimpleNamespace:
+        version = 1 + sum(one.name == name for one in self.versions)
+        made = SimpleNamespace(name=name, source=source, run_id=run_id, version=str(version))
+        self.versions.append(made)
+        return made
+
+
+def test_a_job_that_was_killed_after_it_made_its_version_makes_no_second_one(
+    step: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(OneRegistry, "versions", [])
+    monkeypatch.setattr("mlflow.MlflowClient", OneRegistry)
+    monkeypatch.setenv("MLFLOW_RUN_ID", "run-1")
+    monkeypatch.setenv("GANGLINE_RUN_ID", "job-1")
+    (step / "in" / "model").mkdir()
+    for name, version in (("a", 1.0), ("b", 1.0), ("a", 1.0)):
+        assert register.main([name]) == 0
+        assert float((step / "out" / "version").read_text()) == version
+    assert [one.name for one in OneRegistry.versions] == ["a", "b"]
+    monkeypatch.setenv("MLFLOW_RUN_ID", "run-2")
+    assert register.main(["a"]) == 0
+    assert float((step / "out" / "version").read_text()) == 2.0
+
+
+@pytest.mark.parametrize("arguments", [["--items", "0"], ["--batch-size", "-1"]])
+def test_no_items_are_refused(
+    step: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    assert step.is_dir()
+    with pytest.raises(SystemExit):
+        evaluate.main(arguments)
+    assert f"{arguments[1]} is no whole number above 0" in capsys.readouterr().err
 
 
 def test_a_difference_that_all_items_share_is_found_and_noise_is_not() -> None:

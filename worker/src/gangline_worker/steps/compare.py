@@ -33,6 +33,7 @@ RESAMPLES = 2000
 CONFIDENCE = 0.95
 _SEED = 17
 _LEAST_ITEMS = 20
+_AT_ONCE = 1_000_000
 _SERVING = ("size_bytes", "memory_bytes", "load_s")
 
 
@@ -44,8 +45,13 @@ def compared(candidate: dict[str, float], baseline: dict[str, float]) -> dict[st
     ours = np.array([candidate[item] for item in common])
     theirs = np.array([baseline[item] for item in common])
     differences = ours - theirs
-    draws = np.random.default_rng(_SEED).integers(0, len(common), (RESAMPLES, len(common)))
-    means = differences[draws].mean(axis=1)
+    random = np.random.default_rng(_SEED)
+    means = np.empty(RESAMPLES)
+    size = max(1, _AT_ONCE // len(common))  # the same draws as all at once, in little memory
+    for start in range(0, RESAMPLES, size):
+        count = min(size, RESAMPLES - start)
+        draws = random.integers(0, len(common), (count, len(common)))
+        means[start : start + count] = differences[draws].mean(axis=1)
     low, high = np.quantile(means, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return {
         "items": len(common),

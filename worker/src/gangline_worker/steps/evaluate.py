@@ -85,8 +85,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--suite", action="append", metavar="NAME=DATA", help="text, a folder or a snapshot"
     )
-    parser.add_argument("--items", type=int, default=512, help="of each suite")
-    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--items", type=_whole, default=512, help="of each suite")
+    parser.add_argument("--batch-size", type=_whole, default=32)
     options = parser.parse_args(arguments)
     try:
         _evaluate(options)
@@ -101,7 +101,10 @@ def _evaluate(options: argparse.Namespace) -> None:
     device = device_of_rank()
     places = {"candidate": given("model"), "baseline": find("baseline")}
     models = {who: load_model(at, device) for who, at in places.items() if at is not None}
-    suites = dict(_suite(text) for text in options.suite or ["held-out=stdlib"])
+    named = [_suite(text) for text in options.suite or ["held-out=stdlib"]]
+    suites = dict(named)
+    if len(suites) < len(named):
+        raise StepError("--suite: two suites have one name; give each its own")
     found: dict[str, dict[str, Measured]] = {who: {} for who in models}
     for name, source in suites.items():
         config = models["candidate"].config
@@ -129,6 +132,13 @@ def _leave(found: dict[str, dict[str, Measured]], options: argparse.Namespace, d
     leave_score("accuracy", accuracy)
     leave_score("loss", loss)
     report({"accuracy": accuracy, "eval_loss": loss}, 0)
+
+
+def _whole(text: str) -> int:
+    """A whole number above 0. Raises ArgumentTypeError."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no whole number above 0")
+    return int(text)
 
 
 def _suite(text: str) -> tuple[str, str]:

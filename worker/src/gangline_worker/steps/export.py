@@ -7,14 +7,15 @@
   and the largest difference of the outputs to the checkpoint's; and `checkpoint.json`: its job and
   step.
 
-A model that does not load is reported as such: a gate refuses it. If the device fails or has no
-memory left, the step fails, and another try may succeed. Figures differ from run to run,
-so they are an output of their own.
+A model that does not load, or whose outputs are not finite, is reported as such: a gate refuses
+it. If the device fails or has no memory left, the step fails, and another try may succeed. Figures
+differ from run to run, so they are an output of their own.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 import time
@@ -157,7 +158,10 @@ def _difference(
     for name, tensor in named.items():
         tensor.copy_(whole[name])
     inputs = _inputs(4, config, device)
-    return float((model(inputs) - reference(inputs)).abs().max())
+    found = float((model(inputs) - reference(inputs)).abs().max())
+    if not math.isfinite(found):
+        raise ValueError("its outputs are not finite numbers")
+    return found
 
 
 @torch.inference_mode()

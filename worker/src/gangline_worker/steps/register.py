@@ -4,9 +4,10 @@
   some.
 - out: `version` (score): the version's number.
 
-With `model`, its files become artifacts of the job's run, and the version points to them. Without
-it, the version is the checkpoint that was exported, which must have validated itself: the step
-waits for that. The registry gets the version, its scores, and the figures of `serving`.
+With `model`, its files become artifacts of the job's run, and the version points to them. If the
+job restarts, it is the same version. Without `model`, the version is the checkpoint that was
+exported, which must have validated itself: the step waits for that. The registry gets the version,
+its scores, and the figures of `serving`.
 """
 
 from __future__ import annotations
@@ -71,6 +72,9 @@ def _register(name: str, tags: dict[str, str]) -> int:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
     source = f"{client.get_run(run).info.artifact_uri}/{_FOLDER}"
+    for one in client.search_model_versions(f"run_id = '{run}'"):
+        if one.name == name and one.source == source:
+            return int(one.version)  # an earlier attempt made it, and was killed before its end
     made = client.create_model_version(name, source, run, tags={"gangline.job": job, **tags})
     return int(made.version)
 
