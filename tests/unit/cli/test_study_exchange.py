@@ -227,6 +227,27 @@ def test_an_experiment_of_determined(tmp_path: Path) -> None:
     assert "check stopping" in notes
 
 
+@pytest.mark.parametrize("rule", [{"s": 10**30}, {"eta": 0}, {"eta": 1, "s": 10**30}])
+def test_a_hyperband_of_wandb_without_a_sound_first_rung(
+    tmp_path: Path, rule: dict[str, int]
+) -> None:
+    """Powers of such numbers would keep the command busy for ever, or end it without a message."""
+    stopping = {"type": "hyperband", "eta": 3, "max_iter": 27, **rule}
+    spec, notes = imported(tmp_path, {**WANDB, "early_terminate": stopping})
+    assert spec.stopping.kind == ("asha" if "eta" not in rule else "none")
+    assert ("early_terminate is left out" in notes) == ("eta" in rule)
+
+
+@pytest.mark.parametrize("change", [{"max_time": {}}, {"divisor": 0}, {"divisor": 1}])
+def test_an_experiment_of_determined_without_a_sound_first_rung(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
+    searcher = {**DETERMINED["searcher"], **change}
+    spec, notes = imported(tmp_path, {**DETERMINED, "searcher": searcher})
+    assert spec.stopping.kind == "none"
+    assert "adaptive_asha: set stopping" in notes
+
+
 def changed_katib(**fields: Any) -> dict[str, Any]:
     return {**KATIB, "spec": {**KATIB["spec"], **fields}}  # type: ignore[dict-item]
 
@@ -358,6 +379,13 @@ def test_an_experiment_of_determined_with_groups_a_grid_and_a_class(tmp_path: Pa
         (changed_katib(trialTemplate={}), "no container"),
         ({"kind": "Experiment", "spec": {"nasConfig": {}}}, "a search of architectures"),
         ({"searcher": 3}, "not as its tool writes it"),
+        (
+            {
+                **DETERMINED,
+                "hyperparameters": {"lr": {"type": "log", "base": 0, "minval": -4, "maxval": -1}},
+            },
+            "not as its tool writes it",
+        ),
     ],
 )
 def test_a_file_that_is_no_search(tmp_path: Path, content: dict[str, Any], expected: str) -> None:

@@ -64,6 +64,18 @@ def number_range(
     return found
 
 
+def first_rung(last: float, factor: int, rungs: int) -> float:
+    """The steps of the first rung, if the last one lies so many rungs above it."""
+    first = float(last)
+    if factor < 2:  # no tool means that
+        return first
+    for _ in range(rungs):
+        if first < 1:
+            return first
+        first /= factor
+    return first
+
+
 def asha(first: float, last: float | None, factor: int) -> dict[str, Any] | None:
     """The rule with its first rung at these steps; None if there is room for none."""
     least = max(1, int(first))

@@ -45,7 +45,7 @@ def translate(path: Path, team: str) -> Translated:
         draft = reader(content)
     except ForeignError as error:
         raise CliError(f"{path}: {error}", code=ExitCode.USAGE) from None
-    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
         why = f"not as its tool writes it ({type(error).__name__}: {error})"
         raise CliError(f"{path} is {why}", code=ExitCode.USAGE) from None
     made = {"name": draft.name, "team": team, **draft.fields}

@@ -11,6 +11,7 @@ from gangline.exchange.study_draft import (
     ForeignError,
     asha,
     choice,
+    first_rung,
     given,
     name_of,
     number_range,
@@ -98,7 +99,7 @@ def _wandb_stopping(draft: Draft, found: Mapping[str, Any] | None) -> None:
     if "min_iter" in found:
         first = found["min_iter"]
     elif last is not None:
-        first = last / factor ** int(found.get("s", 1))
+        first = first_rung(last, factor, int(found.get("s", 1)))
     else:
         draft.notes.append("early_terminate is left out: it has neither min_iter nor max_iter")
         return
@@ -224,11 +225,11 @@ def _points(kind: str, low: float, high: float, count: int, base: float) -> list
 
 def _halving(draft: Draft, searcher: Mapping[str, Any]) -> None:
     length = searcher.get("max_time", searcher.get("max_length"))
-    most = next(iter(length.values())) if isinstance(length, Mapping) else length
+    most = next(iter(length.values()), None) if isinstance(length, Mapping) else length
     factor = int(searcher.get("divisor", 4))
     rungs = int(searcher.get("num_rungs", searcher.get("max_rungs", 5)))
     stopping = (
-        None if most is None else asha(int(most) // factor ** max(1, rungs - 1), most, factor)
+        None if most is None else asha(first_rung(most, factor, max(1, rungs - 1)), most, factor)
     )
     if stopping is None:
         draft.notes.append(f"{searcher['name']}: set stopping with min_steps and max_steps")
