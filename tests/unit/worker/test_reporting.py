@@ -25,7 +25,7 @@ from gangline_schemas.rank_protocol import (
     TrialPoint,
 )
 from gangline_worker.agent_line import AGENT_LOST, QUEUE_VALUES, Reporter
-from gangline_worker.columns import DROPPED_METRIC, to_columns
+from gangline_worker.columns import DROPPED_METRIC, Entry, to_columns, to_reports
 from support.fakes.agent_end import AgentEnd, until
 
 DIGEST = ObjectDigest(key="rank-00000.bin", size_bytes=1, xxh3="0" * 32)
@@ -72,6 +72,46 @@ def test_many_metrics_are_sent_in_lines_that_the_agent_takes(agent: AgentEnd) ->
     said = reports(agent.wait_for(lambda said: sum(len(r.step) for r in reports(said)) == 300))
     assert [step for one in said for step in one.step] == list(range(300))
     assert max(len(one.encode()) for one in said) < 1024 * 1024
+
+
+def test_a_metric_a_call_is_sent_in_lines_that_the_agent_takes(agent: AgentEnd) -> None:
+    reporter = Reporter(agent.path, flush_period_s=3600)
+    given = {(step, f"grad/{i}"): i / 7 for step in range(5) for i in range(600)}
+    for (step, name), value in given.items():
+        reporter.report({name: value}, step)
+    assert reporter.flush()
+    said = reports(agent.wait_for(lambda said: len(values_of(reports(said))) >= len(given)))
+    assert values_of(said) == given
+    assert max(len(one.encode()) for one in said) < 1024 * 1024
+
+
+def test_names_that_differ_between_steps_are_all_sent(agent: AgentEnd) -> None:
+    reporter = Reporter(agent.path, flush_period_s=3600)
+    given = {(step, f"of.{step}.{i}"): 0.5 for step in range(4) for i in range(600)}
+    for step in range(4):
+        reporter.report({name: value for (at, name), value in given.items() if at == step}, step)
+    assert reporter.flush()
+    said = reports(agent.wait_for(lambda said: sum(len(r.step) for r in reports(said)) == 4))
+    assert values_of(said) == given
+
+
+def values_of(said: list[Report]) -> dict[tuple[int, str], float]:
+    return {
+        (step, name): value
+        for one in said
+        for name, column in one.metrics.items()
+        for step, value in zip(one.step, column, strict=True)
+        if value is not None
+    }
+
+
+def test_values_of_one_metric_and_step_stay_apart_and_steps_may_go_back() -> None:
+    rows: list[Entry] = [(2, 10, {"a": 1.0}), (2, 11, {"b": 2.0}), (2, 12, {"a": 3.0})]
+    [one] = to_reports([*rows, (1, 13, {"a": 4.0})], dropped=2)
+    assert (one.step, one.time_ms) == ((2, 2, 1), (11, 12, 13))
+    assert one.metrics["a"] == (1.0, 3.0, 4.0)
+    assert one.metrics["b"] == (2.0, None, None)
+    assert one.metrics[DROPPED_METRIC] == (None, None, 2.0)
 
 
 def test_hello_comes_first_and_many_steps_share_a_message(agent: AgentEnd) -> None:

@@ -35,7 +35,7 @@ from gangline_schemas.rank_protocol import (
     ShardReady,
     Troubled,
 )
-from gangline_worker.columns import Entry, number, to_columns, whole_step
+from gangline_worker.columns import Entry, number, to_reports, whole_step
 from gangline_worker.loss_watch import FiniteWatch, SpikeWatch
 from gangline_worker.save_interval import SaveInterval
 from gangline_worker.trial_points import TrialPoints
@@ -45,7 +45,7 @@ AGENT_LOST: Final = "agent_lost"
 FLUSH_PERIOD_S: Final = 0.25
 QUEUE_LIMIT: Final = 20_000
 QUEUE_VALUES: Final = 1_000_000  # about; the agent takes them within ten seconds
-MESSAGE_VALUES: Final = 10_000  # about; the agent takes lines of up to 1 MiB
+MESSAGE_VALUES: Final = 10_000  # about, at once
 DOINGS_LIMIT: Final = 100
 ANOTHER_COPY_S: Final = 240.0  # less than the collective timeout of the ranks that wait meanwhile
 
@@ -373,7 +373,8 @@ class Reporter:
         parts = []
         if entries:
             dropped = self._dropped
-            parts.append(to_columns(entries, dropped - self._dropped_sent).encode())
+            reports = to_reports(entries, dropped - self._dropped_sent)
+            parts += [report.encode() for report in reports]
             self._dropped_sent = dropped
         parts += [point.encode() for point in self._points.take()]
         while self._troubles:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, SupportsIndex
 
 from gangline_schemas.limits import (
@@ -18,9 +18,62 @@ from gangline_schemas.limits import (
 from gangline_schemas.rank_protocol import Report
 
 DROPPED_METRIC: Final = "report_dropped"
+MESSAGE_CELLS: Final = 20_000
+"""Rows times columns of one message, gaps too: the agent takes lines of up to 1 MiB."""
+MESSAGE_NAME_CHARS: Final = 100_000
 _PLAIN: Final = re.compile(PLAIN)
 
 Entry = tuple[SupportsIndex, int, Mapping[str, float]]  # step, Unix ms, metrics
+_Row = tuple[int, int, Mapping[str, float]]
+
+
+def to_reports(entries: Sequence[Entry], dropped: int = 0) -> Iterator[Report]:
+    """Turn rows of (step, Unix ms, metrics) into messages that the agent takes, in order.
+
+    A script may log each metric by a call of its own: rows of one step become one row, and rows
+    that share few names are sent in messages of their own. `dropped` as in `to_columns`.
+    """
+    batch: list[_Row] = []
+    names: set[str] = set()
+    chars = 0
+    for row in _joined(_rows(entries)):
+        new = [name for name in row[2] if name not in names]
+        columns, more = len(names) + len(new), sum(len(str(name)) for name in new)
+        if batch and (
+            columns >= METRICS_PER_STEP
+            or columns * (len(batch) + 1) > MESSAGE_CELLS
+            or chars + more > MESSAGE_NAME_CHARS
+        ):
+            yield to_columns(batch)
+            batch, names, chars = [], set(), 0
+            new, more = list(row[2]), sum(len(str(name)) for name in row[2])
+        batch.append(row)
+        names.update(new)
+        chars += more
+    yield to_columns(batch, dropped)
+
+
+def _rows(entries: Iterable[Entry]) -> Iterator[_Row]:
+    """Those whose step is an integer from 0 on."""
+    for given, time_ms, metrics in entries:
+        if (step := whole_step(given)) is not None:
+            yield step, time_ms, metrics
+
+
+def _joined(rows: Iterable[_Row]) -> Iterator[_Row]:
+    """Rows side by side of one step and with other names are one, at the time of the last."""
+    step, time_ms, metrics = -1, 0, dict[str, float]()
+    for row in rows:
+        fits = len(metrics) + len(row[2]) < METRICS_PER_STEP
+        if row[0] == step and fits and metrics.keys().isdisjoint(row[2]):
+            metrics.update(row[2])
+            time_ms = row[1]
+            continue
+        if step >= 0:
+            yield step, time_ms, metrics
+        step, time_ms, metrics = row[0], row[1], dict(row[2])
+    if step >= 0:
+        yield step, time_ms, metrics
 
 
 def to_columns(entries: Sequence[Entry], dropped: int = 0) -> Report:
@@ -31,11 +84,7 @@ def to_columns(entries: Sequence[Entry], dropped: int = 0) -> Report:
     an integer from 0 on, unless all are. `dropped` > 0 is added to the last row as the metric
     `report_dropped`.
     """
-    rows = [
-        (step, time_ms, metrics)
-        for given, time_ms, metrics in entries
-        if (step := whole_step(given)) is not None
-    ]
+    rows = list(_rows(entries))
     every_name = dict.fromkeys(name for _, _, metrics in rows for name in metrics)
     names = [name for name in every_name if is_metric_name(name)][: METRICS_PER_STEP - 1]
     columns: dict[str, tuple[float | None, ...]] = {}
