@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
+import resource
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -112,6 +115,19 @@ def test_values_of_one_metric_and_step_stay_apart_and_steps_may_go_back() -> Non
     assert one.metrics["a"] == (1.0, 3.0, 4.0)
     assert one.metrics["b"] == (2.0, None, None)
     assert one.metrics[DROPPED_METRIC] == (None, None, 2.0)
+
+
+def test_a_script_may_have_a_thousand_files_open(agent: AgentEnd) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
+    with ExitStack() as files:
+        while files.enter_context(Path(os.devnull).open("rb")).fileno() < 1024:
+            pass
+        reporter = Reporter(agent.path, flush_period_s=3600)
+        reporter.report({"loss": 1.0}, 3)
+        assert reporter.flush()
+        assert reporter.should_stop() is None
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_hello_comes_first_and_many_steps_share_a_message(agent: AgentEnd) -> None:

@@ -311,20 +311,23 @@ class Reporter:
         """The loop of the module's docstring; returns when the agent has hung up."""
         incoming, outgoing = b"", b""
         due = time.monotonic() + self._period_s
+        waiting = select.poll()  # takes descriptors above 1,023 too: a script may have many open
+        waiting.register(self._wake_r, select.POLLIN)
         while True:
-            writers = [agent] if outgoing else []
+            waiting.register(agent, select.POLLIN | (select.POLLOUT if outgoing else 0))
             wait_s = max(0.0, due - time.monotonic())
-            readable, writable, _ = select.select([agent, self._wake_r], writers, [], wait_s)
-            if self._wake_r in readable:
+            ready = dict(waiting.poll(math.ceil(wait_s * 1000)))
+            if self._wake_r.fileno() in ready:
                 self._wake_r.recv(4096)
-            if agent in readable:
+            found = ready.get(agent.fileno(), 0)
+            if found & ~select.POLLOUT:
                 received = agent.recv(65536)
                 if not received:
                     return
                 *lines, incoming = (incoming + received).split(b"\n")
                 for line in lines:
                     self._obey(line)
-            if writable:
+            if found & select.POLLOUT:
                 outgoing = outgoing[agent.send(outgoing) :]
             is_due = time.monotonic() >= due
             if is_due:
