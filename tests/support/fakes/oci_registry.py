@@ -32,7 +32,8 @@ class OciRegistry:
     `cuts`: after so many bytes the connection of the next blob ends. `busy`: so many requests are
     answered with 429. `wrong`: digests whose bytes come changed. `sent`: bytes of blobs. `again`,
     `realm`, `token` and `moved`: its Retry-After, where it sends for a token, the token, and where
-    it sends for blobs. `tls`: its certificate.
+    it sends for blobs. `challenge`: its WWW-Authenticate, else the right one. `no_ranges`: whole
+    blobs come, whatever is asked. `tls`: its certificate.
     """
 
     user: str | None = None
@@ -44,6 +45,8 @@ class OciRegistry:
     realm: str | None = None
     token: object = _TOKEN
     moved: str | None = None
+    challenge: str | None = None
+    no_ranges: bool = False
     tls: ssl.SSLContext | None = None
     counting: threading.Lock = field(default_factory=threading.Lock)
     requests: list[str] = field(default_factory=list)
@@ -125,7 +128,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif self.headers.get("Authorization") != f"Bearer {_TOKEN}":
             at = registry.realm or f"http://{registry.host}/token"
             realm = f'Bearer realm="{at}",service="tests"'
-            self._answer(401, b"{}", **{"WWW-Authenticate": realm})
+            self._answer(401, b"{}", **{"WWW-Authenticate": registry.challenge or realm})
         else:
             self._content(address.path)
 
@@ -156,7 +159,8 @@ class _Handler(BaseHTTPRequestHandler):
         if digest in registry.wrong:
             raw = bytes([raw[0] ^ 1]) + raw[1:]
         begins, status = 0, 200
-        if (wanted := self.headers.get("Range")) is not None:
+        wanted = self.headers.get("Range")
+        if wanted is not None and not registry.no_ranges:
             begins, status = int(wanted.removeprefix("bytes=").partition("-")[0]), 206
         rest = raw[begins:]
         self.send_response(status)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import ssl
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -117,6 +119,26 @@ def test_a_changed_manifest_never_runs(hub: OciRegistry, node: ImageNode) -> Non
     _changed_manifest(hub)
     with pytest.raises(problems.ImageDamaged, match="digest mismatch"):
         node.get(f"{hub.host}/a@{digest}")
+
+
+def test_a_registry_without_ranges_sends_a_cut_layer_again(
+    hub: OciRegistry, node: ImageNode
+) -> None:
+    layers = [layer(("big", os.urandom(200_000))), SMALL]
+    hub.push("a", layers)
+    hub.no_ranges = True
+    hub.cuts.extend([1000, len(layers[0]) - 1])  # of the configuration all
+    assert node.get(f"{hub.host}/a:a").layers
+
+
+def test_a_long_challenge_holds_no_thread(hub: OciRegistry, node: ImageNode) -> None:
+    """A slow expression keeps Python's lock, so the whole agent would stop."""
+    hub.push("a", [SMALL])
+    hub.challenge = "Bearer " + "a" * 60_000
+    before_s = time.thread_time()
+    with pytest.raises(problems.ImageDenied):
+        node.get(f"{hub.host}/a:a")
+    assert time.thread_time() - before_s < 5
 
 
 def _no_retry_time(hub: OciRegistry) -> None:

@@ -54,7 +54,8 @@ _PACE_S = 60.0
 _TRIES = 6
 _FIRST_DELAY_S = 0.25
 _LONGEST_WAIT_S = 60.0
-_CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
+_CHALLENGE = re.compile(r'\b(\w{1,32})="([^"]*)"')
+"""Takes time in proportion to the header, however the registry makes it."""
 _PASSING = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS}
 _WORDS: tuple[tuple[type[Exception], str], ...] = (
     (NameResolutionError, "has a name that this node cannot resolve"),
@@ -171,10 +172,10 @@ class Registry:
         if at == blob.size:
             return
         if at > blob.size:
-            at = file.truncate(0)
+            at = _emptied(file)
         with self._get(self._blob(blob), {"Range": f"bytes={at}-"} if at else {}) as answer:
             if answer.status != HTTPStatus.PARTIAL_CONTENT:
-                file.truncate(0)
+                _emptied(file)
             for chunk in self._chunks(answer):
                 if file.tell() + len(chunk) > blob.size:
                     raise ImageDamaged(self._image, f"{blob.digest} is longer than {blob.size:,}")
@@ -294,6 +295,12 @@ class Registry:
             except (ValueError, KeyError, AttributeError):
                 raise RegistryAway(self._image, "its token server gave no token") from None
         return f"Bearer {token}"
+
+
+def _emptied(file: BinaryIO) -> int:
+    """Its size from now on: `truncate` alone would leave `tell` where it was."""
+    file.truncate(0)
+    return file.seek(0)
 
 
 def _short(error: HTTPError, host: str) -> str:
