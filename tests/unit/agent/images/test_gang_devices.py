@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter
 
 from gangline_schemas.events.workers import GpuInfo, NodeInfo
 from gangline_storage.local import LocalStore
@@ -16,7 +17,7 @@ from gangline_worker.agent.decide.keys import GangKey
 from gangline_worker.agent.host.folders import Folders
 from gangline_worker.agent.host.inventory import Labels, take_inventory
 from gangline_worker.agent.workspace.limits import sandbox_plan, visible_gpus
-from gangline_worker.agent.workspace.prepare import GangWorkspace, Preparer
+from gangline_worker.agent.workspace.prepare import GangWorkspace, KeptWorkspace, Preparer
 from support.builders.cdi import GPUS, cdi_text, gpu_machine
 from support.builders.images import AS_ROOT
 from support.fakes.oci_registry import OciRegistry
@@ -70,8 +71,9 @@ def test_its_sandbox_has_its_own_gpus_counted_from_0(
     assert plan.image.devices is not None
     assert (GPUS[1], "/dev/nvidia1") in plan.image.devices.nodes
     assert visible_gpus(info, workspace, in_pod=False) == "0"
-    kept = workspace.kept(KEY)
-    assert kept.devices == workspace.devices
+    codec = TypeAdapter(KeptWorkspace)
+    kept = codec.validate_json(codec.dump_json(workspace.kept(KEY)))
+    assert kept.devices == workspace.devices, "an agent that restarts in place has lost them"
 
 
 def test_without_a_file_it_has_all_of_the_node(
