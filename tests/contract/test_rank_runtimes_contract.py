@@ -59,6 +59,16 @@ def test_long_output_arrives_to_its_last_byte(place: RankRuntime) -> None:
     assert place.lines[0][-1] == "last"
 
 
+def test_of_a_flood_the_middle_is_left_out_and_the_end_arrives(place: RankRuntime) -> None:
+    place.start(0, ["/bin/sh", "-c", "yes | head -c 20000000; echo why >&2; printf last; exit 3"])
+
+    found = place.end(0)
+    assert (found.code, found.last_words) == (3, "why")
+    assert len(place.lines[0]) < 1_000_000
+    assert "last" in place.lines[0]
+    assert any("are left out here" in line for line in place.lines[0])
+
+
 def test_last_words_arrive_though_the_agent_gets_its_turn_late(
     place: RankRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
