@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from pathlib import Path
@@ -129,6 +130,26 @@ def test_the_least_recently_used_goes_never_what_is_in_use(
             node.images.release(GangKey("a", 1))
         found += node.get(f"{hub.host}/x:{tag}", job_id=tag).layers
     assert node.layers() == sorted(found[1:])
+
+
+@pytest.mark.parametrize("sizes", [[1 << 40], [6 << 20, 6 << 20]])
+def test_an_image_that_cannot_fit_deletes_none_of_others(
+    hub: OciRegistry, tmp_path: Path, sizes: list[int]
+) -> None:
+    """Its manifest may lie about the sizes of layers, and costs nothing to push."""
+    node = ImageNode(tmp_path / "node", tmp_path / "store", budget_bytes=8 << 20)
+    hub.push("theirs", [BIG])
+    theirs = node.get(f"{hub.host}/x:theirs", job_id="theirs", team="cv").layers
+    node.images.release(GangKey("theirs", 1))
+    kind, raw = hub.manifests[hub.push("a", [layer(("a", b"1")), SMALL])]
+    content = json.loads(raw)
+    content["layers"] = [
+        {**given, "size": size} for given, size in zip(content["layers"], sizes, strict=False)
+    ]
+    hub.add_manifest("lies", kind, content)
+    with pytest.raises(problems.NodeDiskFull, match="GANGLINE_IMAGES_GB"):
+        node.get(f"{hub.host}/x:lies")
+    assert node.layers() == list(theirs)
 
 
 def test_what_waiting_jobs_need_goes_last(hub: OciRegistry, tmp_path: Path) -> None:

@@ -124,6 +124,9 @@ class LayerStore:
                     self._make_space(blob.size, image, early=early)
                     self._add(blob, get, image, team, share=share)
 
+        with self._lock:
+            lacking = sum(blob.size for blob in set(blobs) if layer_name(blob) not in self._known)
+        self._make_space(lacking, image, early=early)
         with ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="layer") as pool:
             begun = [pool.submit(bring, blob) for blob in blobs]
             try:
@@ -206,7 +209,10 @@ class LayerStore:
                     packed.unlink()
 
     def _make_space(self, more_bytes: int, image: object, *, early: bool) -> None:
-        """Delete unused layers while all take more than the budget. Raises NodeDiskFull."""
+        """Delete unused layers while all take more than the budget.
+
+        Raises NodeDiskFull, and deletes none, if that is not enough.
+        """
         with self._lock:
             used = frozenset[str]().union(*self._holds.values())
             kept = frozenset[str]().union(*self._kept.values())
@@ -214,17 +220,18 @@ class LayerStore:
             idle = sorted(set(self._known) - used - kept, key=self._used_at)
             if not early:
                 idle += sorted(set(self._known) & kept - used, key=self._used_at)
+            least = total - sum(self._known[name].size_bytes for name in idle)
+            if least > self._budget_bytes:  # before anything is deleted for it in vain
+                raise NodeDiskFull(
+                    image,
+                    f"it and the images in use take {least / 1e9:.3g} GB; this node keeps up to "
+                    f"{self._budget_bytes / 1e9:.3g} GB of images (GANGLINE_IMAGES_GB)",
+                )
             for name in idle:
                 if total <= self._budget_bytes:
                     break
                 total -= self._known.pop(name).size_bytes
                 self._delete(name)
-        if total > self._budget_bytes:
-            raise NodeDiskFull(
-                image,
-                f"it and the images in use take {total / 1e9:.3g} GB; this node keeps up to "
-                f"{self._budget_bytes / 1e9:.3g} GB of images (GANGLINE_IMAGES_GB)",
-            )
 
     def _used_at(self, name: str) -> float:
         try:
