@@ -157,13 +157,13 @@ def test_what_waiting_jobs_need_goes_last(hub: OciRegistry, tmp_path: Path) -> N
     for tag in "abcd":
         hub.push(tag, [layer((tag, os.urandom(3 << 20)))])
     image = f"{hub.host}/x"
-    early = node.images.get_early(GangKey("waits", 0), "nlp", f"{image}:a")
+    early = node.images.get_early(GangKey("waits", 0), "nlp", f"{image}:a", threading.Event())
     node.get(f"{image}:b", job_id="b")
     node.images.release(GangKey("b", 1))
     third = node.get(f"{image}:c", job_id="c")
     assert node.layers() == sorted(early.layers + third.layers), "b was used later, by no one"
     with pytest.raises(problems.NodeDiskFull):
-        node.images.get_early(GangKey("later", 0), "nlp", f"{image}:d")
+        node.images.get_early(GangKey("later", 0), "nlp", f"{image}:d", threading.Event())
     fourth = node.get(f"{image}:d", job_id="d")
     assert node.layers() == sorted(third.layers + fourth.layers), "a gang that starts needs it now"
 

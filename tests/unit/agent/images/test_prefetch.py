@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
 import pytest
 
+from gangline_schemas.base import Event
 from gangline_schemas.events.scheduling import (
     GangAllocated,
     GpusReserved,
@@ -37,11 +38,15 @@ class Fetched:
         self.came = threading.Semaphore(0)
         self.begun, self.let = threading.Event(), threading.Event()
 
-    def get_early(self, key: GangKey, team: str, wanted: str) -> None:
+    def get_early(self, key: GangKey, team: str, wanted: str, stopping: threading.Event) -> None:
         self.got.append((key.job_id, key.attempt, team, wanted))
         if wanted == "slow":
             self.begun.set()
             self.let.wait(10)
+        if wanted == "endless":
+            self.begun.set()
+            if not stopping.wait(10):
+                raise AssertionError("it fetches for a job that has ended")
         if wanted == "missing":
             self.came.release()
             raise ImageNotFound(wanted, "404")
@@ -164,6 +169,20 @@ def test_an_image_is_not_fetched_once_its_gang_has_started(
     images.wait_for(2)
     assert [job_id for job_id, *_ in images.got] == ["first", "last"]
     assert images.released == ["started", "first"], "what came for a gang that runs is its own"
+
+
+@pytest.mark.parametrize("ends", [cancelled, allocated])
+def test_a_registry_without_end_holds_up_no_image_once_its_job_has_ended(
+    prefetch: Prefetch, images: Fetched, ends: Callable[[str], Event]
+) -> None:
+    prefetch.note(queued("first", "endless"))
+    prefetch.note(reserved("first", "n1"))
+    assert images.begun.wait(10)
+    prefetch.note(queued("of-others"))
+    prefetch.note(reserved("of-others", "n1"))
+    prefetch.note(ends("first"))
+    images.wait_for(2)
+    assert [job_id for job_id, *_ in images.got] == ["first", "of-others"]
 
 
 def test_only_so_many_are_kept(

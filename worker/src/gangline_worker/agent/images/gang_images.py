@@ -111,6 +111,7 @@ class GangImages:
         others: OtherNodes | None = None,
         *,
         early: bool = False,
+        stopping: threading.Event | None = None,
     ) -> GangImage:
         """The image of a gang, which is held until `release`: then it is waited for no longer.
 
@@ -118,6 +119,7 @@ class GangImages:
 
         `others`: the gang's other nodes, if it has any.
         `early`: the job waits still; no image of another one is deleted for it.
+        `stopping`: once it is set, no registry is waited for.
         """
         if self._layers is None:
             raise NoImagesHere(wanted, self._lacking or "")
@@ -130,7 +132,7 @@ class GangImages:
         if allowed and image.registry not in allowed:
             known = ", ".join(sorted(allowed))
             raise ImageDenied(image, f"nodes use only {known} (GANGLINE_IMAGES_REGISTRIES)")
-        with self._registry(key, team, image) as registry:
+        with self._registry(key, team, image, stopping or threading.Event()) as registry:
             found, manifest, settings = self._documents(registry, team, image)
             if image.digest is None:
                 pinned = self._pin(team, key.job_id, found)
@@ -150,12 +152,14 @@ class GangImages:
                 raise
         return GangImage(str(found), names, settings.environment, settings.command, settings.folder)
 
-    def get_early(self, key: GangKey, team: str, wanted: str) -> GangImage:
+    def get_early(
+        self, key: GangKey, team: str, wanted: str, stopping: threading.Event
+    ) -> GangImage:
         """The image of a waiting job: kept until `release` or until a gang needs the space.
 
-        Raises ImageProblem, StoreError.
+        `stopping`: as for `get`. Raises ImageProblem, StoreError.
         """
-        image = self.get(key, team, wanted, early=True)
+        image = self.get(key, team, wanted, early=True, stopping=stopping)
         if self._layers is not None:
             self._layers.keep(key)
         return image
@@ -188,9 +192,11 @@ class GangImages:
             begun.set()
 
     @contextlib.contextmanager
-    def _registry(self, key: GangKey, team: str, image: ImageReference) -> Iterator[Registry]:
+    def _registry(
+        self, key: GangKey, team: str, image: ImageReference, stopping: threading.Event
+    ) -> Iterator[Registry]:
         """The registry of the image, which is waited for until the gang or the agent ends."""
-        self._gangs[key] = stopping = threading.Event()
+        self._gangs[key] = stopping
         if self._stopping.is_set():
             stopping.set()
         try:

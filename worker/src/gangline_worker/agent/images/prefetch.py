@@ -42,8 +42,8 @@ _NO_ATTEMPT = 0
 class Images(Protocol):
     """`GangImages`, as far as this needs them."""
 
-    def get_early(self, key: GangKey, team: str, wanted: str) -> object:
-        """Fetch and keep until `release`."""
+    def get_early(self, key: GangKey, team: str, wanted: str, stopping: threading.Event) -> object:
+        """Fetch and keep until `release`; once `stopping` is set, wait for no registry."""
 
     def release(self, key: GangKey) -> None:
         """Keep no longer."""
@@ -58,6 +58,7 @@ class Prefetch:
         self._known: OrderedDict[str, tuple[str, str]] = OrderedDict()
         self._here: OrderedDict[str, tuple[str, str]] = OrderedDict()
         self._fetching: str | None = None
+        self._stopping = threading.Event()
         self._wanted: SimpleQueue[str | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="prefetch", daemon=True)
@@ -70,6 +71,7 @@ class Prefetch:
         """Fetch no more; does not wait for the end of a download."""
         with self._lock:
             self._here.clear()
+            self._stopping.set()
         self._wanted.put(None)
 
     def note(self, event: Event) -> None:
@@ -110,7 +112,9 @@ class Prefetch:
     def _forget(self, job_id: str) -> None:
         with self._lock:
             found = self._here.pop(job_id, None)
-            if found is not None and job_id != self._fetching:
+            if job_id == self._fetching:
+                self._stopping.set()
+            elif found is not None:
                 self._images.release(GangKey(job_id, _NO_ATTEMPT))
 
     def _run(self) -> None:
@@ -120,10 +124,11 @@ class Prefetch:
                 if found is None:
                     continue  # the gang has started, or nothing more is fetched
                 self._fetching = job_id
+                self._stopping = stopping = threading.Event()
             team, image = found
             key = GangKey(job_id, _NO_ATTEMPT)
             try:
-                self._images.get_early(key, team, image)
+                self._images.get_early(key, team, image, stopping)
             except (ImageProblem, StoreError, OSError) as error:  # the gang will say why
                 log.info("image.not_prefetched", job=job_id, reason=str(error))
                 failed = True
