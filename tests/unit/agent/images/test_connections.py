@@ -6,13 +6,17 @@ import contextlib
 import socket
 import threading
 import time
+from collections.abc import Callable, Iterator
 from typing import cast
 
 import pytest
 import urllib3
 
-from gangline_worker.agent.images import connections
+from gangline_schemas.image_reference import ImageReference
+from gangline_worker.agent.images import connections, registry
 from gangline_worker.agent.images.connections import Bounds, ForbiddenAddress, open_pools, proxy_of
+from gangline_worker.agent.images.problems import RegistryAway
+from gangline_worker.agent.images.registry import Registry, RegistryOptions
 from support.fakes.oci_registry import OciRegistry
 
 
@@ -84,6 +88,79 @@ def test_headers_that_come_byte_by_byte_are_broken_off(monkeypatch: pytest.Monke
         pools = open_pools(Bounds(url, frozenset()), urllib3.Timeout(30), urllib3.Retry(0))
         with pytest.raises(urllib3.exceptions.HTTPError):
             pools.request("GET", url)
+
+
+_TO_ITSELF = b"HTTP/1.1 302 Found\r\nLocation: /\r\nTransfer-Encoding: chunked\r\n\r\n"
+_NEVER_ENDED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"
+
+
+@contextlib.contextmanager
+def endless(answer: bytes, more: bytes) -> Iterator[str]:
+    """The host of a server whose answers begin so, and never end."""
+    stopped = threading.Event()
+
+    def send(asking: socket.socket) -> None:
+        with asking, contextlib.suppress(OSError):
+            asking.sendall(answer)
+            while not stopped.wait(0.01):
+                asking.sendall(more)
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                asking, _ = server.accept()
+                threading.Thread(target=send, args=(asking,), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+        stopped.set()
+        server.shutdown(socket.SHUT_RDWR)
+
+
+def in_time(work: Callable[[], object]) -> BaseException | None:
+    """The error of work that ends."""
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive(), "it waits for the registry without end"
+    return failed[0] if failed else None
+
+
+def manifest(host: str, stopping: threading.Event) -> None:
+    image = ImageReference.parse(f"{host}/a:a")
+    Registry(image, None, RegistryOptions(), stopping).manifest("a")
+
+
+def test_the_body_of_a_redirect_is_not_waited_for() -> None:
+    with endless(_TO_ITSELF, b"1\r\nx\r\n") as host:
+        error = in_time(lambda: manifest(host, threading.Event()))
+    assert isinstance(error, RegistryAway)
+
+
+def test_an_answer_without_end_is_broken_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_PACE_S", 0.2)
+    monkeypatch.setattr(connections, "_LOOK_S", 0.05)
+    with endless(_NEVER_ENDED, b"X: y\r\n") as host:
+        error = in_time(lambda: manifest(host, threading.Event()))
+    assert isinstance(error, RegistryAway)
+    assert "less than 1 MiB came" in str(error)
+
+
+def test_an_answer_without_end_is_broken_off_with_its_gang() -> None:
+    stopping = threading.Event()
+    with endless(_NEVER_ENDED, b"X: y\r\n") as host:
+        threading.Timer(0.2, stopping.set).start()
+        error = in_time(lambda: manifest(host, stopping))
+    assert "its gang or the agent ends" in str(error)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import contextlib
 import ipaddress
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,7 +21,7 @@ from urllib.request import getproxies, proxy_bypass
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import ProtocolError
-from urllib3.response import HTTPResponse
+from urllib3.response import BaseHTTPResponse, HTTPResponse
 
 from gangline_schemas.metadata_services import ADDRESSES
 
@@ -29,6 +29,9 @@ _HEADERS_S = 60.0
 """The time for all headers of an answer; a time-out of the connection is for each byte."""
 _KEPT = 4
 """Connections to a host that are used again, at least as many as downloads at a time."""
+_LOOK_S = 1.0
+_CONNECTED = "gangline_connected"
+"""The attribute of an answer with its socket, which its connection may have given up by then."""
 _METADATA = frozenset(map(ipaddress.ip_address, ADDRESSES))
 
 
@@ -98,8 +101,9 @@ def open_pools(
                 bounds.check(self.host, self.sock)
 
         def getresponse(self) -> HTTPResponse:  # type: ignore[override]  # as in urllib3
-            with _broken_off(self.sock):
-                return _leading_somewhere(super().getresponse())
+            connected = self.sock
+            with _broken_off(connected):
+                return _bounded(super().getresponse(), connected)
 
     class Secured(HTTPSConnection):
         def connect(self) -> None:
@@ -108,8 +112,9 @@ def open_pools(
                 bounds.check(self.host, self.sock)
 
         def getresponse(self) -> HTTPResponse:  # type: ignore[override]  # as in urllib3
-            with _broken_off(self.sock):
-                return _leading_somewhere(super().getresponse())
+            connected = self.sock
+            with _broken_off(connected):
+                return _bounded(super().getresponse(), connected)
 
     class PlainPool(urllib3.HTTPConnectionPool):
         ConnectionCls = Plain
@@ -134,13 +139,43 @@ def open_pools(
     return pools
 
 
-def _leading_somewhere(answer: HTTPResponse) -> HTTPResponse:
-    """The answer. Raises ValueError if its Location is not an address: this closes its connection.
+@contextlib.contextmanager
+def ended_when(answer: BaseHTTPResponse, over: Callable[[], bool]) -> Iterator[None]:
+    """The answer's connection ends once `over` says so, also in the middle of a read.
 
-    urllib3 would find it later, and leave the connection open.
+    A read may last without end: a registry can send the ends of chunks byte by byte.
+    """
+    connected: socket.socket = getattr(answer, _CONNECTED)
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(_LOOK_S):
+            if over():
+                _end(connected)
+                return
+
+    threading.Thread(target=watch, name="registry-pace", daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()
+
+
+def _bounded(answer: HTTPResponse, connected: socket.socket) -> HTTPResponse:
+    """The answer, for `ended_when`. The body of a redirect is not read: it may have no end.
+
+    Raises ValueError if its Location is not an address: this closes its connection. urllib3 would
+    find it later, and leave the connection open.
     """
     urlsplit(answer.headers.get("Location", ""))
+    answer.drain_conn = answer.close  # type: ignore[method-assign]
+    setattr(answer, _CONNECTED, connected)
     return answer
+
+
+def _end(connected: socket.socket) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        connected.shutdown(socket.SHUT_RDWR)
 
 
 @contextlib.contextmanager
@@ -150,8 +185,7 @@ def _broken_off(connected: socket.socket) -> Iterator[None]:
 
     def end() -> None:
         late.set()
-        with contextlib.suppress(OSError, ValueError):
-            connected.shutdown(socket.SHUT_RDWR)
+        _end(connected)
 
     timer = threading.Timer(_HEADERS_S, end)
     timer.daemon = True

@@ -15,7 +15,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 from typing import BinaryIO, TypeVar
@@ -38,7 +38,7 @@ from urllib3.response import BaseHTTPResponse
 from gangline_schemas.image_reference import DEFAULT_REGISTRY, ImageReference
 from gangline_storage.durable import NO_SPACE
 
-from .connections import Bounds, ForbiddenAddress, open_pools
+from .connections import Bounds, ForbiddenAddress, ended_when, open_pools
 from .credentials import Login
 from .manifests import LISTS, SINGLE, Blob
 from .problems import ImageDamaged, ImageDenied, ImageNotFound, NodeDiskFull, RegistryAway
@@ -76,6 +76,25 @@ class _Again(Exception):
     def __init__(self, detail: str, after_s: float | None = None) -> None:
         super().__init__(detail)
         self.after_s = after_s
+
+
+@dataclass(slots=True)
+class _Pace:
+    """How fast an answer comes."""
+
+    since_s: float = field(default_factory=time.monotonic)
+    bytes_since: int = 0
+
+    def came(self, more_bytes: int) -> None:
+        """So many more bytes are there."""
+        self.bytes_since += more_bytes
+        if self.bytes_since >= _CHUNK:
+            self.since_s, self.bytes_since = time.monotonic(), 0
+
+    @property
+    def too_slow(self) -> bool:
+        """Whether _PACE_S are over without _CHUNK bytes."""
+        return time.monotonic() - self.since_s > _PACE_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,16 +213,22 @@ class Registry:
 
     def _chunks(self, answer: BaseHTTPResponse) -> Iterator[bytes]:
         """The bytes of an answer as they come. Raises _Again when they come too slowly."""
-        since_s, came = time.monotonic(), 0
-        while chunk := answer.read1(_CHUNK, decode_content=False):
-            yield chunk
+        pace = _Pace()
+        with ended_when(answer, lambda: self._stopping.is_set() or pace.too_slow):
+            while chunk := self._next(answer, pace):
+                yield chunk
+
+    def _next(self, answer: BaseHTTPResponse, pace: _Pace) -> bytes:
+        """Some bytes; none at the end."""
+        try:
+            chunk = answer.read1(_CHUNK, decode_content=False)
+        finally:  # what was broken off may look like a whole answer, or like a registry's fault
             if self._stopping.is_set():
                 raise RegistryAway(self._image, "its gang or the agent ends")
-            came += len(chunk)
-            if came >= _CHUNK:
-                since_s, came = time.monotonic(), 0
-            elif time.monotonic() - since_s > _PACE_S:
+            if pace.too_slow:
                 raise _Again(f"less than 1 MiB came in {_PACE_S:.0f} s")
+        pace.came(len(chunk))
+        return chunk
 
     def _retry(
         self, attempt: Callable[[], ResultT], progress: Callable[[], int] | None = None
