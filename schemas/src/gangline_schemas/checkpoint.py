@@ -17,7 +17,7 @@ Nothing here is ever unpickled: shards are raw bytes, everything else is JSON.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -102,6 +102,11 @@ class TensorSlice(Model):
     def key(self) -> SliceKey:
         """Equal for copies of one slice, wherever they lie."""
         return self.name, self.dtype, self.global_shape, self.start, self.shape
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is all of its tensor."""
+        return self.shape == self.global_shape
 
 
 class Chunk(Model):
@@ -193,28 +198,55 @@ class Alike:
 
     def __init__(self) -> None:
         self._ranks: dict[tuple[str, str], dict[str, list[int]]] = {}
+        self._added: list[int] = []
+        self._whole: set[str] = set()
 
     def add(self, manifest: RankManifest) -> None:
         """Take what a rank says."""
+        self._added.append(manifest.rank)
+        self._whole.update([each.name for each in manifest.tensors if each.is_whole])
         for name, digest in manifest.alike.items():
             of = self._ranks.setdefault((name, digest[:3]), {})
             of.setdefault(digest, []).append(manifest.rank)
 
     def problem(self) -> str | None:
-        """Which tensor the ranks do not hold alike, and which ranks; None if they all do."""
+        """Which tensor the ranks do not hold alike, and which ranks; None if they all do.
+
+        Each writes a part of a large tensor, so one that some ranks do not hold is not whole.
+        """
         differ = {name: found for (name, _), found in self._ranks.items() if len(found) > 1}
         if not differ:
-            return None
+            return self._parts_missing()
         name = min(differ)
         most, *others = sorted(map(sorted, differ[name].values()), key=lambda of: (-len(of), of))
-        ranks = sorted(rank for found in others for rank in found)
-        named = ", ".join(map(str, ranks[:_RANKS_NAMED])) + ", ..." * (len(ranks) > _RANKS_NAMED)
+        named = _some(rank for found in others for rank in found)
         more = f" (and {len(differ) - 1} more)" if len(differ) > 1 else ""
         return (
             f"tensor {name}{more}: the ranks hold different values, {named} not those of rank "
             f"{most[0]}; give what is a rank's own as save(..., per_rank={{...}}), or make it "
             "alike before the save"
         )
+
+    def _parts_missing(self) -> str | None:
+        held: dict[str, list[int]] = {}
+        for (name, _), found in self._ranks.items():
+            if name not in self._whole:
+                held.setdefault(name, []).extend(*found.values())
+        partial = {name: ranks for name, ranks in held.items() if len(ranks) < len(self._added)}
+        if not partial:
+            return None
+        name = min(partial)
+        more = f" (and {len(partial) - 1} more)" if len(partial) > 1 else ""
+        return (
+            f"tensor {name}{more}: of {len(self._added)} ranks only {_some(partial[name])} hold "
+            "it, so parts of it are missing; give what is a rank's own as "
+            "save(..., per_rank={...})"
+        )
+
+
+def _some(ranks: Iterable[int]) -> str:
+    found = sorted(ranks)
+    return ", ".join(map(str, found[:_RANKS_NAMED])) + ", ..." * (len(found) > _RANKS_NAMED)
 
 
 def job_prefix(team: str, job_id: str, spec: JobSpec) -> str:

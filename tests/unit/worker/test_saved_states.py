@@ -262,6 +262,32 @@ def test_plain_tensors_that_differ_between_ranks_are_not_committed(
     assert "per_rank" in errors[0]
 
 
+@pytest.mark.parametrize("rows", [PARTS, 1])
+def test_a_large_tensor_that_only_some_ranks_hold_is_not_committed(
+    tmp_path: Path, be: Ranks, rows: int
+) -> None:
+    """Such as the layers of a stage: each rank writes a part, as if all of them held it."""
+    for rank in range(3):
+        be(rank, 3)
+        layer = {"layer": torch.ones(rows, PARTS // rows)} if rank else {}
+        save({"same": torch.ones(PARTS), "small": torch.ones(3), **layer}, 1)
+        errors = finish(tmp_path)
+    assert committed(tmp_path) == []
+    assert "tensor layer: of 3 ranks only 1, 2 hold it" in errors[0]
+    assert "per_rank" in errors[0]
+
+
+def test_a_small_tensor_may_be_of_one_rank(tmp_path: Path, be: Ranks) -> None:
+    for rank in range(2):
+        be(rank, 2)
+        save({"same": torch.ones(PARTS)} | ({} if rank else {"seen": torch.ones(3)}), 1)
+        assert finish(tmp_path) == []
+    be(0, 2)
+    found = restore()
+    assert found is not None
+    assert torch.equal(found.state["seen"], torch.ones(3))
+
+
 def test_what_is_a_ranks_own_comes_back_to_it(tmp_path: Path, be: Ranks) -> None:
     for rank in range(3):
         be(rank, 3)
