@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import enum
+import subprocess
+import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -348,6 +351,56 @@ def test_a_digest_is_of_the_values_wherever_and_however_they_lie() -> None:
         assert of(torch.ones(40_000)) != of(torch.full((40_000,), 2.0))
     bytes_off = torch.arange(10, dtype=torch.uint8)
     assert weighted_sum(bytes_off[1:]).item() == weighted_sum(bytes_off[1:].clone()).item()
+
+
+FORKS = """
+import os, threading, sys
+import torch
+from gangline_worker import save
+from gangline_worker.checkpoint import public
+
+child_ended = threading.Event()
+commit = public.commit_local
+public.commit_local = lambda *given: child_ended.wait() and commit(*given)
+save({"w": torch.ones(3)}, 1)
+child = os.fork()
+if not child:
+    print(save({"w": torch.ones(3)}, 2), flush=True)
+    sys.exit()
+print(os.waitpid(child, 0)[1], flush=True)
+child_ended.set()
+"""
+
+
+def test_a_child_that_is_forked_during_a_save_ends_and_saves_nothing(
+    tmp_path: Path, be: Ranks
+) -> None:
+    be(0, 1)
+    ended = subprocess.run(
+        [sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (ended.returncode, ended.stdout) == (0, "False\n0\n"), ended.stderr
+    assert "step 2 is not saved: this process was forked" in ended.stderr
+    assert [folder.name for folder in committed(tmp_path)] == ["step-0000000001"]
+
+
+def test_two_threads_may_save(tmp_path: Path, be: Ranks) -> None:
+    be(0, 1)
+    second = threading.Thread(target=save, args=({"w": torch.full((3,), 2.0)}, 2))
+
+    class Slow(torch.Tensor):
+        """While it is laid out, the other thread tries to save."""
+
+        def data_ptr(self) -> int:
+            if second.ident is None:
+                second.start()
+                second.join(1.0)  # it waits for this save
+            return super().data_ptr()
+
+    assert save({"w": torch.ones(3).as_subclass(Slow)}, 1)
+    second.join()
+    assert finish(tmp_path) == []
+    assert [folder.name[-1] for folder in committed(tmp_path)] == ["1", "2"]
 
 
 def test_an_incomplete_checkpoint_is_not_committed(tmp_path: Path) -> None:

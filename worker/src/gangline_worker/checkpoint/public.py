@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import operator
 import os
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -98,6 +99,19 @@ def committed_step() -> int | None:
 
 
 _savers: dict[Path, AsyncSaver] = {}
+_saving = threading.RLock()  # a handler of a signal may save in the midst of a save
+_forked = False
+
+
+def _after_fork_in_child() -> None:
+    """A child has none of the savers' threads, and its parent saves as this rank."""
+    global _forked, _saving  # noqa: PLW0603
+    _forked = _forked or bool(_savers)
+    _saving = threading.RLock()
+    _savers.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def prepare(state: Mapping[str, Any], per_rank: Mapping[str, Any] | None = None) -> None:
@@ -111,10 +125,10 @@ def prepare(state: Mapping[str, Any], per_rank: Mapping[str, Any] | None = None)
     """
     tensors, _ = _taken_apart(state, per_rank)
     directory = os.environ.get(DIRECTORY_ENV)
-    if directory is None:
+    if directory is None or _forked:
         holdings(tensors, *_place())
         return
-    with _checkpointing():
+    with _saving, _checkpointing():
         saver = _saver(Path(directory))
         saver.prepare(tensors)
         saver.release_tensors()
@@ -139,6 +153,7 @@ def save(
     Steps grow within a run; one that was saved is not written again. As in `report`, metrics that
     are not finite are left out, and those beyond 1,000. Gives False, with a warning, when:
     - the environment names no GANGLINE_CHECKPOINT_DIR,
+    - this process was forked from one that saved before,
     - the last save failed (a full disk, a step that did not grow),
     - or the last loss or gradient that this rank reported was not finite.
 
@@ -150,11 +165,17 @@ def save(
     if not named:
         warnings.warn(f"not saved: {DIRECTORY_ENV} is not set", stacklevel=2)
         return False
+    if _forked:
+        warnings.warn(
+            f"step {step} is not saved: this process was forked from the rank's; save there",
+            stacklevel=2,
+        )
+        return False
     if reporter().not_finite:  # one rank is enough: without its part nothing is committed
         warnings.warn(f"step {step} is not saved: its loss is not finite", stacklevel=2)
         return False
     step, figures = operator.index(step), _figures(metrics or {})
-    with _checkpointing():
+    with _saving, _checkpointing():
         tensors, kept = _taken_apart(state, per_rank)
         saver = _saver(Path(named))
         saver.wait()
@@ -220,6 +241,8 @@ def _figures(metrics: Mapping[str, SupportsFloat]) -> dict[str, float]:
 
 
 def _finish(saver: AsyncSaver) -> None:
+    if saver not in _savers.values():  # in a forked child
+        return
     saver.wait()
     for result in saver.results():
         if result.error:
