@@ -25,7 +25,7 @@ from gangline_worker.checkpoint.alike import digest, weighted_sum
 from gangline_worker.checkpoint.commit import commit_local, committed
 from gangline_worker.checkpoint.loader import WrongCheckpoint
 from gangline_worker.checkpoint.tree import flatten, rebuild
-from support.fakes.agent_end import AgentEnd
+from support.fakes.agent_end import AgentEnd, until
 
 NUMPY = [name for name in ITEM_BYTES if not name.startswith(("bfloat", "float8"))]
 Ranks = Callable[[int, int], None]
@@ -401,6 +401,26 @@ def test_two_threads_may_save(tmp_path: Path, be: Ranks) -> None:
     second.join()
     assert finish(tmp_path) == []
     assert [folder.name[-1] for folder in committed(tmp_path)] == ["1", "2"]
+
+
+def test_without_its_agent_a_rank_commits_and_deletes_nothing(
+    tmp_path: Path, be: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = AgentEnd(tmp_path)
+    monkeypatch.setenv("GANGLINE_AGENT_SOCKET", end.path)
+    line = Reporter(end.path)
+    monkeypatch.setattr(reporting, "_reporter", line)
+    be(0, 1)
+    save({"w": torch.ones(3)}, 1)
+    assert finish(tmp_path) == []
+    end.wait_for(lambda said: any(isinstance(message, ShardReady) for message in said))
+    end.hang_up()
+    until(lambda: not line.connected)
+    for step in (2, 3, 4):
+        save({"w": torch.ones(3)}, step)
+        assert "the agent that uploads it is gone" in finish(tmp_path)[0]
+    assert committed(tmp_path) == []
+    assert (tmp_path / "attempt-0001" / "step-0000000001" / "rank-00000.bin").exists()
 
 
 def test_an_incomplete_checkpoint_is_not_committed(tmp_path: Path) -> None:

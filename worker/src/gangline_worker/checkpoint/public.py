@@ -30,7 +30,7 @@ from gangline_worker.checkpoint.saver import AsyncSaver, SaverIdentity
 from gangline_worker.checkpoint.tree import flatten, in_place, rebuild, tensor_names
 from gangline_worker.columns import figure, is_metric_name
 from gangline_worker.gang_store import from_rank_0
-from gangline_worker.reporting import doing, flush, reporter
+from gangline_worker.reporting import SOCKET_ENV, doing, flush, reporter
 
 DIRECTORY_ENV = "GANGLINE_CHECKPOINT_DIR"
 RESUME_ENV = "GANGLINE_RESUME_FROM"
@@ -79,6 +79,8 @@ def announcer(directory: Path) -> Callable[[ShardReady], None]:
     def announce(message: ShardReady) -> None:
         if reporter().connected:
             reporter().shard_ready(message)
+        elif os.environ.get(SOCKET_ENV):  # it owns the folder: no commit, and nothing is deleted
+            raise OSError("the agent that uploads it is gone")
         elif commit_local((directory / message.shard.key).parent, message.world_size):
             keep_latest(directory, KEPT_WITHOUT_AGENT)
 
