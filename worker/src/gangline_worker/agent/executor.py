@@ -27,6 +27,7 @@ from .isolation.isolator import Isolator
 from .rendezvous.store_host import StoreHost
 from .runtime.launcher import KeptRank, Launcher
 from .runtime.log_lines import LogBatcher, without_secrets
+from .runtime.log_share import LogShare
 from .runtime.pod_hosts import PodHosts
 from .runtime.rank_socket import KeptListener, RankServer
 from .runtime.spares import Spares
@@ -80,6 +81,7 @@ class Executor:
         self._ranks = RankServer(self.launcher.owns, self._said, self._note)
         self._workspaces: dict[GangKey, GangWorkspace] = {}
         self._logs: dict[RankKey, LogBatcher] = {}
+        self._log_shares: dict[GangKey, LogShare] = {}
         self._spares = Spares(
             self.launcher,
             parts.isolator,
@@ -320,6 +322,7 @@ class Executor:
                 rank, workspace.allocation.team, first, lines
             ),
             lambda: time.time_ns() // 1_000_000,
+            self._log_shares.setdefault(rank.gang, LogShare()),
         )
         return self._logs[rank]
 
@@ -405,6 +408,7 @@ class Executor:
         workspace = self._workspaces.pop(effect.gang, None)
         for rank in [rank for rank in self._logs if rank.gang == effect.gang]:
             del self._logs[rank]
+        self._log_shares.pop(effect.gang, None)
         self._parts.preparer.clear(effect.gang)
         if effect.final and workspace is not None:
             self._parts.checkpoints.forget(effect.gang.job_id)

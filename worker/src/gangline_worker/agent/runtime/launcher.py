@@ -92,6 +92,7 @@ class RankProcess:
         self._logs = logs
         self._launcher = launcher
         self._ended = False
+        self._rest_s = 0.0
         self._status = 0
         self._lock = threading.Lock()
         self._oom_kills = OomKills(process.pid)
@@ -137,7 +138,7 @@ class RankProcess:
 
     def _watch(self) -> None:
         if not self._pass_on_until_end():
-            self._logs.flush()
+            self._logs.finish()
             return
         with self._lock:
             self._ended = True
@@ -176,6 +177,8 @@ class RankProcess:
                 for key, _ in ready:
                     if not self._read(key.data, key.fd):
                         selector.unregister(key.fileobj)
+                time.sleep(self._rest_s)
+                self._rest_s = 0.0
                 if time.monotonic() >= due:
                     self._logs.flush()
                     self._oom_kills.count()
@@ -189,7 +192,7 @@ class RankProcess:
         except BlockingIOError:
             return True
         if data:
-            self._logs.feed(stream, data)
+            self._rest_s += self._logs.feed(stream, data)
         return bool(data)
 
     def _drain(self) -> None:

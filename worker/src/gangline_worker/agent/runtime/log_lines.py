@@ -28,10 +28,13 @@ from gangline_schemas.rank_protocol import (
 )
 from gangline_schemas.secrets import redact
 
+from .log_share import LogShare, Skimmed, left_out
+
 LAST_WORDS: Final = 20
 _BATCH_LINES: Final = 500
 _BATCH_CHARS: Final = 256 * 1024
 _NOTES: Final = 1000
+_ALWAYS: Final = 4096  # bytes of a rank that prints little, beside one that prints without end
 _SECRET_LINE_MIN: Final = 6
 _Decoder = codecs.getincrementaldecoder("utf-8")
 
@@ -87,6 +90,11 @@ class LineSplitter:
         longest = max((len(secret.encode()) for secret in self.secrets), default=0)
         self._hold = min(max(1024, longest), LINE_CHARS // 2)
 
+    @property
+    def hold(self) -> int:
+        """A secret has at most so many bytes."""
+        return self._hold
+
     def feed(self, data: bytes) -> list[str]:
         """The lines that are complete now."""
         *lines, rest = (self.begun + data).split(b"\n")
@@ -130,7 +138,8 @@ class KeptLog:
 class LogBatcher:
     """Collects lines of both streams in order of arrival and numbers them from 0.
 
-    `publish(first_line, lines)` is called with each batch, from the caller's thread.
+    `publish(first_line, lines)` is called with each batch, from the caller's thread. Above the
+    gang's `share`, lines are left out; a line says how many.
     """
 
     def __init__(
@@ -138,6 +147,7 @@ class LogBatcher:
         secrets: frozenset[str],
         publish: Callable[[int, tuple[LogLine, ...]], None],
         now_ms: Callable[[], int],
+        share: LogShare | None = None,
     ) -> None:
         self._splitters: dict[Stream, LineSplitter] = {
             "stdout": LineSplitter(secrets),
@@ -145,6 +155,8 @@ class LogBatcher:
         }
         self._publish = publish
         self._now_ms = now_ms
+        self._share = share or LogShare()
+        self._skimmed: dict[Stream, Skimmed] = {}
         self._lines: list[LogLine] = []
         self._chars = 0
         self._next = 0
@@ -157,7 +169,7 @@ class LogBatcher:
         return "\n".join(self._last)
 
     def kept(self) -> KeptLog:
-        """After a `flush`: where it stands, to be adopted."""
+        """After `finish`: where it stands, to be adopted."""
         stdout, stderr = self._splitters["stdout"], self._splitters["stderr"]
         return KeptLog(self._next, stdout.begun, stderr.begun, tuple(self._last))
 
@@ -168,27 +180,71 @@ class LogBatcher:
         self._splitters["stderr"].begun = kept.stderr
         self._last.extend(kept.last_words)
 
-    def feed(self, stream: Stream, data: bytes) -> None:
-        """Take in what was read of a stream; b"" is its end."""
-        splitter = self._splitters[stream]
+    def feed(self, stream: Stream, data: bytes) -> float:
+        """Take in what was read of a stream; b"" is its end.
+
+        Returns for how many seconds its reader rests: 0, or a little while lines are left out.
+        """
+        if not data:
+            self._resume(stream)
+            self._take(stream, self._splitters[stream].end())
+            return 0.0
+        if stream in self._skimmed and self._share.has_room():
+            self._resume(stream)
+        if stream not in self._skimmed and self._share.takes(data):
+            self._take(stream, self._splitters[stream].feed(data))
+            return 0.0
+        skimmed = self._skimmed.setdefault(stream, Skimmed(self._splitters[stream].hold))
+        skimmed.add(data)
+        return self._share.skims(data)
+
+    def _take(self, stream: Stream, texts: Iterable[str]) -> None:
         time_ms = self._now_ms()
-        for text in splitter.feed(data) if data else splitter.end():
+        for text in texts:
             self._lines.append(LogLine(time_ms=time_ms, stream=stream, text=text))
             self._chars += len(text)
             if stream == "stderr" and text.strip():
                 self._last.append(text)
             if len(self._lines) >= _BATCH_LINES or self._chars >= _BATCH_CHARS:
-                self.flush()
+                self._publish_lines()
+
+    def _resume(self, stream: Stream) -> None:
+        """Continue with the newest bytes; say before how many lines are left out."""
+        skimmed = self._skimmed.pop(stream, None)
+        if skimmed is None:
+            return
+        splitter, tail = self._splitters[stream], skimmed.settle()
+        if skimmed.size_bytes:
+            skimmed.size_bytes += len(splitter.begun)
+            splitter.begun = b""
+            self._own_line(left_out(skimmed))
+        self._share.takes(tail)
+        self._take(stream, splitter.feed(tail))
 
     def note(self, text: str) -> None:
         """Put a line of our own among the rank's. May be called from any thread."""
         self._notes.append(text)
 
     def flush(self) -> None:
-        """Publish what was collected."""
+        """Publish what was collected, with what was read meanwhile if there is room for it."""
+        for stream, skimmed in list(self._skimmed.items()):
+            if len(skimmed.tail) <= _ALWAYS or self._share.has_room():
+                self._resume(stream)
         while self._notes:
-            text = f"gangline: {self._notes.popleft()}"[:LINE_CHARS]
-            self._lines.append(LogLine(time_ms=self._now_ms(), stream="stderr", text=text))
+            self._own_line(self._notes.popleft())
+        self._publish_lines()
+
+    def finish(self) -> None:
+        """Publish all that was read."""
+        for stream in list(self._skimmed):
+            self._resume(stream)
+        self.flush()
+
+    def _own_line(self, text: str) -> None:
+        text = f"gangline: {text}"[:LINE_CHARS]
+        self._lines.append(LogLine(time_ms=self._now_ms(), stream="stderr", text=text))
+
+    def _publish_lines(self) -> None:
         if self._lines:
             lines = tuple(self._lines)
             self._lines, self._chars = [], 0
