@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from gangline_scheduler.core.decide import Scheduler
 from gangline_scheduler.core.model import Job
@@ -104,13 +104,15 @@ class Cluster(Drive[State]):
         gpus: int = 1,
         of_team: str = "nlp",
         start: CheckpointRef | None = None,
+        waits_since: datetime | None = None,
         **fields: object,
     ) -> list[Event]:
         """A job was admitted."""
         wanted = spec(of_team, gpus, **fields)
         admitted = JobAdmitted(
-            job_id=job_id, spec=wanted, user="ada", submitted_at=self.now, start=start
-        )
+            job_id=job_id, spec=wanted, user="ada", submitted_at=self.now, start=start,
+            waits_since=waits_since,
+        )  # fmt: skip
         return self.give(admitted)
 
     def job(self, job_id: str) -> Job:

@@ -37,6 +37,7 @@ from gangline_schemas.events.requests import (
     JobSubmitted,
 )
 from gangline_schemas.events.scheduling import CheckpointRef, JobStateChanged
+from gangline_schemas.events.studies import TrialJobRequested
 from gangline_schemas.job import JobState
 from gangline_schemas.memory import IDS_REMEMBERED, REMEMBERED
 from support.builders.deciding import START, Drive, only, spec, team
@@ -52,6 +53,18 @@ def quota() -> Drive[State]:
 
 def end(drive: Drive[State], job_id: str, state: JobState = JobState.SUCCEEDED) -> None:
     drive.give(JobStateChanged(job_id=job_id, attempt=1, previous=JobState.RUNNING, state=state))
+
+
+def test_a_trial_in_the_place_of_a_withdrawn_one_is_admitted_with_its_age(
+    quota: Drive[State],
+) -> None:
+    since = START - timedelta(hours=2)
+    for number, waits_since in enumerate((since, None)):
+        asked = TrialJobRequested(
+            job_id=f"s-t{number}", spec=spec(), user="ada", study_id="s", number=number,
+            waits_since=waits_since,
+        )  # fmt: skip
+        assert only(quota.give(asked), JobAdmitted).waits_since == waits_since
 
 
 def test_admits_a_job_within_the_limits(quota: Drive[State]) -> None:

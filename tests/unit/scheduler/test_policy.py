@@ -72,6 +72,19 @@ def test_ties_go_to_the_earlier_submission_then_the_smaller_id() -> None:
     assert own_rank(job("a"), START) < own_rank(job("b"), START)
 
 
+def test_a_job_in_the_place_of_a_withdrawn_one_has_its_age() -> None:
+    """But never an age that lies ahead, which a clock that was put back would give it."""
+    cluster = Cluster(node(gpus=1))
+    cluster.submit("a")
+    for name, since in (("b", None), ("c", START - timedelta(hours=1)), ("d", None)):
+        cluster.submit(name, waits_since=since)
+    cluster.submit("e", waits_since=cluster.now + timedelta(hours=9))
+    order = ["a"]
+    for _ in range(4):
+        order += started_jobs(cluster.cancel(order[-1]))
+    assert order == ["a", "c", "b", "d", "e"]
+
+
 def test_a_team_above_its_share_lets_another_go_first() -> None:
     cluster = Cluster(node(gpus=6))
     for name in ("nlp", "cv"):

@@ -46,6 +46,7 @@ from support.harnesses.study_run import (
     ended,
     exited,
     failed,
+    first_job,
     only,
     reported,
     spec,
@@ -369,6 +370,30 @@ def test_trials_are_taken_back_three_times_before_one_begins() -> None:
     answer(run)
     result(4)
     assert run.events(TrialWithdrawn)[-1].number == 11, "the count begins again"
+
+
+def test_a_trial_in_the_place_of_one_that_was_taken_back_keeps_its_age_in_the_queue() -> None:
+    run = begun(limits={"trials": 20, "parallel": 3})
+    first_job(run)
+    for trial in range(2):
+        allocated(run, f"s-t{trial}")
+        run.tick(600)
+        answer(run)
+    asked = run.now
+    for trial, waits in ((0, 2), (1, 3)):
+        run.tick(3600)
+        reported(run, 10, 0.5, f"s-t{trial}")
+        exited(run, f"s-t{trial}")
+        ended(run, JobState.SUCCEEDED, f"s-t{trial}")
+        run.tick(1)
+        ended(run, JobState.CANCELLED, f"s-t{waits}")
+        answer(run)
+    allocated(run, "s-t4")
+    answer(run)
+    since = {one.job_id: one.waits_since for one in run.events(TrialJobRequested)}  # type: ignore[attr-defined]
+    assert since == {
+        "s-t0": None, "s-t1": None, "s-t2": None, "s-t3": asked, "s-t4": asked, "s-t5": None
+    }  # fmt: skip
 
 
 def test_a_start_point_is_not_taken_back() -> None:

@@ -42,6 +42,9 @@ class JobAdmitted(Event):
     start: CheckpointRef | None = Field(
         default=None, description="The checkpoint of a registered version to start from."
     )
+    waits_since: Timestamp | None = Field(
+        default=None, description="Of a job in the place of a withdrawn one: its age in the queue."
+    )
     request_id: RequestCeId = ""
     request_source: RequestCeSource = ""
 

@@ -104,6 +104,9 @@ class JobQueued(Event):
     spec: JobSpec
     user: User
     submitted_at: Timestamp
+    waits_since: Timestamp | None = Field(
+        default=None, description="Of a job in the place of a withdrawn one: its age in the queue."
+    )
 
 
 class JobWaiting(Event):

@@ -157,6 +157,10 @@ class TrialJobRequested(JobRequest):
     study_id: StudyId
     number: TrialNumber
     part: Part = 1
+    waits_since: Timestamp | None = Field(
+        default=None,
+        description="When the trial was proposed in whose place this one is: its age in the queue.",
+    )
 
 
 class TrialJobStopRequested(JobStopRequest):

@@ -60,6 +60,7 @@ from gangline_schemas.events.requests import (
     JobSubmitted,
 )
 from gangline_schemas.events.scheduling import GangAllocated, GangReleased, JobStateChanged
+from gangline_schemas.events.studies import TrialJobRequested
 from gangline_schemas.secrets import redact
 
 _IDENTIFIER: TypeAdapter[str] = TypeAdapter(Identifier)
@@ -147,6 +148,7 @@ def _submitted(
     if known is not None or state.kept_under(job_id):
         return _repeated(state, known, submitted, digest, ref)
     start = submitted.start if isinstance(submitted, StepJobRequested) else None
+    waits_since = submitted.waits_since if isinstance(submitted, TrialJobRequested) else None
     reason = _not_a_users(submitted) or admission.never_runs(
         state, job_id, submitted.spec, rule, has_start=start is not None
     )
@@ -159,6 +161,7 @@ def _submitted(
             **ref._asdict(),
             note=admission.must_wait(state, submitted.spec),
             start=start,
+            waits_since=waits_since,
         )
         return [Decision(job_id, admitted)]
     rejected = JobRejected(

@@ -49,7 +49,13 @@ def admit(plan: Plan, admitted: JobAdmitted) -> None:
     base, problem = _base(plan, admitted) if start is None else _registered(plan, admitted, start)
     plan.add(
         job_id,
-        JobQueued(job_id=job_id, spec=spec, user=admitted.user, submitted_at=admitted.submitted_at),
+        JobQueued(
+            job_id=job_id,
+            spec=spec,
+            user=admitted.user,
+            submitted_at=admitted.submitted_at,
+            waits_since=admitted.waits_since,
+        ),
     )
     plan.add(
         job_id,

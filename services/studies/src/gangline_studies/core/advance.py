@@ -34,7 +34,8 @@ from gangline_studies.core.values import sampler_of
 SETTLED = timedelta(seconds=1)
 """A trial may get the GPUs of the one whose result came: so long it is not withdrawn."""
 WITHDRAWN_IN_ROW = 3
-"""So often (times `ahead`) trials are withdrawn before one begins: each new job queues behind."""
+"""So often (times `ahead`) trials are withdrawn before one begins. The next one has their age in
+the queue, but others may get GPUs that become free until its job is there."""
 BEGUN, COMMITTED = timedelta(seconds=30), timedelta(minutes=30)
 """So long after a job's end a trial waits for its first checkpoint, and for one on its way."""
 MOST_AT_ONCE = 500
@@ -264,5 +265,6 @@ def request_job(
         study_id=study_id,
         number=trial.number,
         part=part,
+        waits_since=study.waits_since if part == 1 else None,
     )
     plan.add(study_id, requested)

@@ -132,8 +132,9 @@ def _(state: StudyState, event: TrialProposed, at: datetime) -> None:
 @fold.on(TrialWithdrawn)
 def _(state: StudyState, event: TrialWithdrawn, at: datetime) -> None:
     study = state.studies[event.study_id]
-    withdrawn = study.withdrawn + 1
-    _change(state, event.study_id, proposed=study.proposed - 1, withdrawn=withdrawn)
+    since = study.waits_since or state.trials[event.study_id, event.number].proposed_at
+    changed = {"withdrawn": study.withdrawn + 1, "waits_since": since}
+    _change(state, event.study_id, proposed=study.proposed - 1, **changed)
     _end(state, event, at, phase=Phase.WITHDRAWN)
 
 
@@ -171,7 +172,7 @@ def _(state: StudyState, event: TrialStarted, _at: datetime) -> None:
     gang = {"attempt": event.attempt, "gpus": event.gpus, "since": event.allocated_at}
     _set(state, event, phase=phase, **gang)
     if trial.phase is Phase.WAITING:
-        _change(state, event.study_id, withdrawn=0)
+        _change(state, event.study_id, withdrawn=0, waits_since=None)
 
 
 @fold.on(TrialCharged)

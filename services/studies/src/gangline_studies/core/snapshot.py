@@ -5,8 +5,11 @@ from __future__ import annotations
 from gangline_bus.state_json import DataclassCodec
 from gangline_studies.core.state import StudyState
 
-VERSION = 1
-"""The format of the state: docs/guides/upgrades.md says when to count it up."""
+VERSION = 2
+"""The format of the state: docs/guides/upgrades.md says when to count it up.
+
+Of version 1 nothing is converted: the log alone has `waits_since` of trials withdrawn before.
+"""
 
 
 def codec() -> DataclassCodec[StudyState]:

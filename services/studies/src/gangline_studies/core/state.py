@@ -121,7 +121,8 @@ class Study(NamedTuple):
     - `clones`: the trials that new members of a population will continue from.
     - `rungs_from`: the first rung of a population that is remembered.
     - `size_bytes`: of the spec as JSON.
-    - `withdrawn`: so many trials were withdrawn since one last began.
+    - `withdrawn`: so many trials were withdrawn since one last began; `waits_since`: when the first
+      of them was proposed. The next one has its age in the queue.
     """
 
     spec: StudySpec
@@ -150,6 +151,7 @@ class Study(NamedTuple):
     message: str = ""
     ended_at: datetime | None = None
     withdrawn: int = 0
+    waits_since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

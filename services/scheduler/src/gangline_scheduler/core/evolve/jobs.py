@@ -35,7 +35,7 @@ def _(state: State, event: JobQueued, at: datetime) -> None:
         submitted_at=event.submitted_at,
         priority=event.spec.priority,
         state=JobState.PENDING,
-        waiting_since=at,
+        waiting_since=min(event.waits_since or at, at),
     )
     state.jobs[event.job_id] = job
     _wait(state, job)
