@@ -118,6 +118,62 @@ def test_a_check_whose_request_has_gone_keeps_the_new_refresh_token(
     assert used == ["refresh", "refresh-1"]
 
 
+def test_a_clock_that_is_put_back_delays_no_check(provider: Any) -> None:
+    now_s = NOW_S + 86_400
+
+    async def put_back() -> object:
+        nonlocal now_s
+        logins = Logins(provider, clock=lambda: now_s)
+        provider.answers.set()
+        token, _ = await logins.begin(FIRST, None)
+        now_s = NOW_S
+        return await logins.authenticate(token)
+
+    assert asyncio.run(put_back()) is not None
+    assert provider.asked.is_set(), "the provider was asked"
+
+
+def test_a_clock_that_is_put_back_keeps_no_provider_away(
+    provider: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s, away = NOW_S + 86_400, True
+
+    async def answers(_: str) -> Granted:
+        if away:
+            raise ProviderAwayError("timeout")
+        return FIRST
+
+    async def put_back() -> object:
+        nonlocal now_s, away
+        logins = Logins(provider, clock=lambda: now_s)
+        monkeypatch.setattr(provider, "refresh", answers)
+        token, _ = await logins.begin(FIRST, None)
+        now_s += TRUST_S
+        with pytest.raises(ProblemError):
+            await logins.authenticate(token)
+        now_s, away = NOW_S, False
+        return await logins.authenticate(token)
+
+    assert asyncio.run(put_back()) is not None
+
+    async def asks(*_: str) -> dict[str, Any]:
+        if away:
+            raise ProviderAwayError("timeout")
+        return {"issuer": "https://sso"}
+
+    async def ask_again() -> object:
+        nonlocal now_s, away
+        asked = Provider(settings_with(research="nlp"), "", lambda: now_s)
+        monkeypatch.setattr(asked, "_ask", asks)
+        now_s, away = NOW_S + 86_400, True
+        with pytest.raises(ProviderAwayError):
+            await asked.userinfo("access")
+        now_s, away = NOW_S, False
+        return await asked.userinfo("access")
+
+    assert asyncio.run(ask_again()) is None, "it offers no userinfo, and said so"
+
+
 @pytest.mark.parametrize("age_s", [CHECK_S, TRUST_S])
 def test_a_provider_that_hangs_delays_one_request_and_not_each(
     provider: Any, monkeypatch: pytest.MonkeyPatch, age_s: float

@@ -10,6 +10,7 @@ import asyncio
 import base64
 import hashlib
 import json
+import math
 import ssl
 import time
 from collections.abc import Callable, Mapping
@@ -76,7 +77,7 @@ class Provider:
         self._client: aiohttp.ClientSession | None = None
         self._place: tuple[float, dict[str, Any]] | None = None
         self._keys: tuple[float, KeySet] | None = None
-        self._again_s = 0.0
+        self._failed_s = -math.inf
         self._looking = asyncio.Lock()
 
     async def authorization_url(self, verifier: str, **asked: str) -> str:
@@ -197,15 +198,17 @@ class Provider:
     async def _document(self) -> dict[str, Any]:
         """The provider's own description, at most an hour old."""
         async with self._looking:
-            if self._place is None or self._clock() - self._place[0] > _FOUND_S:
+            if self._place is None or self._age_s(self._place[0]) > _FOUND_S:
                 issuer = self.settings.issuer
                 url = f"{issuer.rstrip('/')}/.well-known/openid-configuration"
-                if self._clock() < self._again_s:  # else all would wait, one after the other
+                if (
+                    self._age_s(self._failed_s) < _AWAY_S
+                ):  # else all would wait, one after the other
                     raise ProviderAwayError(f"{url}: did not answer a moment ago")
                 try:
                     found = await self._ask("GET", url)
                 except ProviderAwayError:
-                    self._again_s = self._clock() + _AWAY_S
+                    self._failed_s = self._clock()
                     raise
                 if found.get("issuer") != issuer:
                     raise ProviderAwayError(f"{url} is of the issuer {found.get('issuer')!r}")
@@ -216,11 +219,15 @@ class Provider:
         """The provider's public keys; asked for again when one is unknown, not too often."""
         place = await self._endpoint("jwks_uri")
         async with self._looking:
-            age_s = _FOUND_S + 1 if self._keys is None else self._clock() - self._keys[0]
+            age_s = _FOUND_S + 1 if self._keys is None else self._age_s(self._keys[0])
             if self._keys is None or age_s > (_KEYS_AGAIN_S if again else _FOUND_S):
                 found = await self._ask("GET", place)
                 self._keys = self._clock(), _keys(found)
             return self._keys[1]
+
+    def _age_s(self, since_s: float) -> float:
+        """The time since then; also of a clock that was ahead and is put back."""
+        return abs(self._clock() - since_s)
 
     async def _ask(
         self,
