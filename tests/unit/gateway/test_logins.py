@@ -174,6 +174,34 @@ def test_a_clock_that_is_put_back_keeps_no_provider_away(
     assert asyncio.run(ask_again()) is None, "it offers no userinfo, and said so"
 
 
+def test_a_person_with_another_name_signs_in_again(provider: Any, tmp_path: Path) -> None:
+    """The rights of the old name would stay as they were, whatever the provider says later."""
+    now_s, claims = NOW_S, {**ADA, "groups": ["research"]}
+    made_at = datetime.fromtimestamp(NOW_S + 1, UTC)
+
+    async def given(*_: object) -> dict[str, Any]:
+        return claims
+
+    async def rename(how: str) -> tuple[object, object, object]:
+        nonlocal now_s, claims
+        provider.claims = given
+        provider.answers.set()
+        logins = Logins(provider, tmp_path / "sign-ins.json", clock=lambda: now_s)
+        token, _ = await logins.begin(FIRST, None)
+        claims = {**claims, "preferred_username": "countess"}
+        if how == "check":
+            now_s += CHECK_S
+            return await logins.authenticate(token), logins.known("ada", made_at), None
+        _, principal = await logins.begin(FIRST, None)
+        return await logins.authenticate(token), logins.known("ada", made_at), principal.name
+
+    found = []
+    for how in ("check", "sign-in"):
+        claims = {**ADA, "groups": ["research"]}
+        found.append(asyncio.run(rename(how)))
+    assert found == [(None, None, None), (None, None, "countess")]
+
+
 @pytest.mark.parametrize("age_s", [CHECK_S, TRUST_S])
 def test_a_provider_that_hangs_delays_one_request_and_not_each(
     provider: Any, monkeypatch: pytest.MonkeyPatch, age_s: float

@@ -186,12 +186,14 @@ class Logins:
         if self._taken(name):
             raise NoRightsError(f"the name {name} is one of the file of tokens")
         before = self._kept.people.get(name)
+        if before is None or before.sub != sub:
+            self._forget_names_of(sub)
         groups = settings.groups_of(claims)
         rights = settings.rights(name, groups)
         if rights is None:
             if before is not None and before.sub == sub:
                 del self._kept.people[name]
-                self._write()
+            self._write()
             raise NoRightsError(
                 f"no group of {name} has rights here: an operator can give some to a group in the "
                 f"file of the sign-in (claim {settings.groups_claim})"
@@ -201,6 +203,12 @@ class Logins:
         person = Person(sub=sub, groups=groups, since_s=since_s, seen_s=now_s)
         self._kept.people[name] = person
         return rights
+
+    def _forget_names_of(self, sub: str) -> None:
+        """The provider gave a person another name: no check would change the old one's rights."""
+        for name in [name for name, one in self._kept.people.items() if one.sub == sub]:
+            log.info("a person has another name; the old one has no rights", user=name)
+            del self._kept.people[name]
 
     async def _check_alone(self, key: str, token: str, tries: _Tries) -> None:
         async with tries.lock:
@@ -220,7 +228,9 @@ class Logins:
             claims = await self._claims(key, token, login)
             if claims.get("sub") != login.sub:
                 raise TokenRefusedError("it is about another person")
-            self._learn(claims)
+            name = self._learn(claims).name
+            if name != login.name:
+                raise TokenRefusedError(f"its person has the name {name} now")
         except ProviderAwayError as error:
             tries.failed_s = self._clock()  # it may have kept us waiting
             log.warning("the provider does not answer", reason=str(error))
