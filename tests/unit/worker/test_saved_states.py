@@ -194,6 +194,8 @@ DEEP.append(DEEP)
         ({"x": DEEP}, r"nested deeper than 28 levels"),
         ({1: torch.ones(1), "1": torch.ones(1)}, r"1: two tensors of the state have this name"),
         ({"x": torch.ones(2, dtype=torch.complex32)}, r"x: cannot save dtype complex32"),
+        ({"x": torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])}, r"x: .*\(nested\)"),
+        ({"\ud800": torch.ones(1)}, "must be Unicode text"),
     ],
 )
 @pytest.mark.parametrize("on_the_platform", [False, True])
@@ -421,6 +423,49 @@ def test_without_its_agent_a_rank_commits_and_deletes_nothing(
         assert "the agent that uploads it is gone" in finish(tmp_path)[0]
     assert committed(tmp_path) == []
     assert (tmp_path / "attempt-0001" / "step-0000000001" / "rank-00000.bin").exists()
+
+
+@pytest.mark.parametrize(
+    ("here", "says"),
+    [
+        ({"seen": torch.empty(0, 2)}, r"seen is empty here and float32 \(3, 2\) in the checkpoint"),
+        ({"none": torch.empty(0, 7)}, r"none is empty here and \['float32', \[0, 2\]\] in the"),
+        ({"other": torch.empty(0)}, "other is empty here and not in the checkpoint"),
+    ],
+)
+def test_an_empty_tensor_takes_no_saved_ones_place(
+    be: Ranks, tmp_path: Path, here: dict[str, torch.Tensor], says: str
+) -> None:
+    be(0, 1)
+    save({"seen": torch.ones(3, 2), "none": torch.empty(0, 2)}, 1)
+    assert finish(tmp_path) == []
+    be(0, 1)
+    with pytest.raises(WrongCheckpoint, match=says):
+        restore(here)
+    found = restore({"none": torch.empty(0, 2)})
+    assert found is not None
+    assert torch.equal(found.state["seen"], torch.ones(3, 2))
+
+
+def test_a_state_has_no_names_of_a_ranks_own(be: Ranks) -> None:
+    """One of two tensors would take the place of the other."""
+    be(0, 1)
+    mine = {"$per_rank": {"0": {"x": torch.ones(2)}}}
+    for take in (lambda: save(mine, 1), lambda: prepare(mine), lambda: restore(mine)):
+        with pytest.raises(TypeError, match=r"\$per_rank\.0\.x: .* take another key"):
+            take()
+
+
+def test_a_conjugate_view_is_filled_by_its_numbers(be: Ranks, tmp_path: Path) -> None:
+    be(0, 1)
+    values = torch.tensor([1 + 2j, 3j])
+    save({"one": values.conj(), "other": values}, 1)
+    assert finish(tmp_path) == []
+    be(0, 1)
+    into = {"one": torch.zeros(2, dtype=torch.complex64).conj(), "other": torch._neg_view(values)}
+    assert restore(into) is not None
+    assert into["one"].tolist() == [1 - 2j, -3j]
+    assert into["other"].tolist() == [1 + 2j, 3j]
 
 
 def test_an_incomplete_checkpoint_is_not_committed(tmp_path: Path) -> None:

@@ -260,6 +260,8 @@ def _in_place(piece: _Piece) -> memoryview | None:
     whole = piece.common.elements == math.prod(piece.lies.shape)
     if not (whole and region.is_cpu and region.is_contiguous()):
         return None
+    if region.is_conj() or region.is_neg():  # its memory holds other numbers than it shows
+        return None
     alias = _NO_NUMPY_DTYPE.get(region.dtype)
     return (region if alias is None else region.view(alias)).numpy().data.cast("B")
 

@@ -48,8 +48,8 @@ def dtype_name(name: str, tensor: torch.Tensor) -> str:
     Raises:
         TypeError: checkpoints do not hold such tensors; the message has the tensor's name.
     """
-    if tensor.layout is not torch.strided or tensor.is_meta:
-        kind = "meta" if tensor.is_meta else tensor.layout
+    if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_nested:
+        kind = "meta" if tensor.is_meta else "nested" if tensor.is_nested else tensor.layout
         raise TypeError(f"{name}: cannot save a tensor without plain memory ({kind})")
     dtype = _DTYPES.get(tensor.dtype)
     if dtype is None:

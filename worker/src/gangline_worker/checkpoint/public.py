@@ -7,7 +7,7 @@ import operator
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -25,9 +25,9 @@ from gangline_schemas.rank_protocol import ShardReady
 from gangline_worker.checkpoint.commit import commit_local, keep_latest
 from gangline_worker.checkpoint.files import CorruptCheckpoint
 from gangline_worker.checkpoint.loader import Checkpoint, WrongCheckpoint
-from gangline_worker.checkpoint.local import holdings, own_prefix
+from gangline_worker.checkpoint.local import PER_RANK, holdings, own_prefix
 from gangline_worker.checkpoint.saver import AsyncSaver, SaverIdentity
-from gangline_worker.checkpoint.tree import flatten, in_place, rebuild, tensor_names
+from gangline_worker.checkpoint.tree import empty_ones, flatten, in_place, rebuild, tensor_names
 from gangline_worker.columns import figure, is_metric_name
 from gangline_worker.gang_store import from_rank_0
 from gangline_worker.reporting import SOCKET_ENV, doing, flush, reporter
@@ -209,7 +209,7 @@ def _taken_apart(
     state: Mapping[str, Any], per_rank: Mapping[str, Any] | None
 ) -> tuple[dict[str, torch.Tensor], dict[str, JsonValue]]:
     """All tensors by name, and what a manifest keeps of the rest. Raises TypeError."""
-    tensors, skeleton = flatten(state)
+    tensors, skeleton = _shared(state)
     kept: dict[str, JsonValue] = {"skeleton": skeleton}
     if per_rank is not None:
         own, kept["per_rank"] = flatten(per_rank, own_prefix(_place()[0]))
@@ -218,6 +218,15 @@ def _taken_apart(
                 raise TypeError(f"{name}: a DTensor is no rank's own; save it in the state")
         tensors |= own
     return tensors, kept
+
+
+def _shared(state: Mapping[str, Any]) -> tuple[dict[str, torch.Tensor], JsonValue]:
+    """The state that is of all ranks, as `flatten` gives it. Raises TypeError."""
+    tensors, skeleton = flatten(state)
+    taken = next((name for name in tensors if name.startswith(f"{PER_RANK}.")), None)
+    if taken is not None:
+        raise TypeError(f"{taken}: {PER_RANK} is the name of the per_rank state; take another key")
+    return tensors, skeleton
 
 
 @contextmanager
@@ -265,7 +274,7 @@ def restore(into: Mapping[str, Any] | None = None, *, per_rank: bool = True) -> 
         WrongCheckpoint: `into` names a tensor that the checkpoint does not hold alike; or another
             number of ranks saved a `per_rank` state, and `per_rank=False` does not leave it out.
     """
-    found, form = flatten(into or {})
+    found, form = _shared(into or {})
     folder = os.environ.get(RESUME_ENV)
     if not folder:
         return None
@@ -283,8 +292,25 @@ def restore(into: Mapping[str, Any] | None = None, *, per_rank: bool = True) -> 
     tensors: dict[str, torch.Tensor] = {}
     if into is not None:
         tensors = {name: found[name] for name in in_place(form)}
+        _check_empty(checkpoint, tensors.keys() & empty_ones(form).keys(), form, skeleton)
         checkpoint.fill(holdings(tensors, rank, world_size))
     others = (tensor_names(skeleton) - tensors.keys()) | tensor_names(own)
     missing = checkpoint.read_whole(checkpoint.tensors(others).values())
     state = rebuild(skeleton, {**missing, **tensors})
     return Restored(checkpoint.step, state, None if own is None else rebuild(own, missing))
+
+
+def _check_empty(
+    checkpoint: Checkpoint, names: Iterable[str], form: JsonValue, skeleton: JsonValue
+) -> None:
+    """Raises WrongCheckpoint unless these, empty here, are alike in the checkpoint."""
+    here, there = empty_ones(form), empty_ones(skeleton)
+    for name in sorted(names):
+        if here[name] == there.get(name):
+            continue
+        held = checkpoint.tensors([name]).get(name)
+        as_saved = "not" if held is None else f"{held.dtype} {held.global_shape}"
+        raise WrongCheckpoint(
+            f"{name} is empty here and {there.get(name, as_saved)} in the checkpoint; give a "
+            "tensor like the one that was saved, or leave it out of `into` to have it made"
+        )

@@ -58,6 +58,8 @@ def _take_apart(value: Any, path: str, tensors: dict[str, torch.Tensor], depth: 
             raise TypeError(f"{path}: two tensors of the state have this name")
         if len(path) > NAME_CHARS:
             raise TypeError(f"{path[:200]}...: the name of a tensor is above {NAME_CHARS} letters")
+        if is_torn(path):
+            raise TypeError(f"{path!r}: the name of a tensor must be Unicode text")
         tensors[path] = tensor
         dtype = dtype_name(path, tensor)
         return {kind: path} | ({} if tensor.numel() else {_EMPTY: [dtype, list(tensor.shape)]})
@@ -145,6 +147,11 @@ def rebuild(skeleton: JsonValue, tensors: Mapping[str, torch.Tensor]) -> Any:
 def tensor_names(skeleton: JsonValue) -> set[str]:
     """The tensors that `rebuild` needs, those of arrays and bytes too."""
     return {name for name, kept in _walk(skeleton) if _EMPTY not in kept}
+
+
+def empty_ones(skeleton: JsonValue) -> dict[str, JsonValue]:
+    """The dtype and the shape of each tensor without elements, which lies in no file."""
+    return {name: kept[_EMPTY] for name, kept in _walk(skeleton) if _EMPTY in kept}
 
 
 def in_place(skeleton: JsonValue) -> set[str]:
