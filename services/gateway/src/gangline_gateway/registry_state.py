@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 
@@ -11,6 +12,7 @@ from gangline_gateway.followed import Copies, Followed, only_state
 from gangline_registry.core.comparing import baseline_of, missing
 from gangline_registry.core.decide import RegistryDecider
 from gangline_registry.core.model import (
+    DataJudgement,
     GatedModel,
     Profiled,
     Registered,
@@ -73,36 +75,49 @@ def rows(state: RegistryState, sees: Callable[[str], bool]) -> Iterator[api.Mode
     counts: dict[Name, list[int]] = {}
     for one in state.versions.values():
         counts.setdefault((one.team, one.model), []).append(one.version)
+    waiting = Counter((one.team, one.model) for one in state.promotions.values())
+    data = _data(state)
     for name in names(state, sees):
-        yield api.ModelRow(**_row(state, name, counts.get(name, [])))
+        yield api.ModelRow(**_row(state, name, counts.get(name, []), waiting[name], data))
 
 
-def _row(state: RegistryState, name: Name, versions: list[int]) -> dict[str, object]:
+def _data(state: RegistryState) -> dict[str, list[DataJudgement]]:
+    """The judgements of data by alias. Cost: all of them."""
+    found: dict[str, list[DataJudgement]] = {}
+    for key, judged in state.data.items():
+        team, model, alias, _ = key.split("/", 3)
+        found.setdefault(alias_key(team, model, alias), []).append(judged)
+    return found
+
+
+def _row(
+    state: RegistryState,
+    name: Name,
+    versions: list[int],
+    waiting: int,
+    data: Mapping[str, list[DataJudgement]],
+) -> dict[str, object]:
     team, model = name
     gated = state.models.get(model_key(team, model))
-    waiting = [one for one in state.promotions.values() if (one.team, one.model) == name]
     return {
         "team": team,
         "model": model,
-        "aliases": [] if gated is None else [*_aliases(state, gated)],
+        "aliases": [] if gated is None else [*_aliases(state, gated, data)],
         "has_gate": gated is not None,
         "versions": len(versions),
         "newest_version": max(versions, default=None),
-        "waiting": len(waiting),
+        "waiting": waiting,
     }
 
 
-def _aliases(state: RegistryState, gated: GatedModel) -> Iterator[api.Alias]:
+def _aliases(
+    state: RegistryState, gated: GatedModel, data: Mapping[str, list[DataJudgement]]
+) -> Iterator[api.Alias]:
     team, model = gated.gate.team, gated.gate.model
     for alias in gated.gate.aliases:
         key = alias_key(team, model, alias)
         pointer = state.aliases[key]
-        prefix = f"{key}/"
-        moved = [
-            judged.found
-            for name, judged in state.data.items()
-            if name.startswith(prefix) and judged.version == pointer.version
-        ]
+        moved = [one.found for one in data.get(key, ()) if one.version == pointer.version]
         yield api.Alias(
             alias=alias,
             version=pointer.version,
@@ -136,8 +151,9 @@ def detail(state: RegistryState, name: Name) -> api.ModelDetail:
         (one for one in state.versions.values() if (one.team, one.model) == name),
         key=lambda one: -one.version,
     )
+    waiting = sum((one.team, one.model) == name for one in state.promotions.values())
     return api.ModelDetail(
-        **_row(state, name, [one.version for one in own]),
+        **_row(state, name, [one.version for one in own], waiting, _data(state)),
         gate=None if gated is None else gated.gate,
         gate_user="" if gated is None else gated.user,
         gate_since=None if gated is None else gated.since,
