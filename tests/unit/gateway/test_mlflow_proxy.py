@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from contextlib import closing, suppress
 from types import SimpleNamespace
 from typing import cast
 from urllib.parse import unquote
@@ -118,3 +119,59 @@ def test_a_body_that_is_too_large_gets_its_status() -> None:
 
 def test_a_client_that_goes_gets_no_answer() -> None:
     assert ask(MAKE, body=ConnectionResetError()) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("error", "answer"),
+    [
+        (HTTPException(413, "too large"), (413, "BAD_REQUEST")),
+        (HTTPException(408, "too slow"), (408, "BAD_REQUEST")),
+        (ConnectionResetError(), None),
+    ],
+    ids=repr,
+)
+def test_a_body_that_ends_in_an_error_while_mlflow_reads_it_says_its_own_reason(
+    error: Exception, answer: tuple[int, str] | None
+) -> None:
+    sent: list[Message] = []
+    path = "/mlflow/api/2.0/mlflow-artifacts/artifacts/a"
+    scope: Scope = {
+        "type": "http", "method": "PUT", "path": path, "raw_path": path.encode(),
+        "query_string": b"", "headers": [(b"transfer-encoding", b"chunked")],
+        "state": {"principal": ADA},
+    }  # fmt: skip
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def story() -> None:
+        reading, ended = asyncio.Event(), asyncio.Event()
+
+        async def read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with closing(writer), suppress(ConnectionError):
+                while await reader.read(1 << 16):
+                    reading.set()
+            ended.set()
+
+        async def receive() -> Message:
+            if reading.is_set():
+                raise error
+            if first:
+                return first.pop()
+            await reading.wait()
+            raise error
+
+        first: list[Message] = [{"type": "http.request", "body": b"x" * 1000, "more_body": True}]
+        server = await asyncio.start_server(read, "127.0.0.1")
+        async with server:
+            port = server.sockets[0].getsockname()[1]
+            proxy = MlflowProxy(f"http://127.0.0.1:{port}", "t")
+            await proxy(scope, receive, send)
+            await proxy.close()
+            await ended.wait()
+
+    asyncio.run(story())
+    if answer is None:
+        assert sent == []
+    else:
+        assert (sent[0]["status"], json.loads(sent[1]["body"])["error_code"]) == answer

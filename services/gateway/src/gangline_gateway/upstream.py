@@ -50,15 +50,20 @@ class Upstream:
         body: bytes | AsyncIterator[bytes],
         send: Send,
     ) -> None:
-        """Ask, and send the answer. `target`: path and query, quoted. Raises NoUpstreamError."""
-        whole = isinstance(body, bytes)
+        """Ask, and send the answer. `target`: path and query, quoted.
+
+        Raises NoUpstreamError, and what `body` raises.
+        """
+        whole, sent = isinstance(body, bytes), _Sent(body)
         asked = [item for item in headers if not whole or item[0] != "content-length"]
         url = URL(f"{self.url}{target}", encoded=True)
         try:
             response = await self._client().request(
-                method, url, headers=asked, data=body or None, allow_redirects=False
+                method, url, headers=asked, data=sent.data(), allow_redirects=False
             )
         except (aiohttp.ClientConnectionError, TimeoutError) as error:
+            if sent.error is not None:
+                raise sent.error from None
             raise NoUpstreamError(repr(error)[:300]) from None
         async with response:
             await _hand_back(response, send)
@@ -82,6 +87,26 @@ class Upstream:
                 skip_auto_headers=("user-agent", "accept", "accept-encoding", "content-type"),
             )
         return self._session
+
+
+@dataclass
+class _Sent:
+    """A body on its way. aiohttp shows what it raises as an error of the connection."""
+
+    body: bytes | AsyncIterator[bytes]
+    error: Exception | None = None
+
+    def data(self) -> bytes | AsyncIterator[bytes] | None:
+        """The body as aiohttp takes it."""
+        return self.body or None if isinstance(self.body, bytes) else self._pieces(self.body)
+
+    async def _pieces(self, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        try:
+            async for piece in body:
+                yield piece
+        except Exception as error:
+            self.error = error
+            raise
 
 
 def headers_of(scope: Scope, *without: str) -> Headers:
