@@ -15,6 +15,7 @@ pytest.importorskip("mlflow")
 
 from gangline_mlflow import lane as module
 from gangline_mlflow.guard import WORKSPACE
+from gangline_mlflow.history import MOST_POINTS
 from gangline_mlflow.lane import FastLane
 from gangline_schemas.events.metrics import MetricLogged
 
@@ -112,3 +113,40 @@ def test_runs_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPa
         return len(server.lane._active)
 
     assert 0 < asyncio.run(harness()) <= 3
+
+
+class LongHistory:
+    """A run with so many points; notes how many were asked for."""
+
+    def __init__(self, points: int) -> None:
+        self.points = points
+        self.limits: list[int] = []
+
+    def readable(self, _: object) -> LongHistory:
+        return self
+
+    def of_run_json(self, _run: str, _name: str, offset: int, limit: int) -> list[bytes]:
+        self.limits.append(limit)
+        return [b"{}"] * max(0, min(limit, self.points - offset))
+
+
+@pytest.mark.parametrize("query", [b"", b"&max_results=5000000"])
+def test_a_history_without_a_limit_comes_in_pages(query: bytes) -> None:
+    history: Any = LongHistory(MOST_POINTS + 7)
+    lane = FastLane(Server().mlflow, history)
+    asked = b"run_id=r1&metric_key=loss" + query
+    first = json.loads(asyncio.run(lane._history("nlp", b"", asked)))
+    assert len(first["metrics"]) == MOST_POINTS
+    asked += b"&page_token=" + first["next_page_token"].encode()
+    rest = json.loads(asyncio.run(lane._history("nlp", b"", asked)))
+    assert len(rest["metrics"]) == 7
+    assert "next_page_token" not in rest
+    assert history.limits == [MOST_POINTS + 1] * 2
+
+
+def test_a_history_within_the_limit_comes_whole() -> None:
+    history: Any = LongHistory(30_000)
+    lane = FastLane(Server().mlflow, history)
+    found = json.loads(asyncio.run(lane._history("nlp", b"", b"run_id=r1&metric_key=loss")))
+    assert len(found["metrics"]) == 30_000
+    assert "next_page_token" not in found

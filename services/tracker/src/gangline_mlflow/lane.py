@@ -24,7 +24,7 @@ from gangline_bus.ports import BusError
 from gangline_mlflow import plain
 from gangline_mlflow.asgi import answer, refuse, replayed, whole_body
 from gangline_mlflow.guard import WORKSPACE
-from gangline_mlflow.history import Unreadable
+from gangline_mlflow.history import MOST_POINTS, Unreadable
 from gangline_mlflow.plain import HistoryQuery, Logged, Odd, SampleQuery
 from gangline_mlflow.points import NotSettledError
 from gangline_mlflow.store import ACCEPT_S, GanglineStore
@@ -156,12 +156,12 @@ class FastLane:
     def _read_history(self, workspace: str, asked: HistoryQuery) -> bytes:
         offset = SearchUtils.parse_start_offset_from_page_token(asked.page_token)
         histories = _within(workspace, self._store.readable, [asked.run_id])
-        wanted = None if asked.limit is None else asked.limit + 1
-        rows = histories.of_run_json(asked.run_id, asked.name, offset, wanted)
-        if asked.limit is None or len(rows) <= asked.limit:
+        size = MOST_POINTS if asked.limit is None else min(asked.limit, MOST_POINTS)
+        rows = histories.of_run_json(asked.run_id, asked.name, offset, size + 1)
+        if len(rows) <= size:
             return _metrics(rows)
-        token = SearchUtils.create_page_token(offset + asked.limit)
-        return _metrics(rows[: asked.limit], b',"next_page_token":"' + token + b'"')
+        token = SearchUtils.create_page_token(offset + size)
+        return _metrics(rows[:size], b',"next_page_token":"' + token + b'"')
 
     async def _sample(self, workspace: str, _body: bytes, query: bytes) -> bytes:
         return await to_thread.run_sync(self._read_sample, workspace, plain.sample(query))

@@ -25,7 +25,7 @@ from mlflow.utils.workspace_context import get_request_workspace
 from pydantic import ValidationError
 
 from gangline_bus.ports import BusError
-from gangline_mlflow.history import Histories, Row, Unreadable
+from gangline_mlflow.history import MOST_POINTS, Histories, Row, Unreadable
 from gangline_mlflow.job_runs import JobRuns
 from gangline_mlflow.latest import LatestTable
 from gangline_mlflow.parts import Parts
@@ -178,15 +178,15 @@ class GanglineStore(WorkspaceAwareSqlAlchemyStore):  # type: ignore[misc]  # MLf
         max_results: int | None = None,
         page_token: str | None = None,
     ) -> PagedList:
-        """A page of the points of a metric."""
+        """A page of the points of a metric: `MOST_POINTS` at most, also if none are named."""
         histories = self.readable([run_id])
         offset = SearchUtils.parse_start_offset_from_page_token(page_token)
-        limit = None if max_results is None else max_results + 1
-        rows = histories.of_run(run_id, metric_key, offset, limit)
+        size = MOST_POINTS if max_results is None else min(max_results, MOST_POINTS)
+        rows = histories.of_run(run_id, metric_key, offset, size + 1)
         following = None
-        if max_results is not None and len(rows) > max_results:
-            rows = rows[:max_results]
-            following = SearchUtils.create_page_token(offset + max_results)
+        if len(rows) > size:
+            rows = rows[:size]
+            following = SearchUtils.create_page_token(offset + size)
         return PagedList([_metric(metric_key, row) for row in rows], following)
 
     @_refusals()
