@@ -56,6 +56,7 @@ class TrackingStub:
     """The server fails on each batch that has this text."""
     page: str = ""
     """Answer everything with this instead, as a proxy may."""
+    page_status: int = 200
     answers: threading.Event = field(default_factory=threading.Event)
     """Cleared: requests are taken, and answered once it is set again."""
     _server: ThreadingHTTPServer | None = None
@@ -178,6 +179,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if self.headers.get("Authorization") != f"Bearer {TOKEN}":
             status, content = 401, {"detail": "give a token"}
+        elif stub.page:
+            status, content = stub.page_status, {}
         else:
             status, content = stub.answer(self.command, parts.path, query, body)
         if stub.lose:

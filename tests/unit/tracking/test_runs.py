@@ -216,16 +216,18 @@ def test_a_removed_run_ends_the_uploads_and_not_the_script(
     assert kept.exists()
 
 
+@pytest.mark.parametrize("status", [200, 404, 405])
 def test_a_proxy_that_answers_with_pages_is_waited_for(
-    server: TrackingStub, monkeypatch: pytest.MonkeyPatch
+    server: TrackingStub, capsys: pytest.CaptureFixture[str], status: int
 ) -> None:
     with gangline.init() as run:
-        server.page = "<html>log in</html>"
+        server.page, server.page_status = "<html>no backend</html>", status
         run.log({"loss": 1.0})
         asked = len(server.requests)
         until(lambda: len(server.requests) > asked + 2)
         server.page = ""
     assert server.run.steps("loss") == [(0, 1.0)]
+    assert "left out" not in capsys.readouterr().err
 
 
 def test_a_wrong_token_is_an_error_at_once(

@@ -13,7 +13,6 @@ from urllib.parse import quote
 
 import httpx
 
-from gangline.errors import CliError
 from gangline.transport import Transport, problem_of, retry_after_s
 from gangline_schemas.mlflow_workspace import DEFAULT_TEAM
 
@@ -26,6 +25,8 @@ STORED_TIMEOUT_S: Final = 600.0
 _CHUNK_BYTES: Final = 1 << 20
 _LATER: Final = frozenset({408, 425, 429})
 _AWAY: Final = frozenset({502, 503, 504})
+_OF_A_PROXY: Final = frozenset({400, 404, 405, 409, 410, 421})
+"""As pages, once the server has spoken: a proxy on the way is being changed."""
 
 
 class Away(Exception):
@@ -57,6 +58,7 @@ class TrackingServer:
         self._transport = transport
         self._base, self._team = base, team
         self._artifacts: dict[str, str] = {}
+        self._has_spoken = False
 
     @property
     def url(self) -> str:
@@ -192,13 +194,17 @@ class TrackingServer:
             raise Away(f"no answer from {self.url}: {type(error).__name__}") from None
         if answer.is_success:
             try:
-                return answer.json() if answer.content else {}
+                read = answer.json() if answer.content else {}
+                self._has_spoken = True
+                return read
             except ValueError:  # a proxy on the way speaks, not the server
                 raise Away(f"the answer of {self.url} is not JSON") from None
-        message, code = _problem(answer)
+        message, code, is_page = _problem(answer)
         status = answer.status_code
         if status >= 500 and status not in _AWAY:
             raise Faulty(f"{self.url}: {message}", retry_after_s(answer))
+        if is_page and self._has_spoken and status in _OF_A_PROXY:
+            raise Away(f"the answer of {self.url} is not JSON (status {status})")
         if status >= 500 or status < 400 or status in _LATER:
             raise Away(f"{self.url}: {message}", retry_after_s(answer))
         raise Refused(status, code, message)
@@ -213,16 +219,15 @@ def team_of(teams: Sequence[str]) -> str:
     raise Refused(0, "", f"the token is of several teams ({', '.join(teams)}): give team=...")
 
 
-def _problem(answer: httpx.Response) -> tuple[str, str]:
-    """The problem in the server's words, and MLflow's code."""
+def _problem(answer: httpx.Response) -> tuple[str, str, bool]:
+    """The problem in the server's words, MLflow's code, and whether it is no JSON."""
     try:
         read = answer.json()
     except ValueError:
-        read = None
+        return problem_of(answer).message, "", True
     if isinstance(read, dict) and "error_code" in read:
-        return str(read.get("message") or read["error_code"]), str(read["error_code"])
-    error: CliError = problem_of(answer)
-    return error.message, ""
+        return str(read.get("message") or read["error_code"]), str(read["error_code"]), False
+    return problem_of(answer).message, "", False
 
 
 def _pairs(values: Mapping[str, str]) -> list[dict[str, str]]:
