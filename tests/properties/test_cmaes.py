@@ -134,6 +134,22 @@ def test_a_generation_counts_once_it_is_whole_and_pruned_trials_are_not_of_it() 
     assert numbers([*trials[:POPULATION], *pruned]) == one
 
 
+def test_a_broken_constraint_is_worse_than_each_value() -> None:
+    """CMA-ES sees the order of values alone, so their size changes nothing."""
+    held = spec(constraints=[{"metric": "memory", "max": 1.0}])
+
+    def suggestion(size: float) -> Parameters:
+        over = [
+            trial._replace(values={
+                "loss": (trial.values["loss"] or 0.0) * size, "memory": 2.0 * (trial.number % 2)
+            })
+            for trial in searched(4 * POPULATION)
+        ]  # fmt: skip
+        return suggested(Sampler(), ask(held, over))
+
+    assert suggestion(1e200) == suggestion(1.0)
+
+
 def test_with_one_number_it_suggests_at_random() -> None:
     held = spec(space={"lr": SPACE["lr"], "opt": SPACE["opt"]})
     found = Sampler()("", ask(held, []))

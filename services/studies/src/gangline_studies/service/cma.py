@@ -22,7 +22,8 @@ from gangline_studies.service.optuna_fold import Folded
 
 SIGMA = 1 / 6
 """The first spread, of the range of each parameter."""
-_BROKEN = 1e30
+_BROKEN = math.inf
+"""Worse than each value that breaks no constraint."""
 Number = FloatParameter | IntParameter
 LEAST_NUMBERS = 2
 """CMA-ES does not search fewer."""
