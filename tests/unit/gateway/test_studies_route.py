@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
 
@@ -13,7 +14,8 @@ from starlette.types import Receive, Scope, Send
 
 from gangline_gateway.app import over
 from gangline_gateway.followed import Copies
-from gangline_gateway.study_submit import most_trials
+from gangline_gateway.problems import ProblemError
+from gangline_gateway.study_submit import most_trials, study_id_of, submit_study
 from gangline_schemas.api.base import parse
 from gangline_schemas.api.runs import Parallel
 from gangline_schemas.api.studies import (
@@ -28,6 +30,7 @@ from gangline_schemas.api.studies import (
 )
 from gangline_schemas.base import Event
 from gangline_schemas.events.studies import EndReason, StudyEnding
+from gangline_schemas.job_ids import suffix_of_key
 from gangline_schemas.study_file import StudySpec
 from gangline_service.tokens import Principal, Role
 from support.builders.studies import SPEC, Studies, example
@@ -71,6 +74,32 @@ def asking(made: Studies, caller: Principal = ADA, context: Context | None = Non
         return asyncio.run(ask())
 
     return get
+
+
+class Submitting(Context):
+    """One submission at a time."""
+
+    @property
+    def submitting(self) -> Submitting:
+        return self
+
+    @asynccontextmanager
+    async def hold(self, _study_id: str) -> AsyncIterator[None]:
+        yield
+
+
+def test_a_key_is_not_used_again_for_a_file_that_differs_in_a_type_alone() -> None:
+    one, other = (
+        StudySpec.model_validate({**SPEC, "space": {"x": {"type": "choice", "values": values}}})
+        for values in ([1, 2], [True, 2])
+    )
+    made = Studies()
+    study_id = study_id_of(one, suffix_of_key(one.team, "key"))
+    made.create(study_id, space=one.space)
+    app: Any = Submitting(made)
+    assert asyncio.run(submit_study(app, ADA, one, "key")) == (study_id, False)
+    with pytest.raises(ProblemError, match="another body"):
+        asyncio.run(submit_study(app, ADA, other, "key"))
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ async def submit_study(
     async with app.submitting.hold(study_id):
         known = studies_of(app.tail.studies()).studies.get(study_id)
         if known is not None:
-            if known.spec != spec:
+            if known.spec.encode() != spec.encode():  # 1, 1.0 and true are equal
                 raise conflict(
                     "key-reused",
                     "this Idempotency-Key was used for a study with another body; use a new key",
