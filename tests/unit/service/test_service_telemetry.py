@@ -66,3 +66,13 @@ def test_spans_and_metrics_go_to_the_collector() -> None:
         assert providers.shutdown(20)
         server.shutdown()
     assert set(received) == {"/v1/traces", "/v1/metrics"}
+
+
+@pytest.mark.parametrize(
+    "accept", ["application/openmetrics-text;version=x.y", "text/plain; version=a"]
+)
+def test_an_accept_header_that_cannot_be_read_gets_the_plain_format(accept: str) -> None:
+    one = telemetry.start("quota", "box-1")
+    text, content_type = one.exposition(accept)
+    assert b"# TYPE" in text
+    assert content_type == one.exposition()[1]

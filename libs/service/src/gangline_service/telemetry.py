@@ -45,8 +45,14 @@ class Telemetry:
         return self.tracers.get_tracer(name)
 
     def exposition(self, accept: str = "") -> tuple[bytes, str]:
-        """All metrics in the Prometheus format that `accept` asks for, and its content type."""
-        encode, content_type = choose_encoder(accept)
+        """All metrics in the Prometheus format that `accept` asks for, and its content type.
+
+        In the plain format if `accept` cannot be read.
+        """
+        try:
+            encode, content_type = choose_encoder(accept)
+        except (TypeError, ValueError):  # a version that is no number
+            encode, content_type = choose_encoder("")
         with self._scrape:  # the reader hands over through one queue: a scrape at a time
             return encode(self.registry), content_type
 
