@@ -22,6 +22,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tensorboard.util import tensor_util
 
 from gangline.errors import CliError
+from gangline.exchange import mlflow_database
 from gangline.exchange.records import Point, SourceError, SourceRun, files_below
 from gangline.exchange.sources import source_of
 from support.builders.imports import RECORDED, runs, values
@@ -78,6 +79,30 @@ def test_mlflow(tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch, tab
     }
     assert run.left == {"artifacts": 1, "datasets": 1, "logged models": 1}
     assert run.troubles == []
+
+
+def test_a_database_that_names_another_folder_has_no_files_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tables: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "mlflow.db"
+    shutil.copy(tables, path)
+    run_id = log(MlflowClient(f"sqlite:///{path}"))
+
+    def counted(folder: Path) -> int:
+        folder.mkdir(parents=True, exist_ok=True)
+        for number in range(5):
+            (folder / str(number)).touch()
+        with closing(sqlite3.connect(path)) as database, database:
+            database.execute("UPDATE runs SET artifact_uri = ?", (f"file://{folder}",))
+        (run,) = runs(path)
+        assert len([*run.points()]) == 7
+        return run.left["artifacts"]
+
+    assert counted(tmp_path / "home") == 0
+    assert counted(tmp_path / "s" / run_id / "artifacts") == 5
+    monkeypatch.setattr(mlflow_database, "MOST_ENTRIES", 3)
+    assert counted(tmp_path / "s" / run_id / "artifacts") == 3
 
 
 def test_mlflow_files_that_are_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

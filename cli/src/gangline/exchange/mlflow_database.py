@@ -6,11 +6,14 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from gangline.exchange.records import Point, SourceError, SourceRun
 
+MOST_ENTRIES = 100_000
+"""Of a run's folder of artifacts: more are not counted."""
 MAGIC = b"SQLite format 3\0"
 _RUNS = (
     "SELECT r.run_uuid, CAST(r.name AS TEXT), CAST(r.status AS TEXT), "
@@ -87,10 +90,7 @@ class MlflowDatabase:
         )
 
     def _points(self, run_id: str, artifacts: str, run: SourceRun) -> Iterator[Point]:
-        folder = Path(artifacts.removeprefix("file://"))
-        with suppress(OSError):  # another user's, or none of this machine
-            if folder.is_absolute() and folder.is_dir():
-                run.left["artifacts"] += sum(1 for file in folder.rglob("*") if file.is_file())
+        run.left["artifacts"] += _files(Path(artifacts.removeprefix("file://")), run_id)
         try:
             with closing(self._open()) as database:
                 for what, sql in _LEFT.items():
@@ -100,6 +100,17 @@ class MlflowDatabase:
                     yield Point(key, step, time_ms, float("nan") if is_nan else value)
         except sqlite3.Error as error:
             run.troubles.append(f"{self._path}: {error}")
+
+
+def _files(folder: Path, run_id: str) -> int:
+    """The files of a run's folder: a database may name any folder, such as `/`."""
+    if not folder.is_absolute() or run_id not in folder.parts:
+        return 0
+    count = 0
+    with suppress(OSError):  # another user's, or none of this machine
+        for found in islice(folder.rglob("*"), MOST_ENTRIES):
+            count += found.is_file()
+    return count
 
 
 def _count(database: sqlite3.Connection, sql: str, *given: Any) -> int:
