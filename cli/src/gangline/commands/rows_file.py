@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gangline.errors import CliError, ExitCode
-from gangline.exchange.records import LONGEST_LINE
-
-csv.field_size_limit(LONGEST_LINE)
+from gangline.exchange.records import csv_rows
 
 
 def read_scores(path: Path) -> dict[str, float]:
@@ -47,7 +45,7 @@ def _object(path: Path) -> Iterable[tuple[int, Any]]:
 
 def _cells(path: Path, text: str) -> Iterable[tuple[int, Any]]:
     try:
-        yield from enumerate(csv.DictReader(io.StringIO(text)), 2)
+        yield from enumerate(csv_rows(io.StringIO(text)), 2)
     except csv.Error as error:
         raise CliError(f"{path}: is not CSV: {error}", code=ExitCode.USAGE) from None
 

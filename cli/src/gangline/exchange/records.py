@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, TextIO
@@ -77,6 +78,12 @@ def files_below(path: Path, pattern: str) -> list[Path]:
     if not path.is_dir():
         return [path]
     return sorted(file for file in path.rglob(pattern) if file.is_file())
+
+
+def csv_rows(lines: Iterable[str], *, strict: bool = False) -> csv.DictReader[str]:
+    """Rows by the names in the first line. A cell may be as long as a line, in this process."""
+    csv.field_size_limit(LONGEST_LINE)
+    return csv.DictReader(lines, strict=strict)
 
 
 def whole_text(file: Path) -> str:

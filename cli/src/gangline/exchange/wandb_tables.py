@@ -14,10 +14,10 @@ from typing import Any
 
 from gangline.exchange.parquet import pyarrow
 from gangline.exchange.records import (
-    LONGEST_LINE,
     Point,
     SourceError,
     SourceRun,
+    csv_rows,
     files_below,
     flat,
     lines_of,
@@ -25,7 +25,6 @@ from gangline.exchange.records import (
 )
 from gangline.exchange.wandb_values import points_of, run_texts, time_ms
 
-csv.field_size_limit(LONGEST_LINE)
 SUFFIXES = (".csv", ".jsonl", ".ndjson", ".json", ".parquet")
 NAME = "history"
 _STATES = {"failed": "FAILED", "crashed": "FAILED", "killed": "KILLED", "running": "RUNNING"}
@@ -109,7 +108,7 @@ def _object(file: Path) -> dict[str, Any]:
 
 def _csv(file: Path) -> Iterator[dict[str, Any]]:
     with file.open(encoding="utf-8-sig", newline="") as opened:
-        for row in csv.DictReader(lines_of(opened), strict=True):
+        for row in csv_rows(lines_of(opened), strict=True):
             if None in row:
                 raise ValueError("a row has more cells than the header")
             yield {name: _cell(text) for name, text in row.items() if name}
