@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
@@ -14,6 +15,7 @@ from gangline_schemas.api.base import Answer
 from gangline_schemas.api.cluster import Node
 from gangline_schemas.api.jobs import Job
 
+_JOB_ID = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 ENDED = {"succeeded", "failed", "cancelled"}
 
 
@@ -81,7 +83,8 @@ class JobGateway:
         with self.lock:
             job = self.jobs.get(parts[0])
             if job is None:
-                return 404, {"detail": "no such job"}
+                known = _JOB_ID.fullmatch(parts[0])
+                return 404 if known else 422, {"detail": "no such job, or no id of one"}
             if method == "GET":
                 return 200, job
             if job["state"] in ENDED:

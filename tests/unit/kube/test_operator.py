@@ -9,10 +9,11 @@ import pytest
 
 from gangline_kube.core.training_job import wanted
 from gangline_kube.service.api import Cluster
-from gangline_kube.service.gateway import Away, Gateway, GatewayError
-from gangline_kube.service.operator import INVALID_ID, UNKNOWN_TRIES, Operator
+from gangline_kube.service.gateway import INVALID_ID, Away, Gateway, GatewayError
+from gangline_kube.service.operator import UNKNOWN_TRIES, Operator
 
 SPEC = {"team": "nlp", "run": "true", "resources": {"gpus": 1}}
+JOB_ID = wanted("train", "uid-1", SPEC).job_id
 
 
 class Cancels:
@@ -37,7 +38,7 @@ class Cancels:
 def test_an_object_stays_while_its_job_is_not_cancelled(answer: GatewayError | bool) -> None:
     operator = Operator(cast("Cluster", None), cast("Gateway", Cancels(answer)))
     with pytest.raises(kopf.TemporaryError):
-        operator.cancel("train", "uid-1", SPEC, {"jobId": "train-1"}, retry=0)
+        operator.cancel("train", "uid-1", SPEC, {"jobId": JOB_ID}, retry=0)
 
 
 @pytest.mark.parametrize(
@@ -47,20 +48,28 @@ def test_an_object_stays_while_its_job_is_not_cancelled(answer: GatewayError | b
 def test_an_object_goes_once_it_is(answer: GatewayError | bool, retry: int) -> None:
     gateway = Cancels(answer)
     operator = Operator(cast("Cluster", None), cast("Gateway", gateway))
-    operator.cancel("train", "uid-1", SPEC, {"jobId": "train-1"}, retry=retry)
-    assert gateway.asked == ["train-1"]
+    operator.cancel("train", "uid-1", SPEC, {"jobId": JOB_ID}, retry=retry)
+    assert gateway.asked == [JOB_ID]
+
+
+def test_a_status_that_was_changed_by_hand_names_no_job_of_others() -> None:
+    gateway = Cancels(answer=True)
+    operator = Operator(cast("Cluster", None), cast("Gateway", gateway))
+    operator.cancel("train", "uid-1", SPEC, {"jobId": "job-of-others"}, retry=0)
+    operator.prioritize("train", "uid-1", SPEC, {"jobId": "job-of-others"})
+    assert gateway.asked == [JOB_ID]
+    assert [job_id for job_id, _ in gateway.priorities] == [JOB_ID]
 
 
 def test_a_priority_is_changed_whatever_the_other_fields_became() -> None:
     gateway = Cancels(answer=True)
     operator = Operator(cast("Cluster", None), cast("Gateway", gateway))
     changed = {**SPEC, "resources": {"gpus": -1}}
-    operator.prioritize("train", "uid-1", {**changed, "priority": "high"}, {"jobId": "train-1"})
+    operator.prioritize("train", "uid-1", {**changed, "priority": "high"}, {"jobId": JOB_ID})
     operator.prioritize("train", "uid-1", changed, {})
     high, usual = (wanted("train", "uid-1", {**SPEC, **each}).spec.priority
                    for each in ({"priority": "high"}, {}))  # fmt: skip
-    job_id = wanted("train", "uid-1", SPEC).job_id
-    assert gateway.priorities == [("train-1", high), (job_id, usual)]
+    assert gateway.priorities == [(JOB_ID, high), (JOB_ID, usual)]
     with pytest.raises(kopf.PermanentError, match=r"spec\.priority"):
         operator.prioritize("train", "uid-1", {**SPEC, "priority": 101}, {})
 
@@ -70,6 +79,6 @@ def test_a_spec_that_became_invalid_still_names_its_job() -> None:
     operator = Operator(cast("Cluster", None), cast("Gateway", gateway))
     changed = {**SPEC, "resources": {"gpus": -1}}
     operator.cancel("train", "uid-1", changed, {}, retry=0)
-    assert gateway.asked == [wanted("train", "uid-1", SPEC).job_id]
+    assert gateway.asked == [JOB_ID]
     operator.cancel("train", "uid-1", changed, {"ended": True}, retry=0)
     assert len(gateway.asked) == 1

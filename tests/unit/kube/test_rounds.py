@@ -10,7 +10,7 @@ import pytest
 from gangline_kube.core.job_pod import JOB, PodRules
 from gangline_kube.core.nodes import Rules
 from gangline_kube.core.resource import GROUP
-from gangline_kube.core.training_job import shown_part
+from gangline_kube.core.training_job import job_id_of, shown_part
 from gangline_kube.service.api import Cluster, Denied
 from gangline_kube.service.gateway import Away, Gateway, GatewayError
 from gangline_kube.service.mirror import LOST_S, SINGLE, Mirror
@@ -19,6 +19,7 @@ from gangline_kube.service.pod_rounds import UNKNOWN_S, PodRounds, place_part
 from gangline_schemas.api.jobs import Job, JobSummary, Placed
 from gangline_schemas.job import JobSpec
 from gangline_schemas.resources import Resources
+from support.fakes.job_gateway import JobGateway
 
 NODE = {"metadata": {"name": "n"}}
 PODS_KEPT_S = 30.0
@@ -81,8 +82,14 @@ def mirror(sides: Sides, objects: list[dict[str, Any]], *namespaces: str) -> Mir
 
 
 def item(name: str, namespace: str = "nlp") -> dict[str, Any]:
-    metadata = {"name": name, "namespace": namespace, "resourceVersion": "1"}
-    return {"metadata": metadata, "status": {"jobId": name, "state": "pending"}}
+    metadata = {"name": name, "namespace": namespace, "uid": name, "resourceVersion": "1"}
+    status = {"jobId": id_of(name), "state": "pending"}
+    return {"metadata": metadata, "spec": {"team": "nlp"}, "status": status}
+
+
+def id_of(name: str) -> str:
+    """The id of the job of `item(name)`."""
+    return job_id_of(name, "nlp", name)
 
 
 def job(job_id: str) -> JobSummary:
@@ -93,12 +100,14 @@ def job(job_id: str) -> JobSummary:
 
 def test_jobs_that_the_gateway_does_not_know_hold_up_no_other() -> None:
     names = [f"job-{number:04}" for number in range(2 * SINGLE + 1)]
-    sides = Sides({names[-1]: job(names[-1])})
+    ids = sorted(map(id_of, names))
+    last = next(name for name in names if id_of(name) == ids[-1])
+    sides = Sides({ids[-1]: job(ids[-1])})
     made = mirror(sides, [item(name) for name in names])
     for _ in range(3):
         made.round()
-    assert set(sides.patched) == {names[-1]}
-    assert set(sides.asked) == {*names}
+    assert set(sides.patched) == {last}
+    assert set(sides.asked) == {*ids}
     assert len(sides.asked) == 3 * SINGLE
 
 
@@ -107,7 +116,7 @@ def test_an_object_ends_once_its_job_is_unknown_for_long() -> None:
     made = mirror(sides, [item("gone"), item("late")])
     made.round()
     sides.now = LOST_S - 1
-    sides.known = {"late": job("late")}
+    sides.known = {id_of("late"): job(id_of("late"))}
     made.round()
     assert sides.patched == ["late"]
     sides.known, sides.now = {}, LOST_S
@@ -119,9 +128,25 @@ def test_an_object_ends_once_its_job_is_unknown_for_long() -> None:
 
 
 def test_objects_of_other_namespaces_are_not_looked_at() -> None:
-    sides = Sides({"own": job("own"), "other": job("other")})
+    sides = Sides({id_of(name): job(id_of(name)) for name in ("own", "other")})
     mirror(sides, [item("own"), item("other", "vision")], "nlp").round()
-    assert (sides.asked, sides.patched) == (["own"], ["own"])
+    assert (sides.asked, sides.patched) == ([id_of("own")], ["own"])
+
+
+def test_an_object_shows_its_own_job_whatever_its_status_names() -> None:
+    sides = Sides({id_of("own"): job(id_of("own")), "job-of-others": job("job-of-others")})
+    changed = item("own")
+    changed["status"]["jobId"] = "job-of-others"
+    mirror(sides, [changed]).round()
+    assert sides.asked == [id_of("own")]
+    assert sides.changes[0]["status"]["jobId"] == id_of("own")
+
+
+def test_an_id_that_no_job_can_have_is_of_no_job() -> None:
+    """A pod's label may be one, and is in the hands of those who make pods."""
+    with JobGateway() as served:
+        gateway = Gateway(served.url, "token")
+        assert [gateway.job(one) for one in ("not-there", "Has.Dots")] == [None, None]
 
 
 @pytest.mark.parametrize(("kind", "others"), [(GatewayError, ["b"]), (Away, [])])

@@ -72,8 +72,18 @@ def priority_of(spec: Mapping[str, Any]) -> int:
 
 
 def job_id_of(name: str, team: str, uid: str) -> str:
-    """The id that the gateway gives an object's job, known before it is submitted."""
+    """The id that the gateway gives an object's job, known before it is submitted.
+
+    It depends on no field that can change. The id in the status is for people to read: those with
+    all rights in a namespace can change it, and it must name no job of others.
+    """
     return job_ids.job_id(name, job_ids.suffix_of_key(team, uid))
+
+
+def job_id_of_object(item: Object) -> str:
+    """The same, of an object as it is, or of its `shown_part`."""
+    metadata = item["metadata"]
+    return job_id_of(metadata["name"], str(item["spec"].get("team")), metadata["uid"])
 
 
 def check_team(namespace: Object, team: str) -> None:
@@ -89,8 +99,9 @@ def check_team(namespace: Object, team: str) -> None:
 
 
 def shown_part(item: Object) -> Object:
-    """The fields of an object that the mirror reads: its status, without its spec."""
-    found = part_of(item, metadata=("name", "namespace", "resourceVersion"))
+    """The fields of an object that the mirror reads: its status, and what its job's id is of."""
+    metadata = ("name", "namespace", "uid", "resourceVersion")
+    found = part_of(item, metadata=metadata, spec=("team",))
     return found | {"status": item.get("status") or {}}
 
 

@@ -19,6 +19,8 @@ AnswerT = TypeVar("AnswerT", bound=Answer)
 TIMEOUT_S = 30.0
 _PAGE = 200
 _ACTIVE = [state.value for state in JobState if state.value not in ENDED]
+INVALID_ID = 422
+"""The gateway's answer about an id that no job can have, as labels and names of objects give."""
 _LATER = frozenset({401, 408, 425, 429})
 
 
@@ -56,11 +58,14 @@ class Gateway:
         return _read(Job, answer)
 
     def job(self, job_id: str) -> Job | None:
-        """One job; None: the gateway knows no such job. Raises GatewayError."""
+        """One job; None: the gateway knows no such job, or no job can have this id.
+
+        Raises GatewayError.
+        """
         try:
             return _read(Job, self._ask("GET", f"/v1/training-jobs/{job_id}"))
         except GatewayError as error:
-            if error.status == 404:
+            if error.status in {404, INVALID_ID}:
                 return None
             raise
 

@@ -17,7 +17,13 @@ from fnmatch import fnmatchcase
 import structlog
 
 from gangline_kube.core.resource import TRAINING_JOBS, Object
-from gangline_kube.core.training_job import difference, ended, lost_status, status_of
+from gangline_kube.core.training_job import (
+    difference,
+    ended,
+    job_id_of_object,
+    lost_status,
+    status_of,
+)
 from gangline_kube.service.api import Cluster, Conflict, KubeError, NotFound
 from gangline_kube.service.gateway import Gateway, GatewayError
 
@@ -63,7 +69,7 @@ class Mirror:
         for item in self._objects():
             status = item.get("status") or {}
             if status.get("jobId") and not ended(status) and self._counts(item):
-                open_[status["jobId"]] = item
+                open_[job_id_of_object(item)] = item
         if not open_:
             return 0
         found = self._statuses(open_)

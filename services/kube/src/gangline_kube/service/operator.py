@@ -28,15 +28,13 @@ from gangline_kube.core.training_job import (
     wanted,
 )
 from gangline_kube.service.api import ANSWER_S, CONNECT_S, SILENCE_S, WATCH_S, Cluster, KubeError
-from gangline_kube.service.gateway import Away, Gateway, GatewayError
+from gangline_kube.service.gateway import INVALID_ID, Away, Gateway, GatewayError
 
 RETRY_S = 3.0
 NAMESPACE_S = 10.0
 """So long an answer about a namespace's teams is used again."""
 WORKERS = 16
 UNKNOWN_TRIES = 3
-INVALID_ID = 422
-"""The gateway's answer to a cancellation if no job can have this id: it was never submitted."""
 
 
 class Operator:
@@ -86,7 +84,7 @@ class Operator:
         if ended(status):
             return
         try:
-            self._gateway.prioritize(_job_id(name, uid, spec, status), priority_of(spec))
+            self._gateway.prioritize(job_id_of(name, str(spec.get("team")), uid), priority_of(spec))
         except Away as away:
             raise kopf.TemporaryError(str(away), delay=RETRY_S) from None
         except (RefusedError, GatewayError) as refused:
@@ -109,11 +107,11 @@ class Operator:
         if ended(status):
             return
         try:
-            job_id = _job_id(name, uid, spec, status)
+            job_id = job_id_of(name, str(spec.get("team")), uid)
             if not self._gateway.cancel(job_id) and retry < UNKNOWN_TRIES:
                 raise kopf.TemporaryError(f"job {job_id} is not known yet", delay=1.0)
         except GatewayError as error:  # a refusal too, such as of the token: the job runs on
-            if error.status == INVALID_ID:
+            if error.status == INVALID_ID:  # it was never submitted
                 return
             raise kopf.TemporaryError(str(error), delay=RETRY_S) from None
 
@@ -142,11 +140,6 @@ class Operator:
         with self._lock:
             self._namespaces[name] = now, found
         return found
-
-
-def _job_id(name: str, uid: str, spec: Mapping[str, Any], status: Mapping[str, Any]) -> str:
-    """The id of an object's job. It depends on no field that can change."""
-    return status.get("jobId") or job_id_of(name, str(spec.get("team")), uid)
 
 
 def registry_of(operator: Operator, cluster: Cluster) -> kopf.OperatorRegistry:
