@@ -185,7 +185,9 @@ def test_nodes_that_gangline_does_not_know_are_left_alone() -> None:
 
 
 def test_gpus_of_others_are_those_of_bound_pods_that_run() -> None:
-    def pod(node: str | None, gpus: int, phase: str = "Running", **labels: str) -> dict[str, Any]:
+    def pod(
+        node: str | None, gpus: int | str, phase: str = "Running", **labels: str
+    ) -> dict[str, Any]:
         limits = {"resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}
         spec = {"containers": [limits, {}], "nodeName": node}
         return {"metadata": {"labels": labels}, "spec": spec, "status": {"phase": phase}}
@@ -196,8 +198,19 @@ def test_gpus_of_others_are_those_of_bound_pods_that_run() -> None:
         pod(None, 8),
         pod("b", 4, "Succeeded"),
         pod("c", 8, **{"gangline.dev/part": "agent"}),
+        pod("d", "1k"),  # as an API server writes 1000
     ]
-    assert foreign_gpus(map(pod_part, pods), "nvidia.com/gpu") == {"a": 3}
+    assert foreign_gpus(map(pod_part, pods), "nvidia.com/gpu") == {"a": 3, "d": 1000}
+
+
+@pytest.mark.parametrize("note", ["", "a\nb", "x" * 100_000, " "])
+def test_a_drain_ends_whatever_its_annotation_became(note: str) -> None:
+    both = Both()
+    both.status = "draining"
+    both.node["metadata"]["annotations"] = {"gangline.dev/drain": note}
+    both.round()
+    assert (both.status, both.notes.get("gangline.dev/drain")) == ("ready", None)
+    DrainBody(drain=False, reason=both.asked[0].reason)
 
 
 def test_of_nodes_and_pods_only_what_is_read_stays() -> None:

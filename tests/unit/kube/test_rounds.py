@@ -11,7 +11,7 @@ from gangline_kube.core.job_pod import JOB, PodRules
 from gangline_kube.core.nodes import Rules
 from gangline_kube.core.resource import GROUP
 from gangline_kube.core.training_job import job_id_of, shown_part
-from gangline_kube.service.api import Cluster, Denied
+from gangline_kube.service.api import Cluster, Denied, KubeError, Unavailable
 from gangline_kube.service.gateway import Away, Gateway, GatewayError
 from gangline_kube.service.mirror import LOST_S, SINGLE, Mirror
 from gangline_kube.service.node_rounds import NodeRounds
@@ -31,6 +31,7 @@ class Sides:
     def __init__(self, known: dict[str, Any] | None = None) -> None:
         self.known = known or {}
         self.refusal: GatewayError | None = None
+        self.protected: dict[str, KubeError] = {}
         self.patched: list[str] = []
         self.changes: list[dict[str, Any]] = []
         self.asked: list[str] = []
@@ -44,6 +45,8 @@ class Sides:
     def patch(
         self, _of: object, name: str, change: dict[str, Any], *_: object, **__: object
     ) -> dict[str, Any]:
+        if name in self.protected:
+            raise self.protected[name]
         with self._lock:
             self.patched.append(name)
             self.changes.append(change)
@@ -161,6 +164,25 @@ def test_a_node_whose_drain_is_refused_holds_up_no_other(
     ]
     rounds = NodeRounds(cast("Cluster", sides), cast("Gateway", sides), Rules())
     with pytest.raises(kind):
+        rounds.round(nodes, [])
+    assert sides.asked == others
+
+
+@pytest.mark.parametrize(
+    ("refusal", "others"),
+    [(Denied(403, "admission webhook denied it"), ["b"]), (Unavailable(503, "away"), [])],
+)
+def test_a_node_that_a_rule_of_the_cluster_protects_holds_up_no_other(
+    refusal: KubeError, others: list[str]
+) -> None:
+    sides = Sides()
+    sides.protected = {"a": refusal}
+    nodes = [
+        {"metadata": {"name": name, "resourceVersion": "1"}, "spec": {"unschedulable": True}}
+        for name in ("a", "b")
+    ]
+    rounds = NodeRounds(cast("Cluster", sides), cast("Gateway", sides), Rules())
+    with pytest.raises(type(refusal)):
         rounds.round(nodes, [])
     assert sides.asked == others
 

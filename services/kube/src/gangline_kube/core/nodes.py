@@ -19,6 +19,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from kubernetes.utils.quantity import parse_quantity
+
 from gangline_kube.core.resource import GROUP, Object, annotation, part_of
 
 DRAIN, CORDON = "drain", "cordon"
@@ -29,6 +31,7 @@ KEPT_OFF = frozenset({"draining", "cordoned"})
 _UP = KEPT_OFF | {"ready"}
 """Where a drain that was asked for shows; a node that is down takes no gangs anyway."""
 _NODE_LIFE = frozenset({"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"})
+_REASON_CHARS = 200
 _PODS_OVER = frozenset({"Succeeded", "Failed"})
 
 
@@ -113,7 +116,9 @@ def foreign_gpus(pods: Iterable[Object], resource: str) -> dict[str, int]:
         if not node or over or OURS in labels:
             continue
         asked = sum(
-            int(((each.get("resources") or {}).get("limits") or {}).get(resource, 0))
+            int(
+                parse_quantity(((each.get("resources") or {}).get("limits") or {}).get(resource, 0))
+            )
             for each in spec.get("containers", [])
         )
         if asked:
@@ -165,15 +170,16 @@ def _cause(node: Object, foreign: int, rules: Rules) -> Cause | None:
     for condition in status.get("conditions") or ():
         if condition.get("status") == "True" and _matches(condition["type"], rules.conditions):
             detail = condition.get("message") or condition.get("reason") or ""
-            return Cause(_plain(f"{condition['type']}: {detail}")[:200], by_condition=True)
+            return Cause(_plain(f"{condition['type']}: {detail}"), by_condition=True)
     if foreign:
         return Cause(f"pods of others have {foreign} GPUs", move_jobs=False)
     return None
 
 
 def _plain(text: str) -> str:
-    """A text in one line, of characters that a reason may have."""
-    return "".join(each if each.isprintable() else "?" for each in " ".join(text.split()))
+    """A text in one short line, of characters that a reason may have."""
+    line = " ".join(text[:_REASON_CHARS].split())
+    return "".join(each if each.isprintable() else "?" for each in line)
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:
@@ -193,7 +199,8 @@ def _steps(node: Object, status: str, cause: Cause | None) -> Iterator[Step]:
             yield AskDrain(node_id(name), on=True, reason=cause.reason, move_jobs=cause.move_jobs)
         return
     if asked is not None:
-        yield AskDrain(node_id(name), on=False, reason=asked)
+        # People can change the annotation.
+        yield AskDrain(node_id(name), on=False, reason=_plain(asked) or DRAIN)
         yield _annotate(node, DRAIN, None)
         return
     if kept_off and cordoned is None and not (node.get("spec") or {}).get("unschedulable"):

@@ -10,7 +10,7 @@ import structlog
 
 from gangline_kube.core.nodes import AskDrain, Patch, Rules, Step, foreign_gpus, node_id, plan
 from gangline_kube.core.resource import NODES, Object
-from gangline_kube.service.api import Cluster, Conflict, NotFound
+from gangline_kube.service.api import Cluster, Conflict, KubeError, NotFound, Unavailable
 from gangline_kube.service.gateway import Away, Gateway, GatewayError
 
 log = structlog.get_logger(__name__)
@@ -28,12 +28,14 @@ class NodeRounds:
         """Compare once; how many steps were done. Raises GatewayError and KubeError.
 
         If a node was changed since it was seen, the rest of its steps wait for the next round. So
-        do those of a node whose drain is refused; the error is raised after the other nodes.
+        do those of a node of which one is refused, by the gateway or by a rule of the cluster; the
+        error is raised after the other nodes. Once a side is away, no further ones begin.
         """
         resource = self.rules.gpu_resource
         foreign = foreign_gpus(pods, resource) if resource else {}
         steps = plan(nodes, self.gateway.statuses(), foreign, self.rules)
-        done, refused = 0, None
+        done = 0
+        refused: GatewayError | KubeError | None = None
         for _, own in groupby(steps, key=_node_of):
             try:
                 for step in own:
@@ -41,9 +43,9 @@ class NodeRounds:
                     done += 1
             except (Conflict, NotFound):
                 continue
-            except Away:
+            except (Away, Unavailable):
                 raise
-            except GatewayError as error:
+            except (GatewayError, KubeError) as error:
                 refused = error
         if refused is not None:
             raise refused
