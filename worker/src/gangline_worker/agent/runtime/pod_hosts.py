@@ -43,6 +43,8 @@ _KEPT_S = 48 * 3600.0
 _REPORT_S = 2.0
 """So long after a rank's process is gone, the report of its end may come."""
 _PACKET_BYTES = 65_536
+_ODD = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
+"""Raised for a packet that a pod's first process never sends."""
 _LINKS = 16
 
 
@@ -363,9 +365,9 @@ class PodHosts:
             said = json.loads(data) if data else None
         except BlockingIOError:
             return
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             said = None
-        with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):  # the job's own
+        with contextlib.suppress(*_ODD):  # the job's own
             if said is not None:
                 self._heard(pod, connection, said)
                 return
@@ -381,15 +383,13 @@ class PodHosts:
                 self._hang_up(pod, pod.connection)
             pod.connection, pod.leaving = connection, bool(said.get("leaving"))
             pod.come_s = time.monotonic()
-            pod.ended.update(
-                {str(name): int(code) for name, code in said["hello"]["ended"].items()}
-            )
+            pod.note_ends(said["hello"]["ended"].items())
             if self._lease_ends is not None:
                 pod.send({"do": "lease", "ends": self._lease_ends})
         elif connection is not pod.connection:
             return
         elif "ended" in said:
-            pod.ended[str(said["ended"])] = int(said["code"])
+            pod.note_ends([(said["ended"], said["code"])])
         elif "sees" in said:
             pod.sees = True
         elif "leaving" in said:

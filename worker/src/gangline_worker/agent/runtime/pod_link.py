@@ -8,7 +8,7 @@ import json
 import select
 import socket
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,11 @@ from gangline_schemas.job_pods import pod_folder
 from gangline_worker.agent.decide.keys import GangKey, RankKey
 from gangline_worker.agent.host.trees import delete_tree
 
+_MOST_CODE = 255
 START_S = 5.0
 """A pod's first process that forks no rank for so long has failed to."""
+_MOST_ENDS, _NAME_CHARS = 1000, 64
+"""So many ends are kept, the newest: a job can report any number, under any names."""
 CREDENTIALS = struct.Struct("3i")
 
 
@@ -45,6 +48,16 @@ class JobPod:
     ended: dict[str, int] = field(default_factory=dict)
     gangs: set[GangKey] = field(default_factory=set)
     links: int = 0
+
+    def note_ends(self, ends: Iterable[tuple[Any, Any]]) -> None:
+        """The pod reports how ranks ended. Raises an error for odd values."""
+        for rank, code in ends:
+            name, status = str(rank), int(code)
+            if len(name) > _NAME_CHARS or abs(status) > _MOST_CODE:
+                raise ValueError("no rank has this name, or ends so")
+            self.ended[name] = status
+            if len(self.ended) > _MOST_ENDS:
+                del self.ended[next(iter(self.ended))]
 
     def send(self, order: dict[str, Any], files: Sequence[int] = ()) -> None:
         """Raises OSError if files cannot be sent. Other orders to a pod that is gone are lost."""
