@@ -48,13 +48,18 @@ class Transport:
         unencrypted: bool = False,
         ca: Path | None = None,
     ) -> None:
-        """Raises CliError when the token would travel unencrypted to another machine.
+        """Raises CliError for no URL or token, and when the token would travel unencrypted.
 
         `unencrypted` allows that: the operator chose the URL, for the cluster's own network.
         `ca`: a PEM file of the authority of its certificate; None: the one that GANGLINE_CA_FILE
         names, else the system's.
         """
-        self.url = url.rstrip("/")
+        self.url = url.strip().rstrip("/")
+        token = token.strip()  # that of a file often ends with a line
+        if not all("!" <= letter <= "~" for letter in token):
+            raise CliError(
+                "the token holds letters that no token has", "copy it again", ExitCode.USAGE
+            )
         loopback = _check_url(self.url, unencrypted=unencrypted)
         self._notice = notice
         self._sleep = sleep
@@ -310,7 +315,7 @@ def _content(answer: httpx.Response) -> Any:
         return answer.text
     try:
         return answer.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         raise CliError(
             f"{answer.url} is no Gangline gateway: its answer is not JSON", "check --url"
         ) from None
@@ -327,8 +332,13 @@ def _unreached(url: str, error: httpx.ConnectError) -> CliError:
 
 def _check_url(url: str, *, unencrypted: bool) -> bool:
     """Whether the URL is of this machine. Raises CliError when it must not get a token."""
-    parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
+    try:
+        parts = urlsplit(url)
+        is_one = parts.scheme in {"http", "https"} and bool(httpx.URL(url).host)
+        is_one = is_one and parts.port != 0  # above 65,535 it raises ValueError
+    except (ValueError, httpx.InvalidURL):  # a name that no host can have, too
+        is_one = False
+    if not is_one or parts.hostname is None:
         raise CliError(
             f"{url} is not a URL", "write it as http://127.0.0.1:PORT or https://HOST", _BAD_URL
         )

@@ -83,6 +83,25 @@ def test_a_token_never_travels_in_the_clear(url: str) -> None:
     assert TOKEN not in refused.value.message + refused.value.hint
 
 
+@pytest.mark.parametrize(
+    "url",
+    ["http://[::1", "http://127.0.0.1:abc", "http://127.0.0.1:99999", "https://xn--", "https://:1"],
+)
+def test_what_is_no_url_is_told(url: str) -> None:
+    with pytest.raises(CliError, match="is not a URL") as told:
+        Transport(url, TOKEN)
+    assert told.value.code == ExitCode.USAGE
+
+
+def test_a_token_may_end_with_a_line_and_holds_no_other_letters(stub: Stub) -> None:
+    stub.on("GET", "/v1/whoami", {})
+    assert Transport(stub.url, f"{TOKEN}\n").call("GET", "/v1/whoami") == {}
+    for token in ("töken", "two words", "a\nb"):
+        with pytest.raises(CliError, match="the token holds letters") as told:
+            Transport(stub.url, token)
+        assert token not in told.value.message
+
+
 def test_redirects_are_not_followed(stub: Stub) -> None:
     stub.on("GET", "/v1/queue", problem(302, "moved", "elsewhere"))
     with connect(stub.url, TOKEN) as client, pytest.raises(CliError, match="status 302"):
