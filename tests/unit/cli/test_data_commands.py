@@ -68,6 +68,40 @@ def test_a_place_without_a_snapshot_is_named(gangline: Runner, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
+    ("name", "content", "column"),
+    [
+        ("a.csv", "price\n1\nnan\n3\n", ("number", 1)),
+        ("a.csv", 'price\n1\n""\n-inf\n', ("number", 2)),
+        ("a.csv", "price\nnan\ninf\n", ("category", 0)),
+        ("a.csv", "price\nnan\ncheap\n", ("category", 0)),
+        ("a.jsonl", f'{{"price": 1}}\n{{"price": {10**400}}}\n', ("number", 1)),
+        ("a.jsonl", '{"price": "\\ud800"}\n', ("category", 0)),
+    ],
+)
+def test_odd_numbers_of_a_table_count_as_missing(
+    stub: Stub, gangline: Runner, tmp_path: Path, name: str, content: str, column: tuple[str, int]
+) -> None:
+    """So they neither make texts of a column of numbers nor end the command without a message."""
+    stub.on("POST", "/v1/profiles", ROW)
+    table = tmp_path / name
+    table.write_text(content)
+    done = gangline("data", "profile", str(table), "--team", "nlp")
+    assert done.code == 0, done.err
+    (one,) = sent(stub)[0]["profile"]["columns"]
+    assert (one["kind"], one["missing"]) == column
+
+
+def test_a_table_that_has_no_profile_is_named_with_the_field(
+    gangline: Runner, tmp_path: Path
+) -> None:
+    table = tmp_path / "wide.csv"
+    table.write_text("\n".join(",".join(f"c{at}" for at in range(2001)) for _ in range(2)))
+    done = gangline("data", "profile", str(table), "--team", "nlp")
+    assert done.code == 2
+    assert "wide.csv: has no profile: columns:" in done.err
+
+
+@pytest.mark.parametrize(
     ("options", "profiles"), [((), 1), (("--no-profile",), 0)], ids=["with", "without"]
 )
 def test_an_announcement_sends_the_profile_that_lies_there(

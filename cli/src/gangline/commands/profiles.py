@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 
 from gangline.commands.data import profile_at
 from gangline.commands.list_options import parse_time
 from gangline.commands.rows_file import read_rows
 from gangline.errors import CliError, ExitCode
 from gangline.session import Session
+from gangline_schemas.base import field_errors
 
 _TABLES = {".csv", ".jsonl"}
 
@@ -62,14 +64,19 @@ def _of_table(path: Path) -> tuple[str, dict[str, Any], datetime]:
     from gangline_registry.core.profiling import profile_of
 
     columns, rows = _table(path)
-    made = profile_of(columns, rows).model_dump(mode="json")
+    try:
+        made = profile_of(columns, rows).model_dump(mode="json")
+    except ValidationError as error:
+        first = field_errors(error)[0]
+        text = f"{path}: has no profile: {first.field}: {first.message}"
+        raise CliError(text, code=ExitCode.USAGE) from None
     name = f"{_plain(path.stem)}@sha256-{hashlib.sha256(path.read_bytes()).hexdigest()}"
     return name, made, datetime.fromtimestamp(path.stat().st_mtime, UTC)
 
 
 def _table(path: Path) -> tuple[dict[str, Sequence[Any]], int]:
     """Columns by name: numbers where all values are numbers, else texts; None where missing."""
-    from gangline_registry.core.profiling import is_number
+    from gangline_registry.core.profiling import numbers_of
 
     rows: list[dict[str, Any]] = []
     for number, row in read_rows(path):
@@ -82,11 +89,10 @@ def _table(path: Path) -> tuple[dict[str, Sequence[Any]], int]:
     for name in dict.fromkeys(name for row in rows for name in row if name):
         values = [row.get(name) for row in rows]
         if path.suffix == ".csv":
-            values = [one or None for one in values]
-        texts = [one for one in values if one is not None]
-        if path.suffix == ".csv" and all(map(is_number, texts)):
-            values = [None if one is None else float(one) for one in values]
-        columns[name] = values
+            texts = [one or None for one in values]
+            columns[name] = numbers_of(texts) or texts
+        else:
+            columns[name] = values
     return columns, len(rows)
 
 

@@ -64,9 +64,9 @@ def _column(name: str, values: Sequence[Any] | np.ndarray) -> Column:
     present = [one for one in values if one is not None]
     missing = len(values) - len(present)
     if all(isinstance(one, int | float) for one in present):
-        column = _number(name, np.asarray(present, dtype=float))
+        column = _number(name, np.asarray([_float(one) for one in present]))
         return column.model_copy(update={"missing": column.missing + missing})
-    texts = [str(one) for one in present]
+    texts = [_text(one) for one in present]
     counts = Counter(texts)
     if len(counts) <= min(_MOST_DISTINCT, max(20, len(texts) // 2)):
         return category_of(name, counts, missing)
@@ -80,9 +80,24 @@ def _number(name: str, values: np.ndarray) -> NumberColumn:
     return NumberColumn(name=name, missing=len(numbers) - len(known), sketch=sketch_of(known))
 
 
-def is_number(text: str) -> bool:
-    """Whether a text is a finite number."""
+def _float(value: float) -> float:
+    """A number as a float; infinite if it is beyond every float."""
     try:
-        return math.isfinite(float(text))
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def _text(value: Any) -> str:
+    """A value as a text of Unicode: JSON may hold halves of characters."""
+    return str(value).encode(errors="replace").decode()
+
+
+def numbers_of(texts: Sequence[str | None]) -> list[float | None] | None:
+    """Texts as numbers: NaN and infinite ones too, beside finite ones. None: they are texts."""
+    try:
+        found = [None if one is None else float(one) for one in texts]
     except ValueError:
-        return False
+        return None
+    known = [one for one in found if one is not None]
+    return found if not known or any(map(math.isfinite, known)) else None
