@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from gangline_schemas.events.heartbeats import RankActivity
 from gangline_schemas.events.workers import ObjectDigest, SampleRange
@@ -115,6 +117,21 @@ def test_values_of_one_metric_and_step_stay_apart_and_steps_may_go_back() -> Non
     assert one.metrics["a"] == (1.0, 3.0, 4.0)
     assert one.metrics["b"] == (2.0, None, None)
     assert one.metrics[DROPPED_METRIC] == (None, None, 2.0)
+
+
+def test_a_value_that_is_overwritten_is_sent_as_it_was(agent: AgentEnd) -> None:
+    reporter = Reporter(agent.path, flush_period_s=3600, trial_metrics=("eval",))
+    running, seen = torch.zeros(()), np.zeros(())
+    for step in range(3):
+        running += 1
+        seen += 2
+        reporter.report({"loss": running, "eval": seen}, step)  # type: ignore[dict-item]
+    assert reporter.flush()
+    said = agent.wait_for(lambda said: len(said) == 5)
+    [report] = reports(said)
+    assert report.metrics == {"loss": (1.0, 2.0, 3.0), "eval": (2.0, 4.0, 6.0)}
+    points = [message for message in said if isinstance(message, TrialPoint)]
+    assert [point.values for point in points] == [{"eval": 2.0}, {"eval": 4.0}, {"eval": 6.0}]
 
 
 def test_a_script_may_have_a_thousand_files_open(agent: AgentEnd) -> None:

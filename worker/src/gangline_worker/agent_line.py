@@ -35,7 +35,7 @@ from gangline_schemas.rank_protocol import (
     ShardReady,
     Troubled,
 )
-from gangline_worker.columns import Entry, number, to_reports, whole_step
+from gangline_worker.columns import Entry, as_now, number, to_reports, whole_step
 from gangline_worker.loss_watch import FiniteWatch, SpikeWatch
 from gangline_worker.save_interval import SaveInterval
 from gangline_worker.trial_points import TrialPoints
@@ -165,8 +165,9 @@ class Reporter:
             with contextlib.suppress(IndexError):  # all was sent just now
                 self._entries.popleft()
                 self._dropped += 1
-        self._points.saw(step, metrics)  # first: a flush waits for the entries
-        self._entries.append((step, time.time_ns() // 1_000_000, dict(metrics)))
+        kept = {name: v if type(v) is float else as_now(v) for name, v in metrics.items()}
+        self._points.saw(step, kept)  # first: a flush waits for the entries
+        self._entries.append((step, time.time_ns() // 1_000_000, kept))
 
     def _note_finite(self, step: int, *, finite: bool) -> None:
         if self._finite.saw(step, finite=finite):

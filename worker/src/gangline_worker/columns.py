@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, SupportsIndex
+from typing import Any, Final, SupportsIndex
 
 from gangline_schemas.limits import (
     INT53_MAX,
@@ -119,6 +119,18 @@ def is_metric_name(name: str) -> bool:
     if not isinstance(name, str) or not 0 < len(name) <= METRIC_NAME_CHARS:
         return False
     return _PLAIN.match(name) is not None and not is_torn(name)
+
+
+def as_now(value: Any) -> Any:
+    """The value as it is now: a script may overwrite its tensor or its array in the next step.
+
+    A tensor on a GPU is copied there, and not waited for.
+    """
+    if type(value) is float or type(value) is int:
+        return value
+    if getattr(value, "is_cuda", False):
+        return value.detach().clone()
+    return number(value)
 
 
 def number(value: float | None) -> float | None:
