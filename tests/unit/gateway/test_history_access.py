@@ -46,3 +46,60 @@ def test_questions_beyond_the_bound_are_refused_at_once(
     assert (refused.value.status, refused.value.code) == (status, code)
     assert refused.value.headers["Retry-After"]
     assert copy_context().run(ask_as, "bob", history, asked, released)
+
+
+class Crowd:
+    """Users whose questions run until they are released, by name."""
+
+    def __init__(self) -> None:
+        self.history = HistoryAccess(no_history)
+        self.running: list[str] = []
+        self._released: list[str] = []
+        self._changed = threading.Condition()
+        self.threads = ThreadPoolExecutor(16)
+
+    def ask(self, user: str) -> None:
+        self.threads.submit(copy_context().run, self._ask, user)
+
+    def until(self, *running: str) -> None:
+        """Wait until just these run."""
+        with self._changed:
+            done = self._changed.wait_for(lambda: sorted(self.running) == [*running], DEADLINE_S)
+            assert done, self.running
+
+    def release(self, user: str) -> None:
+        """One question of this user ends."""
+        with self._changed:
+            self._released.append(user)
+            self._changed.notify_all()
+
+    def _ask(self, user: str) -> None:
+        current_user.set(user)
+        self.history.query(lambda _: self._run(user))
+
+    def _run(self, user: str) -> None:
+        with self._changed:
+            self.running.append(user)
+            self._changed.notify_all()
+            assert self._changed.wait_for(lambda: user in self._released, DEADLINE_S)
+            self._released.remove(user)
+            self.running.remove(user)
+            self._changed.notify_all()
+
+
+def test_one_user_leaves_a_slot_to_others_and_the_next_is_who_has_the_fewest() -> None:
+    crowd = Crowd()
+    with crowd.threads:
+        for number in range(4):
+            crowd.ask("ada")
+            crowd.until(*["ada"] * min(number + 1, 3))
+        crowd.ask("bob")  # while a question of ada waits
+        crowd.until("ada", "ada", "ada", "bob")
+        crowd.ask("cy")
+        crowd.release("ada")
+        crowd.until("ada", "ada", "bob", "cy")
+        crowd.release("cy")
+        crowd.until("ada", "ada", "ada", "bob")
+        for user in ("ada", "ada", "ada", "bob"):
+            crowd.release(user)
+        crowd.until()

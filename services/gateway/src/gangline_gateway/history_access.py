@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from gangline_bus.topics import TopicNames
 from gangline_gateway.audit_trail import AuditTrail
 from gangline_gateway.config import Settings
 from gangline_gateway.curves import CurveError, CurveReader
+from gangline_gateway.fair_slots import FairSlots
 from gangline_gateway.filter_words import FilterError
 from gangline_gateway.history import History
 from gangline_gateway.incidents import Incidents
@@ -28,7 +29,7 @@ from gangline_gateway.reports.source import Reports
 from gangline_gateway.resources import ResourceReader
 from gangline_gateway.run_points import PointReader
 from gangline_gateway.sql_parts import CursorError, fetch
-from gangline_gateway.user_limits import SharedSlots
+from gangline_gateway.user_limits import SharedSlots, current_user
 from gangline_schemas.api.logs import BusEvent
 from gangline_schemas.gpu_prices import GpuPrices
 
@@ -122,12 +123,13 @@ class HistoryAccess:
     """Runs queries from any thread; each thread has its own client.
 
     Running and waiting queries are limited in total and per user: other routes need the threads.
+    Of those that run, one user has at most all but one.
     """
 
     def __init__(self, connect: Callable[[], Queries] | None) -> None:
         self._connect = connect
         self._own = threading.local()
-        self._slots = threading.BoundedSemaphore(QUERIES_AT_ONCE)
+        self._slots = FairSlots(QUERIES_AT_ONCE)
         self._places = SharedSlots(
             QUERIES_AT_ONCE + WAITING, QUERIES_PER_USER, "history queries", code="history-busy"
         )
@@ -136,17 +138,12 @@ class HistoryAccess:
         """The answer; blocks. Raises a 503 problem while ClickHouse is away or busy, or 429."""
         if self._connect is None:
             raise unavailable("history-away", "no ClickHouse is configured: set clickhouse_url")
-        with self._places.hold(), self._slot():
+        with self._places.hold(), ExitStack() as slot:
+            try:
+                slot.enter_context(self._slots.hold(current_user.get(), _WAIT_S))
+            except TimeoutError:
+                raise self._places.busy() from None
             return self._query(self._connect, query)
-
-    @contextmanager
-    def _slot(self) -> Iterator[None]:
-        if not self._slots.acquire(timeout=_WAIT_S):
-            raise self._places.busy()
-        try:
-            yield
-        finally:
-            self._slots.release()
 
     def _query(
         self, connect: Callable[[], Queries], query: Callable[[Queries], AnswerT]
