@@ -155,6 +155,25 @@ def test_segments(server: TrackingStub, monkeypatch: pytest.MonkeyPatch) -> None
     assert len(server.run.points) == 2500
 
 
+def test_segments_behind_those_whose_upload_was_not_noted(
+    server: TrackingStub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk took no note, the segments were removed, and the process was killed."""
+    monkeypatch.setattr(spools, "SEGMENT_BYTES", 10_000)
+    folder = offline()
+    with connect() as client:
+        [*client.sync(folder)]
+        noted = json.loads((folder / "upload.json").read_bytes())
+        earlier = {"segment": 1, "offset": 500, "done": False}
+        (folder / "upload.json").write_text(json.dumps(noted | earlier))
+        for segment in (1, 2):
+            (folder / f"log.{segment:05d}.jsonl").unlink()
+        left = [line for path in folder.glob("log.*") for line in path.read_bytes().splitlines()]
+        server.run.points.clear()
+        [*client.sync(folder)]
+    assert len(server.run.points) == sum(line.startswith(b"{") for line in left) > 100
+
+
 def test_uploaded_segments_of_a_live_run_are_removed(
     server: TrackingStub, monkeypatch: pytest.MonkeyPatch
 ) -> None:

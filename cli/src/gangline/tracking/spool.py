@@ -165,9 +165,11 @@ class Spool:
         except (OSError, ValidationError):
             noted = Uploaded()
         if noted.server != server:
-            segments = sorted(self.folder.glob("log.*.jsonl"))
-            first = int(segments[0].name.split(".")[1]) if segments else 1
-            noted = Uploaded(server=server, segment=first)
+            noted = Uploaded(server=server)
+        segments = sorted(self.folder.glob("log.*.jsonl"))
+        first = int(segments[0].name.split(".")[1]) if segments else 1
+        if first > noted.segment:  # those before were uploaded, and a full disk took no note of it
+            noted = noted.model_copy(update={"segment": first, "offset": 0})
         self.uploaded = noted
 
     def next_batch(self) -> Batch | None:
