@@ -152,6 +152,17 @@ def test_an_image_that_cannot_fit_deletes_none_of_others(
     assert node.layers() == list(theirs)
 
 
+def test_layers_that_are_small_to_download_fill_no_disk(hub: OciRegistry, tmp_path: Path) -> None:
+    """Each of these fits, and all together do not."""
+    node = ImageNode(tmp_path / "node", tmp_path / "store", budget_bytes=8 << 20)
+    zeros = [layer(*((f"{one}-{part}", bytes(1 << 20)) for part in range(3))) for one in range(9)]
+    hub.push("bomb", zeros)
+    with pytest.raises(problems.NodeDiskFull, match="GANGLINE_IMAGES_GB"):
+        node.get(f"{hub.host}/x:bomb")
+    folder = node.folder / "images"
+    assert sum(file.stat().st_size for file in folder.rglob("*")) < 9 << 20
+
+
 def test_what_waiting_jobs_need_goes_last(hub: OciRegistry, tmp_path: Path) -> None:
     node = ImageNode(tmp_path / "node", tmp_path / "store", budget_bytes=8 << 20)
     for tag in "abcd":

@@ -18,7 +18,7 @@ import shutil
 import stat
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Self, cast
 
@@ -65,15 +65,22 @@ class _Header(tarfile.TarInfo):
         return found
 
 
-def unpack_layer(packed: Path, target: Path, limit_bytes: int, image: object) -> int:
+def unpack_layer(
+    packed: Path,
+    target: Path,
+    limit_bytes: int,
+    image: object,
+    grows: Callable[[int], None] = lambda _: None,
+) -> int:
     """Unpack into a new folder; returns the bytes that it takes on the disk, where it is by then.
 
+    `grows` is called with each MiB more, before it is there; it may raise NodeDiskFull.
     Raises ImageRefused, NodeDiskFull, and OSError if the node fails.
     """
     target.mkdir(mode=0o755)
     target.chmod(0o755)
     try:
-        with _Tree(target, limit_bytes) as tree, _plain(packed) as stream:
+        with _Tree(target, limit_bytes, grows) as tree, _plain(packed) as stream:
             _unpack(tree, _Bounded(stream))
             _sync(tree.root)
     except RecursionError:
@@ -213,12 +220,14 @@ def _sync(folder: int) -> None:
 class _Tree:
     """The folder that a layer is unpacked into. No name in it is followed as a link.
 
-    `size_bytes`: what it takes on the disk, about, and at most `limit_bytes`.
+    `size_bytes`: what it takes on the disk, about, and at most `limit_bytes`; see `unpack_layer`
+    about `grows`.
     """
 
-    def __init__(self, top: Path, limit_bytes: int) -> None:
+    def __init__(self, top: Path, limit_bytes: int, grows: Callable[[int], None]) -> None:
         self.size_bytes = 0
         self._limit_bytes = limit_bytes
+        self._grows, self._asked_bytes = grows, 0
         self.root = os.open(top, _OPEN_FOLDER)
         self._at, self._open = _ROOT, self.root
 
@@ -240,6 +249,9 @@ class _Tree:
         if self.size_bytes > self._limit_bytes:
             limit = f"{self._limit_bytes / 1e9:.3g} GB of files (GANGLINE_IMAGES_GB)"
             raise _Refused(f"it has more than {limit}")
+        if self.size_bytes >= self._asked_bytes + _CHUNK:
+            self._grows(self.size_bytes)
+            self._asked_bytes = self.size_bytes
 
     def folder(self, parts: tuple[str, ...]) -> int:
         """A handle of a folder, made if it is missing; valid until the next call.

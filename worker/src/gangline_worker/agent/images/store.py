@@ -58,6 +58,7 @@ class LayerStore:
         self._kept: dict[Hashable, frozenset[str]] = {}
         self._teams: dict[Hashable, str] = {}
         self._known: dict[str, _Layer] = {}
+        self._unpacking: dict[object, int] = {}
         for made in (folder, self.layers, self.downloads):
             made.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._take_stock()
@@ -184,7 +185,8 @@ class LayerStore:
         shutil.rmtree(made, ignore_errors=True)
         made.mkdir(mode=0o755)
         try:
-            size_bytes = unpack_layer(packed, made / FILES, self._budget_bytes, image)
+            with self._growing(image) as grows:
+                size_bytes = unpack_layer(packed, made / FILES, self._budget_bytes, image, grows)
             (made / "digest").write_text(f"{blob.digest} {size_bytes}\n", "ascii")
             with self._lock:
                 if name not in self._known:
@@ -198,6 +200,36 @@ class LayerStore:
         if not share:
             packed.unlink(missing_ok=True)
         log.info("image.layer", digest=blob.digest, size_bytes=size_bytes)
+
+    @contextlib.contextmanager
+    def _growing(self, image: object) -> Iterator[Callable[[int], None]]:
+        """Takes the size of a layer that is being unpacked, and raises NodeDiskFull.
+
+        A small download may become any size, so all that come together must fit into the budget.
+        """
+        own = object()
+
+        def grows(size_bytes: int) -> None:
+            with self._lock:
+                self._unpacking[own] = size_bytes
+                used = frozenset[str]().union(*self._holds.values()) & self._known.keys()
+                total = sum(self._known[name].size_bytes for name in used)
+                total += sum(self._unpacking.values())
+            if total > self._budget_bytes:
+                raise self._full(image, total)
+
+        try:
+            yield grows
+        finally:
+            with self._lock:
+                self._unpacking.pop(own, None)
+
+    def _full(self, image: object, total_bytes: int) -> NodeDiskFull:
+        return NodeDiskFull(
+            image,
+            f"it and the images in use take {total_bytes / 1e9:.3g} GB; this node keeps up to "
+            f"{self._budget_bytes / 1e9:.3g} GB of images (GANGLINE_IMAGES_GB)",
+        )
 
     def _forget_packed(self, before_s: float) -> None:
         """Delete packed layers, also parts of them, to which nothing was added since then."""
@@ -222,11 +254,7 @@ class LayerStore:
                 idle += sorted(set(self._known) & kept - used, key=self._used_at)
             least = total - sum(self._known[name].size_bytes for name in idle)
             if least > self._budget_bytes:  # before anything is deleted for it in vain
-                raise NodeDiskFull(
-                    image,
-                    f"it and the images in use take {least / 1e9:.3g} GB; this node keeps up to "
-                    f"{self._budget_bytes / 1e9:.3g} GB of images (GANGLINE_IMAGES_GB)",
-                )
+                raise self._full(image, least)
             for name in idle:
                 if total <= self._budget_bytes:
                     break
