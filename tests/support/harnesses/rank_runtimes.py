@@ -1,16 +1,18 @@
-"""The places where ranks run, each with a launcher: below the agent, and in a pod.
+"""The places where ranks run, each with a launcher: below the agent, in a pod, and by podman.
 
-A pod is its first process as an ordinary process here, or in own pid and mount namespaces.
+A pod is its first process as an ordinary process here, or in own pid and mount namespaces. A
+container of podman shows the programs of this machine, in an image that has no files.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
@@ -20,12 +22,19 @@ from gangline_worker import pod_host
 from gangline_worker.agent.decide.inputs import RankExited
 from gangline_worker.agent.decide.keys import GangKey, RankKey
 from gangline_worker.agent.isolation.cold_start import Launch
+from gangline_worker.agent.isolation.groups import GangLimits
+from gangline_worker.agent.isolation.interpreter import interpreter_places
+from gangline_worker.agent.isolation.sandbox import ImageRoot
+from gangline_worker.agent.runtime.containers import Containers
 from gangline_worker.agent.runtime.launcher import Launcher
 from gangline_worker.agent.runtime.log_lines import LogBatcher
-from gangline_worker.agent.runtime.pod_hosts import PodHosts, PodWaits
+from gangline_worker.agent.runtime.pod_hosts import PodHosts, PodWaits, kubectl_missing
+from gangline_worker.agent.runtime.podman import Podman
+from gangline_worker.agent.runtime.spares import SandboxPlan
 from support.harnesses.node import until
 
 GANG = GangKey("job", 1)
+_OF_MACHINE = ("/bin", "/lib", "/lib64", "/usr")
 _UNSHARED = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 
 
@@ -37,19 +46,49 @@ class RankRuntime:
         self.lines: dict[int, list[str]] = {}
         self.exits: dict[int, RankExited] = {}
         self._run = uuid.uuid4().hex
-        self.unshared = name == "pod with namespaces"
+        self.unshared = name != "pod"
+        self.by_podman = name == "podman"
+        self.pod = "job-1" if self.by_podman else "job"
         self.sockets = folder / "sockets"
         self.sockets.mkdir()
-        self.hosts = PodHosts(self.sockets, PodWaits(20, 20)) if name != "agent" else None
+        self.containers: Containers | None = None
+        self.hosts = None if name == "agent" else self._hosts()
         self.launcher = Launcher(self._exited, None, self.hosts)
         self.pods: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Self:
-        if self.hosts is not None:
+        if self.containers is not None:
+            self.open_container(GANG)
+        elif self.hosts is not None:
             self.hosts.expect(GANG, None)
             self.start_pod()
             self.hosts.wait(GANG, [self.hosts.folder("job")])
         return self
+
+    def _hosts(self) -> PodHosts:
+        if self.by_podman:
+            place = self.folder / "root"
+            place.mkdir(exist_ok=True)
+            self.containers = Containers(Podman(place), self.sockets, 600, 1000)
+            return self.containers.hosts
+        waits = PodWaits(20, 20)
+        return PodHosts(self.sockets, waits, kubectl_missing("node", waits))
+
+    def open_container(self, gang: GangKey, python: str = sys.executable) -> None:
+        """Start a container of podman, in which `python3` is there as on this machine."""
+        assert self.containers is not None
+        (self.folder / "layer").mkdir(exist_ok=True)
+        path = f"{Path(python).parent}:/usr/bin:/bin"
+        root = ImageRoot(self.folder, ("layer",))
+        plan = SandboxPlan(root, GangLimits(1 << 30), None, 1 << 30)
+        of_machine = [Path(name) for name in _OF_MACHINE if Path(name).is_dir()]
+        show = [*of_machine, *interpreter_places(), self.folder]
+
+        def keep(start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+            self.pods.append(self.launcher.keep(start))
+            return self.pods[-1]
+
+        self.containers.open(gang, {"PATH": path}, plan, show, keep, self.launcher.disown)
 
     def __exit__(self, *_: object) -> None:
         for rank in list(self.lines):
@@ -57,8 +96,11 @@ class RankRuntime:
         until(lambda: set(self.exits) >= set(self.lines))
         if self.hosts is not None:
             self.hosts.stop()
+        if self.containers is not None:
+            self.containers.close(GANG)
         for pod in self.pods:
-            pod.kill()
+            if not self.by_podman:
+                pod.kill()
             pod.wait()
 
     def start_pod(self, job: str = GANG.job_id) -> subprocess.Popen[bytes]:
@@ -72,9 +114,21 @@ class RankRuntime:
     def host_pid(self) -> int:
         """The first process of the gang's pod."""
         pid = self.pods[0].pid
+        if self.by_podman:
+            found = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+            return next(filter(self._is_first, found))
         if self.unshared:  # below `unshare`
             pid = int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
         return pid
+
+    def _is_first(self, pid: int) -> bool:
+        """Whether it is `pod_host` in a container of this place."""
+        with contextlib.suppress(OSError):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            return words[0] == b"python3" and any(
+                word.startswith(os.fsencode(self.sockets)) for word in words
+            )
+        return False
 
     def restart_agent(self) -> None:
         """All that the agent knows of pods is gone, except of the ranks that it adopts."""
@@ -88,7 +142,7 @@ class RankRuntime:
             for pipe in process._streams().values():
                 pipe.close()
         self.hosts.stop()
-        self.hosts = PodHosts(self.sockets, PodWaits(20, 20))
+        self.hosts = self._hosts()
         self.launcher = Launcher(self._exited, None, self.hosts)
         self.hosts.expect(GANG, None)
         for rank in kept:
@@ -100,7 +154,8 @@ class RankRuntime:
             "GANGLINE_RANK_TOKEN": self._token(rank),
             **environment,
         }
-        launch = Launch(RankKey(GANG, rank), tuple(command), found, self.folder)
+        in_pod = self.hosts is not None
+        launch = Launch(RankKey(GANG, rank), tuple(command), found, self.folder, in_pod=in_pod)
         self.lines[rank] = []
         return self.launcher.spawn(launch, self._logs(rank))
 

@@ -2,6 +2,7 @@
 
     python3 -S pod_host.py run SOCKET LEASE_S      the pod's container
     python3 -S pod_host.py install TARGET SOCKET   the container before it: copies this file
+    python3 -S pod_host.py room SOCKET LEASE_S     a container that the agent itself has started
 
 It connects to the agent's Unix socket, which lies in a folder of the node, and connects again when
 the agent restarts. It holds no credentials. It needs Python 3.8 and the standard library alone.
@@ -12,8 +13,8 @@ Each packet is a JSON object; files come with it (SCM_RIGHTS).
 - To the agent: `hello`, `ended`, `sees`, `leaving`. The ends that are not noted come again with the
   next hello.
 A rank writes one byte to its gate, by which the agent learns its pid, and begins after one byte of
-the agent's. When the lease ends, all ranks are killed. After SIGTERM the pod ends with its last
-rank.
+the agent's. When the lease ends, all ranks are killed, and a room ends too. After SIGTERM the pod
+ends with its last rank.
 """
 
 from __future__ import annotations
@@ -39,8 +40,9 @@ _NOT_PASSED_ON = ("KUBERNETES_",)
 class Host:
     """All ranks of the pod. `run` returns the exit code of the pod."""
 
-    def __init__(self, path: str, lease_s: float) -> None:
+    def __init__(self, path: str, lease_s: float, *, ends_with_lease: bool) -> None:
         self._path = path
+        self._ends_with_lease = ends_with_lease
         self._lease_ends = time.monotonic() + lease_s
         self._ranks: dict[int, str] = {}
         self._ended: dict[str, int] = {}
@@ -63,9 +65,11 @@ class Host:
             if self._woken in ready:
                 os.read(self._woken, 512)
             self._reap()
-            if self._ranks and time.monotonic() > self._lease_ends:
+            if time.monotonic() > self._lease_ends and (self._ranks or self._ends_with_lease):
                 self._say("the agent's lease has ended: all ranks are killed")
                 self._kill_all()
+                if self._ends_with_lease:
+                    return LEFT_EXIT
             if self._agent is not None and self._agent in ready:
                 self._receive(self._agent)
             self._send()
@@ -216,6 +220,8 @@ def become(program: int, stdout: int, stderr: int, gate: int) -> None:
         wanted = json.load(file)
     os.closerange(3, 256)
     own = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_PASSED_ON)}
+    if wanted.get("alone"):
+        own = {}
     command, folder = wanted["command"], wanted["folder"]
     try:
         if folder:
@@ -250,4 +256,5 @@ if __name__ == "__main__":
     if sys.argv[1] == "install":
         install(*sys.argv[2:])
     else:
-        sys.exit(Host(sys.argv[2], float(sys.argv[3])).run())
+        lives = Host(sys.argv[2], float(sys.argv[3]), ends_with_lease=sys.argv[1] == "room")
+        sys.exit(lives.run())

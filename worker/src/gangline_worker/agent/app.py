@@ -99,10 +99,15 @@ class Agent:
         data = self._folders.data
         self._peers = bootstrap.peer_tier(settings, data)
         self._prefetch: prefetch.Prefetch | None = None
+        self._pods = bootstrap.pod_hosts(settings, self._folders.sockets)
+        self._containers = bootstrap.containers(settings, self._folders)
+        self._no_images = bootstrap.no_images(self._containers, self._isolator)
         self._node = (
             handover.core.standing.node.model_copy(update={"release": RELEASE})
             if handover
-            else bootstrap.inventory(settings, self._host.ports, self._isolator, self._peers)
+            else bootstrap.inventory(
+                settings, self._host.ports, self._isolator, self._peers, self._no_images
+            )
         )
         self._watch = bootstrap.health_watch(settings, data, self._node)
         self._usage = bootstrap.usage_watch(settings, data, self._node)
@@ -119,7 +124,6 @@ class Agent:
         sockets, lock = str(self._folders.sockets), self._host.lock
         self._guard = LeaseGuard(sockets, lock, settings.guard_slack_s)
         self._warm = bootstrap.warm_start(settings, self._folders.sockets, self._node)
-        self._pods = bootstrap.pod_hosts(settings, self._folders.sockets)
         zygote = self._warm if isinstance(self._warm, ZygoteHost) else None
         confirms = self._peers.confirms if self._peers is not None else admit_unasked
         self._stores = StoreHost(self._inbox.put, zygote, confirms)
@@ -249,8 +253,8 @@ class Agent:
     def _parts(self, outgoing: Outgoing) -> Parts:
         store = open_store(self._settings.store_url)
         checkpoints = bootstrap.checkpoints(self._settings, self._folders.data, store)
-        images = bootstrap.images(self._settings, self._folders, store, self._isolator)
-        if self._isolator.no_images is None and self._pods is None:
+        images = bootstrap.images(self._settings, self._folders, store, self._no_images)
+        if self._no_images is None and self._pods is None:
             self._prefetch = prefetch.Prefetch(self._node.node_id, images)
             self._prefetch.start()
         peers = None
@@ -277,12 +281,13 @@ class Agent:
             checkpoints,
             self._stores,
             self._warm,
-            None if self._warm is None else self._folders.sockets,
+            None if self._warm is None or self._containers else self._folders.sockets,
             self._check_node,
             self._isolator,
             self._node,
             self._rank_env,
             self._pods,
+            self._containers,
         )
 
     def _turn(self, executor: Executor) -> bool:
@@ -300,9 +305,8 @@ class Agent:
                 self._handle(executor, item)
                 if isinstance(item, HeartbeatAcked):
                     self._guard.extend(self._core.member.lease_ends_s)
-                    if self._pods is not None:
-                        slack_s = self._settings.guard_slack_s
-                        self._pods.extend(self._core.member.lease_ends_s + slack_s)
+                    slack_s = self._settings.guard_slack_s
+                    executor.extend(self._core.member.lease_ends_s + slack_s)
             if self._stopping.is_set() and not leaving:
                 leaving = True
                 self._handle(executor, Leave("the agent was asked to stop", grace_s))

@@ -28,12 +28,15 @@ from .health.source import HealthWatch, health_source
 from .host.cdi import NVIDIA_GPU, Cdi, GivenDevices, folders_of
 from .host.folders import Folders
 from .host.inventory import Labels, gpu_names, take_inventory
+from .images.gang_images import FOLDER as IMAGES
 from .images.gang_images import GangImages, ImageOptions
 from .images.registry import RegistryOptions
 from .isolation.isolator import Isolator
 from .peers.tier import PeerTier, open_peer_tier
 from .peers.tls import PeerTls, peer_tls
-from .runtime.pod_hosts import PodHosts, PodWaits
+from .runtime.containers import Containers
+from .runtime.pod_hosts import PodHosts, PodWaits, kubectl_missing
+from .runtime.podman import Podman
 from .usage.points import Capacity
 from .usage.watch import UsageWatch
 from .warm.process import WarmStart
@@ -73,7 +76,11 @@ def _peer_tls(settings: AgentSettings) -> PeerTls | None:
 
 
 def inventory(
-    settings: AgentSettings, ports: tuple[int, ...], isolator: Isolator, peers: PeerTier | None
+    settings: AgentSettings,
+    ports: tuple[int, ...],
+    isolator: Isolator,
+    peers: PeerTier | None,
+    no_images: str | None,
 ) -> NodeInfo:
     """The node, as a new incarnation. Raises DriverUnusable."""
     node = take_inventory(
@@ -95,7 +102,7 @@ def inventory(
         level = Isolation.LIMITS  # a pod has namespaces and limits of its own
     known: dict[str, object] = {
         "isolation": level,
-        "runs_images": in_pods or isolator.no_images is None,
+        "runs_images": in_pods or no_images is None,
     }
     if peers is not None:
         known["copies_port"] = peers.port
@@ -164,7 +171,25 @@ def pod_hosts(settings: AgentSettings, sockets: Path) -> PodHosts | None:
         return None
     waits = PodWaits(settings.pod_bind_s, settings.pod_start_s)
     own = settings.pod_network == "pod"
-    return PodHosts(sockets, waits, settings.node_id, own_network=own)
+    missing = kubectl_missing(settings.node_id, waits)
+    return PodHosts(sockets, waits, missing, own_network=own)
+
+
+def containers(settings: AgentSettings, folders: Folders) -> Containers | None:
+    """None where gangs with images do not run in containers of podman."""
+    if settings.image_runtime != "podman":
+        return None
+    place = folders.data / IMAGES / "root"
+    place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return Containers(Podman(place), folders.sockets, settings.lease, settings.isolation_processes)
+
+
+def no_images(containers: Containers | None, isolator: Isolator) -> str | None:
+    """Why this node runs no images; None: it does."""
+    if containers is None:
+        return isolator.no_images
+    lacking = containers.lacking(isolator.trial_owner)
+    return None if lacking is None else f"GANGLINE_IMAGE_RUNTIME=podman: {lacking}"
 
 
 def gang_devices(
@@ -180,16 +205,16 @@ def gang_devices(
 
 
 def images(
-    settings: AgentSettings, folders: Folders, store: ObjectStore, isolator: Isolator
+    settings: AgentSettings, folders: Folders, store: ObjectStore, lacking: str | None
 ) -> GangImages:
-    """Those that gangs of this node run in, if it can run any."""
+    """Those that gangs of this node run in; `lacking`: why it can run none."""
     options = ImageOptions(
         int(settings.images_gb * 1e9),
         RegistryOptions(settings.images_mirror, _hosts(settings.images_plain_http)),
         settings.images_auth_file,
         _hosts(settings.images_registries),
     )
-    return GangImages(folders.data, folders.secrets, store, options, isolator.no_images)
+    return GangImages(folders.data, folders.secrets, store, options, lacking)
 
 
 def _hosts(text: str) -> frozenset[str]:

@@ -107,6 +107,9 @@ class AgentSettings(ServiceSettings):
     """Ranks are killed without an acknowledged heartbeat for so long; default 0.75 of timeout.
     More than the interval, at most 0.8 of the timeout: else ranks live on while others take their
     job. The rest is for heartbeats that the fault manager misses (its policy/silence.py)."""
+    image_runtime: Literal["agent", "podman"] = "agent"
+    """Which program makes the root of a gang with an image: the agent, or podman (its own release
+    is 4.0 or later). podman needs no agent that is root."""
     images_gb: Annotated[float, Field(gt=0, le=1e6)] = 50.0
     """Disk for unpacked container images; those that no gang uses are deleted first."""
     images_auth_file: Path | None = None
@@ -187,6 +190,14 @@ class AgentSettings(ServiceSettings):
                 f"({self.heartbeat_interval_s:g}) and at most {_LEASE_MOST} of heartbeat_timeout_s "
                 f"({most_s:g}): ranks of a node that is cut off must be gone "
                 "before their job starts elsewhere; leave lease_s out for 0.75 of the timeout"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _one_place_for_images(self) -> Self:
+        if self.ranks_in_pods and self.image_runtime != "agent":
+            raise ValueError(
+                "image_runtime has no effect with ranks_in_pods: leave one of them out"
             )
         return self
 

@@ -21,10 +21,12 @@ from .checkpoints.transfer import Checkpoints
 from .decide import effects, inputs
 from .decide.gang import Gang
 from .decide.keys import GangKey, Moment, RankKey
+from .images.problems import ImageProblem, ImageRefused
 from .inbox import Inbox
 from .isolation.cold_start import Launch
 from .isolation.isolator import Isolator
 from .rendezvous.store_host import StoreHost
+from .runtime.containers import Containers, PythonMissing
 from .runtime.launcher import KeptRank, Launcher
 from .runtime.log_lines import LogBatcher, without_secrets
 from .runtime.log_share import LogShare
@@ -60,6 +62,7 @@ class Parts:
     node: NodeInfo
     rank_env: Mapping[str, str]
     pods: PodHosts | None = None
+    containers: Containers | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,9 @@ class Executor:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._inbox = parts.inbox
-        self.launcher = Launcher(self._rank_exited, parts.warm, parts.pods)
+        containers = parts.containers
+        self._pods = containers.hosts if containers is not None else parts.pods
+        self.launcher = Launcher(self._rank_exited, parts.warm, self._pods)
         self._ranks = RankServer(self.launcher.owns, self._said, self._note)
         self._workspaces: dict[GangKey, GangWorkspace] = {}
         self._logs: dict[RankKey, LogBatcher] = {}
@@ -116,6 +121,11 @@ class Executor:
             for key, workspace in list(self._workspaces.items())
         ]
 
+    def extend(self, lease_ends_s: float) -> None:
+        """Ranks in pods and containers may run until then (monotonic seconds)."""
+        if self._pods is not None:
+            self._pods.extend(lease_ends_s)
+
     def tick(self) -> None:
         """Prepare for next attempts."""
         self._spares.tick(list(self._workspaces))
@@ -143,6 +153,8 @@ class Executor:
             self._workspaces[item.gang] = self._parts.preparer.adopt(
                 item, gang.allocation, gang.assignment
             )
+            if self._parts.containers is not None and item.image is not None:
+                self._parts.containers.hosts.expect(item.gang, item.owner)
         for rank in kept.ranks:
             workspace = self._workspaces[rank.rank.gang]
             token = workspace.tokens[rank.rank.rank]
@@ -202,9 +214,9 @@ class Executor:
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._checks.shutdown(wait=False, cancel_futures=True)
         self._uploads.shutdown(wait=False, cancel_futures=True)
-        if self._parts.pods is not None:
-            self._parts.pods.stop()
         self._dumps.shutdown(wait=False, cancel_futures=True)
+        if self._pods is not None:
+            self._pods.stop()
         for key in list(self._workspaces):
             self._close(effects.CloseGang(key, final=False))
 
@@ -228,6 +240,9 @@ class Executor:
                     effect.gang, workspace.paths.socket, workspace.tokens, workspace.owner
                 )
                 self._enter(effect.gang, workspace)
+            except ImageProblem as error:
+                fault = error.user_fault
+                outcome = inputs.PrepareFailed(effect.gang, user_fault=fault, message=str(error))
             except OSError as error:
                 message = f"there is no place for its ranks here: {error}"
                 outcome = inputs.PrepareFailed(effect.gang, user_fault=False, message=message)
@@ -235,6 +250,8 @@ class Executor:
                 self._workspaces[effect.gang] = workspace
         self._inbox.put(outcome)
         self._parts.preparer.make_room({gang.job_id for gang in list(self._workspaces)})
+        if self._pods is not None:
+            self._pods.clean()
 
     @property
     def _own_network(self) -> bool:
@@ -251,7 +268,10 @@ class Executor:
         self._parts.stores.open(effect, uid, peers, workspace.allocation.world_size)
 
     def _enter(self, gang: GangKey, workspace: GangWorkspace) -> None:
-        """Make the gang's sandbox, or wait for its pod, if there are any. Raises OSError."""
+        """Make the gang's sandbox or container, or wait for its pod, if there are any.
+
+        Raises OSError and ImageProblem.
+        """
         paths = workspace.paths
         if self._parts.pods is not None:
             self._parts.pods.wait(gang, workspace.shared_with_pod)
@@ -261,6 +281,14 @@ class Executor:
         node, image = self._parts.node, None
         if (plan := sandbox_plan(node, self._parts.preparer.layers, workspace)) is not None:
             image = plan.image
+        if plan is not None and workspace.image is not None and self._parts.containers is not None:
+            launcher, image_name = self.launcher, workspace.image.name
+            given = workspace.image.environment
+            try:
+                self._parts.containers.open(gang, given, plan, show, launcher.keep, launcher.disown)
+            except PythonMissing as error:
+                raise ImageRefused(image_name, str(error)) from None
+            return
         if plan is not None and self._spares.take(gang, plan, show):
             return
         limits, inbox, launcher = gang_limits(node, workspace), self._inbox, self.launcher
@@ -305,6 +333,7 @@ class Executor:
             confinement,
             workdir,
             in_image=workspace.image is not None,
+            in_pod=in_pod or (self._parts.containers is not None and workspace.image is not None),
         )
         try:
             pid = self.launcher.spawn(launch, logs, self._spares.rank(launch))
@@ -405,6 +434,8 @@ class Executor:
             self.launcher.disown(first)
         if self._parts.pods is not None:
             self._parts.pods.leave(effect.gang, final=effect.final)
+        if self._parts.containers is not None:
+            self._parts.containers.close(effect.gang)
         workspace = self._workspaces.pop(effect.gang, None)
         for rank in [rank for rank in self._logs if rank.gang == effect.gang]:
             del self._logs[rank]

@@ -46,6 +46,8 @@ _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _OF_NODE = {errno.EIO, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 """Errors for which no layer is to blame."""
 _ROOT: tuple[str, ...] = ()
+_OVERLAY = "trusted.overlay" if os.geteuid() == 0 else "user.overlay"
+"""The attributes of folders that overlay mounts of this user heed (`isolation.container_root`)."""
 _LIBC = ctypes.CDLL(None)
 
 
@@ -330,7 +332,7 @@ class _Tree:
     def hide(self, folder: int, name: str) -> None:
         """A whiteout: hide one name of the layers below, or all of a folder."""
         if name == _OPAQUE:
-            os.setxattr(f"/proc/self/fd/{folder}", "trusted.overlay.opaque", b"y")
+            os.setxattr(f"/proc/self/fd/{folder}", f"{_OVERLAY}.opaque", b"y")
             return
         hidden = name.removeprefix(_WHITEOUT)
         if name.startswith(_OF_AUFS) or hidden in {"", ".", ".."}:

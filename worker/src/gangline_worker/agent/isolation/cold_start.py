@@ -18,7 +18,8 @@ from .sandbox import UNCONFINED, Confinement, born_in
 class Launch:
     """How to start one rank. `workdir`: the folder of its image that it starts in, not `folder`.
 
-    In a pod "" is where the pod's first process is.
+    `in_pod`: its gang's pod or container has a first process that starts it. In a pod of
+    Kubernetes the workdir "" is where that process is.
     """
 
     rank: RankKey
@@ -28,6 +29,7 @@ class Launch:
     confinement: Confinement = UNCONFINED
     workdir: str | None = None
     in_image: bool = False
+    in_pod: bool = False
 
 
 def start_cold(launch: Launch, passed: tuple[int, ...] = ()) -> subprocess.Popen[bytes]:

@@ -114,7 +114,9 @@ def change_root(
     shown = [Shown(path) for path in show]
     machine = [Shown(path) for path in _OF_NETWORK if os.path.isfile(path)]  # noqa: PTH113
     system = Shown("/sys", deep=False)
-    devices = [Shown(path) for path in _devices(without_gpus=given is not None)]
+    basic = [path for name in _DEVICES if _is_device(path := f"/dev/{name}")]
+    of_node = accelerators(without_gpus=given is not None)
+    devices = [Shown(path) for path in (*basic, *of_node)]
     found = driver_files("/") if given is None else {}
     drivers = [Shown(path, at=at) for at, path in found.items()]
     of_cdi = Given(given or [])
@@ -136,12 +138,12 @@ def change_root(
         os.makedirs(workdir, mode=0o755, exist_ok=True)  # noqa: PTH103
 
 
-def _devices(*, without_gpus: bool) -> list[str]:
-    accelerators = [path for pattern in _ACCELERATORS for path in glob.glob(pattern)]  # noqa: PTH207
+def accelerators(*, without_gpus: bool) -> list[str]:
+    """The devices of the node's GPUs, if they are wanted, and of its InfiniBand."""
+    found = [path for pattern in _ACCELERATORS for path in glob.glob(pattern)]  # noqa: PTH207
     if without_gpus:
-        accelerators = [path for path in accelerators if not path.startswith(_WITHOUT_CDI)]
-    found = [*(f"/dev/{name}" for name in _DEVICES), *accelerators]
-    return [path for path in found if os.path.exists(path) and _is_device(path)]  # noqa: PTH110
+        found = [path for path in found if not path.startswith(_WITHOUT_CDI)]
+    return [path for path in found if _is_device(path)]
 
 
 def driver_files(node: str) -> dict[str, str]:
@@ -163,18 +165,27 @@ def driver_files(node: str) -> dict[str, str]:
 
 
 def _is_device(path: str) -> bool:
-    return stat.S_ISCHR(os.stat(path).st_mode)  # noqa: PTH116
+    return os.path.exists(path) and stat.S_ISCHR(os.stat(path).st_mode)  # noqa: PTH110, PTH116
+
+
+def mount_layers(folder: str, layers: list[str], at: str, tmp_bytes: int, more: str = "") -> str:
+    """Mount layers below `folder`, the lowest first, in a folder below `at`, which it returns.
+
+    Files that are written there are in memory, up to `tmp_bytes`. `more`: options of the overlay.
+    Changes the working directory. Raises OSError.
+    """
+    os.chdir(folder)  # so that the options of the mount have short names
+    _mount("tmpfs", at, "tmpfs", _MS_NOSUID | _MS_NODEV, f"mode=0755,size={tmp_bytes}")
+    for name in ("upper", "work", "root"):
+        os.mkdir(f"{at}/{name}", 0o755)  # noqa: PTH102
+    lower = ":".join(reversed(layers))
+    options = f"{more}lowerdir={lower},upperdir={at}/upper,workdir={at}/work"
+    _mount("overlay", f"{at}/root", "overlay", _MS_NOSUID | _MS_NODEV, options)
+    return f"{at}/root"
 
 
 def _enter(folder: str, layers: list[str], tmp_bytes: int) -> None:
-    os.chdir(folder)  # so that the options of the mount have short names
-    _mount("tmpfs", "/tmp", "tmpfs", _MS_NOSUID | _MS_NODEV, f"mode=0755,size={tmp_bytes}")  # noqa: S108
-    for name in ("upper", "work", "root"):
-        os.mkdir(f"/tmp/{name}", 0o755)  # noqa: PTH102, S108
-    lower = ":".join(reversed(layers))
-    options = f"lowerdir={lower},upperdir=/tmp/upper,workdir=/tmp/work"
-    _mount("overlay", "/tmp/root", "overlay", _MS_NOSUID | _MS_NODEV, options)  # noqa: S108
-    os.chdir("/tmp/root")  # noqa: S108
+    os.chdir(mount_layers(folder, layers, "/tmp", tmp_bytes))  # noqa: S108
     _check(_LIBC.pivot_root(b".", b"."), "pivot_root")
     _check(_LIBC.umount2(b".", _MNT_DETACH), "umount")
     os.chdir("/")

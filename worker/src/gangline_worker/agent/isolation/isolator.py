@@ -119,6 +119,11 @@ class Isolator:
         return self._owners.of(team) if self._has(Isolation.USER) else None
 
     @property
+    def trial_owner(self) -> Owner | None:
+        """The user of trials, which is none of a team; None where all ranks run as the agent's."""
+        return Owner(self._bounds.uids[0]) if self._has(Isolation.USER) else None
+
+    @property
     def no_images(self) -> str | None:
         """Why gangs cannot run in images here; None: they can."""
         if not self._has(Isolation.NAMESPACES):
@@ -340,7 +345,7 @@ class Isolator:
         self._let_through()
         if self._has(Isolation.LIMITS) and self._groups is None:
             self._groups = Groups(delegated_group())
-        owner = Owner(self._bounds.uids[0]) if self._has(Isolation.USER) else None
+        owner = self.trial_owner
         give(place, owner)
         with acting_as(owner):
             (place / "by-the-agent").touch()

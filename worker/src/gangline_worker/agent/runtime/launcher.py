@@ -56,6 +56,7 @@ class KeptRank:
     stdout: int
     stderr: int
     log: KeptLog
+    in_pod: bool = False
 
 
 class AdoptedRank:
@@ -130,6 +131,7 @@ class RankProcess:
             pipes["stdout"].fileno(),
             pipes["stderr"].fileno(),
             self._logs.kept(),
+            isinstance(self._process, PodRank),
         )
 
     def settle(self) -> None:
@@ -233,7 +235,7 @@ class Launcher:
         warm: WarmStart | None = None,
         pods: PodHosts | None = None,
     ) -> None:
-        """With `pods`, ranks run in the pods of their jobs."""
+        """`pods`: where ranks run that are launched `in_pod`."""
         self._on_exit = on_exit
         self._warm = warm
         self._pods = pods
@@ -249,7 +251,7 @@ class Launcher:
 
         `waiting`: the rank, where it waits at its gate already.
         """
-        if self._pods is not None:
+        if launch.in_pod and self._pods is not None:
             waiting = self._pods.start(launch)
         waiting = waiting or self._start_warm(launch)
         process = waiting or start_cold(launch)
@@ -284,7 +286,8 @@ class Launcher:
         """Watch a rank that this process started before the agent reloaded."""
         logs.adopt(kept.log)
         process: AdoptedRank | PodRank
-        if self._pods is not None:
+        # Releases before containers of podman did not say which ranks were in pods.
+        if self._pods is not None and (kept.in_pod or self._pods.for_all):
             process = self._pods.adopt(kept.rank, kept.pid, kept.stdout, kept.stderr)
         else:
             process = AdoptedRank(kept)

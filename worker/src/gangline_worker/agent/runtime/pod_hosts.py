@@ -1,8 +1,9 @@
 """The agent's side of `pod_host`: the pods of gangs on this node, and the ranks in them.
 
-Each job has a folder below the agent's sockets, which its pod mounts under the same path. The
-agent listens there, and the pod's first process connects: only the team's user can. A pod lives
-longer than an attempt, so the next one starts in it.
+Each pod has a folder below the agent's sockets, which it mounts under the same path. The agent
+listens there, and the pod's first process connects: only the team's user can. A pod of Kubernetes
+lives longer than an attempt, so the next one starts in it. A container that the agent starts itself
+(`containers`) is a pod for one attempt.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -87,15 +88,48 @@ class PodRank:
         return self._hosts.status(self._rank)
 
 
+def kubectl_missing(node: str, waits: PodWaits) -> Callable[[GangKey, bool], str]:
+    """The words for a pod of Kubernetes that is not there, by whether it came to the node."""
+
+    def words(gang: GangKey, come: bool) -> str:  # noqa: FBT001 -- as the type says
+        pods = f"kubectl get pods --all-namespaces -l gangline.dev/job={gang.job_id}"
+        if come:
+            return (
+                f"pod not started: its image did not run within {waits.start_s:g} s, or has "
+                f"no Python 3.8 (see {pods})"
+            )
+        return (
+            f"pod not bound: no pod of the gang came to node {node} within "
+            f"{waits.bind_s:g} s; others may have taken its place (see {pods})"
+        )
+
+    return words
+
+
+def _of_job(gang: GangKey) -> str:
+    return gang.job_id
+
+
 class PodHosts:
     """All pods of this node's gangs. May be used by many threads."""
 
     def __init__(
-        self, sockets: Path, waits: PodWaits, node: str = "", *, own_network: bool = False
+        self,
+        sockets: Path,
+        waits: PodWaits,
+        missing: Callable[[GangKey, bool], str],
+        name: Callable[[GangKey], str] = _of_job,
+        *,
+        for_all: bool = True,
+        own_network: bool = False,
     ) -> None:
-        self.own_network = own_network
-        """Whether pods have another network than their node."""
-        self._sockets, self._waits, self._node = sockets, waits, node
+        """`name`: of the pod that a gang runs in; `missing`: the words if it does not come.
+
+        `for_all`: all ranks of this node run in pods, and what their containers' environment has
+        counts for them. `own_network`: pods have another network than their node.
+        """
+        self._sockets, self._waits, self._missing, self._name = sockets, waits, missing, name
+        self.for_all, self.own_network = for_all, own_network
         self._pods: dict[str, JobPod] = {}
         self._changed = threading.Condition()
         self._lease_ends: float | None = None
@@ -106,30 +140,39 @@ class PodHosts:
         self._thread = threading.Thread(target=self._run, name="pods", daemon=True)
         self._thread.start()
 
-    def folder(self, job_id: str) -> Path:
-        """The folder that the job's pod shares with this agent."""
-        return self._sockets / pod_folder(job_id)
+    def folder(self, pod: str) -> Path:
+        """The folder that the pod of this name, by default its job's, shares with this agent."""
+        return self._sockets / pod_folder(pod)
 
     def expect(self, gang: GangKey, owner: Owner | None) -> Path:
         """Listen for the gang's pod, which runs as this user; the folder. Raises OSError."""
-        folder = self.folder(gang.job_id)
+        name = self._name(gang)
+        folder = self.folder(name)
         with self._changed:
             if self._stopping:
                 raise PodMissing("the agent ends")
-            pod = self._pods.get(gang.job_id)
+            pod = self._pods.get(name)
             if pod is None:
-                pod = self._pods[gang.job_id] = self._listen(gang.job_id, folder, owner)
+                pod = self._pods[name] = self._listen(name, folder, owner)
             pod.gangs.add(gang)
             pod.refused = ""
         os.utime(folder)
         return folder
 
-    def _listen(self, job_id: str, folder: Path, owner: Owner | None) -> JobPod:
+    def refuse(self, gang: GangKey, reason: str) -> None:
+        """End all waits for the gang's pod, which ended or will not come."""
+        with self._changed:
+            pod = self._pods.get(self._name(gang))
+            if pod is not None:
+                pod.refused = reason
+                self._changed.notify_all()
+
+    def _listen(self, name: str, folder: Path, owner: Owner | None) -> JobPod:
         folder.mkdir(mode=0o711, exist_ok=True)
         folder.chmod(0o711)  # kubelet may have made it
         listener = listen_for(owner, folder / POD_SOCKET, socket.SOCK_SEQPACKET)
         uid = owner.uid if owner is not None else os.getuid()
-        pod = JobPod(job_id, uid, listener)
+        pod = JobPod(name, uid, listener)
         self._selector.register(listener, selectors.EVENT_READ, (pod, None))
         self._wake()
         return pod
@@ -138,7 +181,7 @@ class PodHosts:
         """Until the gang's pod runs here and has these folders. Raises PodMissing."""
         begun = time.monotonic()
         with self._changed:
-            pod = self._pods.get(gang.job_id)
+            pod = self._pods.get(self._name(gang))
             if pod is not None:
                 pod.sees = False
                 self._look(pod, shared)
@@ -153,25 +196,13 @@ class PodHosts:
                 limit_s = self._waits.bind_s if come_s is None else self._waits.start_s
                 left_s = (come_s or begun) + limit_s - time.monotonic()
                 if left_s <= 0:
-                    raise PodMissing(self._missing(gang, come=come_s is not None))
+                    raise PodMissing(self._missing(gang, come_s is not None))
                 had = pod.connection
                 self._changed.wait(left_s)
                 if pod.connection is not had:
                     self._look(pod, shared)
             if pod is None:
                 raise PodMissing("the gang ended before its pod ran")
-
-    def _missing(self, gang: GangKey, *, come: bool) -> str:
-        pods = f"kubectl get pods --all-namespaces -l gangline.dev/job={gang.job_id}"
-        if come:
-            return (
-                f"pod not started: its image did not run within {self._waits.start_s:g} s, or has "
-                f"no Python 3.8 (see {pods})"
-            )
-        return (
-            f"pod not bound: no pod of the gang came to node {self._node} within "
-            f"{self._waits.bind_s:g} s; others may have taken its place (see {pods})"
-        )
 
     def _look(self, pod: JobPod, shared: Sequence[Path]) -> None:
         """Have the pod compare the folders that it has with these. A new one has nothing yet."""
@@ -180,10 +211,10 @@ class PodHosts:
         found = [(str(path), (at := path.stat()).st_dev, at.st_ino) for path in shared]
         pod.send({"do": "see", "folders": json.dumps(found)})
 
-    def is_leaving(self, job_id: str) -> bool:
-        """Whether the job's pod was deleted, and ends with its last rank."""
+    def is_leaving(self, name: str) -> bool:
+        """Whether the pod was deleted, and ends with its last rank."""
         with self._changed:
-            pod = self._pods.get(job_id)
+            pod = self._pods.get(name)
             return pod is not None and pod.leaving
 
     def start(self, launch: Launch) -> PodRank:
@@ -194,6 +225,7 @@ class PodHosts:
                 "command": launch.command,
                 "environment": dict(launch.environment),
                 "folder": str(launch.folder) if launch.workdir is None else launch.workdir,
+                "alone": not self.for_all,
             }
             file.write(json.dumps(wanted).encode())
         ours, theirs = socket.socketpair()
@@ -203,7 +235,7 @@ class PodHosts:
         files = (program, outer_in, error_in, theirs.fileno())
         try:
             with self._changed:
-                pod = self._pods.get(launch.rank.gang.job_id)
+                pod = self._pods.get(self._name(launch.rank.gang))
                 if pod is None or pod.connection is None or pod.leaving:
                     raise PodMissing(0, "its pod is gone")
                 name = rank_name(launch.rank)
@@ -212,7 +244,7 @@ class PodHosts:
             pid = first_word(ours, theirs)
         except BaseException as problem:
             if isinstance(problem, (BlockingIOError, TimeoutError)):
-                self._give_up(launch.rank.gang.job_id)
+                self._give_up(self._name(launch.rank.gang))
                 problem = PodMissing(0, "its pod does not answer")
             for descriptor in (outer, error):
                 os.close(descriptor)
@@ -224,10 +256,10 @@ class PodHosts:
             theirs.close()
         return PodRank(self, launch.rank, pid, (outer, error), ours)
 
-    def _give_up(self, job_id: str) -> None:
+    def _give_up(self, name: str) -> None:
         """Wait for no further rank of a pod that does not answer: it has to connect again."""
         with self._changed:
-            pod = self._pods.get(job_id)
+            pod = self._pods.get(name)
             if pod is not None and pod.connection is not None:
                 self._hang_up(pod, pod.connection)
 
@@ -240,7 +272,7 @@ class PodHosts:
     def order(self, rank: RankKey, **order: Any) -> None:
         """Give the pod of a rank an order about it, if it is there."""
         with self._changed:
-            pod = self._pods.get(rank.gang.job_id)
+            pod = self._pods.get(self._name(rank.gang))
             if pod is not None:
                 pod.send({"rank": rank_name(rank), **order})
 
@@ -248,7 +280,7 @@ class PodHosts:
         """The status of a rank whose process is gone; of one whose pod is gone, -SIGKILL."""
         name = rank_name(rank)
         with self._changed:
-            pod = self._pods.get(rank.gang.job_id)
+            pod = self._pods.get(self._name(rank.gang))
             if pod is not None:
                 self._changed.wait_for(lambda: name in pod.ended or self._stopping, _REPORT_S)
             code = pod.ended.pop(name, None) if pod is not None else None
@@ -263,23 +295,24 @@ class PodHosts:
                 pod.send({"do": "lease", "ends": lease_ends_s})
 
     def leave(self, gang: GangKey, *, final: bool) -> None:
-        """The gang has ended here; `final`: its job, too."""
+        """The gang has ended here; `final`: its pod will, too."""
+        name = self._name(gang)
         with self._changed:
-            pod = self._pods.get(gang.job_id)
+            pod = self._pods.get(name)
             if pod is None:
                 return
             pod.gangs.discard(gang)
             if final and not pod.gangs:
-                del self._pods[gang.job_id]
+                del self._pods[name]
                 self._forget(pod)
-                delete_tree(self.folder(gang.job_id))
+                delete_tree(self.folder(name))
             self._changed.notify_all()
 
     def clean(self) -> None:
         """Delete the folders of jobs whose end is not known, once they are old."""
         before_s = time.time() - _KEPT_S
         with self._changed:
-            known = {self.folder(job_id) for job_id in self._pods}
+            known = {self.folder(name) for name in self._pods}
             for folder in pod_folders(self._sockets):
                 with contextlib.suppress(OSError):
                     if folder not in known and folder.stat().st_mtime < before_s:
@@ -350,7 +383,7 @@ class PodHosts:
                     if pid > 0
                     else "the agent does not see processes of pods: its own needs hostPID"
                 )
-                log.warning("pod.refused", job=pod.job_id, reason=pod.refused)
+                log.warning("pod.refused", pod=pod.name, reason=pod.refused)
                 connection.close()
                 return
             pod.links += 1

@@ -31,12 +31,13 @@ class PodMissing(OSError):
 
 @dataclass
 class JobPod:
-    """The pod of a job. `come_s`: when it came here; `leaving`: it was deleted, at `left_s`.
+    """The pod of a job, or of one attempt.
 
+    `come_s`: when it came here; `leaving`: it was deleted, at `left_s`.
     `links`: connections, of which at most one is the pod's.
     """
 
-    job_id: str
+    name: str
     uid: int
     listener: socket.socket
     connection: socket.socket | None = None

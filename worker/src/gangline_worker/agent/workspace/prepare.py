@@ -248,8 +248,6 @@ class Preparer:
         """Delete files that were unused for long; folders of jobs that are `here` are in use."""
         note_use(*(self._folders.data / "checkpoints" / job_id for job_id in here))
         delete_unused(self._folders.data, time.time())
-        if self._pods is not None:
-            self._pods.clean()
 
     def stop(self) -> None:
         """Wait for no store and no registry any more."""
