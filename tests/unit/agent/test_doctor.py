@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import threading
 from collections.abc import Iterator
@@ -39,6 +40,7 @@ def server() -> Iterator[str]:
 
 def test_this_machine_is_examined_without_a_failure(tmp_path: Path, server: str) -> None:
     found = {check.name: check for check in doctor.examine(Machine(tmp_path, slots=1))}
+    found.pop("podman", None)  # of machines where the agent cannot run images
     assert list(found) == [
         "Python", "namespaces", "cgroups", "disk", "/dev/shm", "memlock", "open files", "GPUs",
         "address", "ports",
@@ -46,6 +48,35 @@ def test_this_machine_is_examined_without_a_failure(tmp_path: Path, server: str)
     assert [name for name, check in found.items() if check.state == "failed"] == []
     assert all(check.fix for check in found.values() if check.state != "ok")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("script", "state", "said"),
+    [
+        ('[ "$1" = --version ] && echo podman version 4.3.1', "ok", "images run"),
+        (
+            'case "$*" in --version) echo podman version 4.3.1;; *--memory*) exit 125;; esac',
+            "ok",
+            "images run, without limits of memory and CPUs",
+        ),
+        (
+            "echo podman version 3.0.1",
+            "failed",
+            "no images: podman version 3.0.1: 4.0 or later is needed",
+        ),
+    ],
+)
+def test_podman_is_tried_if_it_is_to_run_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, state: str, said: str
+) -> None:
+    program = tmp_path / "podman"
+    program.write_text(f"#!/bin/sh\n{script}\nexit 0\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("GANGLINE_IMAGE_RUNTIME", "podman")
+    found = {check.name: check for check in doctor.examine(Machine(tmp_path, slots=1))}
+    assert (found["podman"].state, found["podman"].detail) == (state, said)
+    assert bool(found["podman"].fix) == (state == "failed")
 
 
 @pytest.mark.parametrize(

@@ -36,8 +36,10 @@ from .host.addresses import default_address
 from .host.cdi import FOLDERS, NVIDIA_GPU, Cdi, CdiError, folders_of
 from .host.inventory import DriverUnusable, find_gpus, gpu_names, node_name
 from .host.resource_limits import current, unfit_limits
+from .isolation.files import Owner
 from .isolation.isolator import Bounds, Isolator
 from .rendezvous.ports import FIRST_PORT, LAST_PORT, PortBlock
+from .runtime.podman import Podman
 
 State = Literal["ok", "warning", "failed"]
 _GB = 1e9
@@ -46,6 +48,7 @@ _LEAST_FILES = 4096
 _GOOD_FILES = 65_536
 _SHM = "/dev/shm"  # noqa: S108 -- shared memory, not a file of ours
 _LEAST_SHM = 1 << 30
+_IMAGE_RUNTIME = "GANGLINE_IMAGE_RUNTIME"
 _ANSWER_S = 5.0
 _DATE_S = 0.5
 """A Date header names a second: its middle is at most so far off."""
@@ -80,7 +83,11 @@ class Machine:
 def examine(machine: Machine) -> Iterator[Check]:
     """All checks, in the order in which they are shown."""
     yield _python()
-    yield from _isolation(machine.folder)
+    isolator = _isolator(machine.folder)
+    yield from _isolation(isolator)
+    wanted = os.environ.get(_IMAGE_RUNTIME) == "podman"
+    if wanted or (isolator.no_images is not None and shutil.which("podman")):
+        yield _podman(machine.folder, isolator.trial_owner, wanted=wanted)
     yield _disk(machine.folder)
     yield _shm(shutil.disk_usage(_SHM).total if Path(_SHM).is_dir() else 0)
     yield _memlock()
@@ -100,13 +107,18 @@ def _python() -> Check:
     return Check("Python", "ok", f"{shown}, {sys.executable}")
 
 
-def _isolation(folder: Path) -> Iterator[Check]:
-    """The level that the agent would take, and whether images run."""
+def _isolator(folder: Path) -> Isolator:
+    """As the agent would make it; it has found its level."""
     with TemporaryDirectory(prefix="gangline-doctor-", dir=_existing(folder)) as place:
         data = Path(place)
         (data / "sockets").mkdir(mode=0o700)
         isolator = Isolator(data, data / "sockets", (), Bounds(_UIDS, 8192))
         isolator.find(None)
+    return isolator
+
+
+def _isolation(isolator: Isolator) -> Iterator[Check]:
+    """The level that the agent would take, and whether images run."""
     lacks = isolator.lacks
     level, namespaces = isolator.level, lacks.get(Isolation.NAMESPACES)
     if namespaces is not None:
@@ -132,6 +144,21 @@ def _isolation(folder: Path) -> Iterator[Check]:
             "use control groups of version 2, and start the agent by systemd with "
             "Delegate=cpu memory pids (gangline node join --systemd)",
         )  # fmt: skip
+
+
+def _podman(folder: Path, owner: Owner | None, *, wanted: bool) -> Check:
+    """Whether podman runs images here; `wanted`: the agent is set so."""
+    with TemporaryDirectory(prefix="gangline-doctor-", dir=_existing(folder)) as name:
+        Path(name).chmod(0o711)
+        place = Path(name) / "root"
+        place.mkdir()
+        podman = Podman(place)
+        lacking = podman.lacking(owner)
+    if lacking is not None:
+        fix = "see Nodes where podman runs images (docs/guides/images.md)"
+        return Check("podman", "failed" if wanted else "warning", f"no images: {lacking}", fix)
+    said = "images run" if podman.limits else "images run, without limits of memory and CPUs"
+    return Check("podman", "ok", said if wanted else f"{said} if {_IMAGE_RUNTIME}=podman")
 
 
 def _disk(folder: Path) -> Check:
