@@ -82,6 +82,43 @@ def test_the_unit_names_this_python_and_folder(tmp_path: Path) -> None:
     assert "RestartPreventExitStatus=2 77" in lines
 
 
+@pytest.mark.parametrize("name", ["two words", "100%n", 'quo"te', "line\nExecStartPre=x"])
+def test_a_unit_is_not_written_for_a_path_that_systemd_reads_otherwise(
+    tmp_path: Path, name: str
+) -> None:
+    with pytest.raises(CliError, match="systemd would read"):
+        write_unit(NodeFolder(tmp_path / name), tmp_path)
+    assert not (tmp_path / UNIT).exists()
+
+
+def test_a_unit_that_cannot_be_written_costs_no_token(
+    gangline: Runner, stub: Stub, tmp_path: Path
+) -> None:
+    stub.on("POST", "/v1/nodes/join", JOINED.model_dump())
+    join = (
+        "node", "join", "--server", stub.url, "--token", TOKEN, "--dir", str(tmp_path / "node"),
+        "--slots", "2", "--skip-checks", "--systemd", "--unit-dir", str(tmp_path / "units"),
+    )  # fmt: skip
+    ran = gangline(*join)
+    assert (ran.code, "run it as root" in ran.err) == (1, True)
+    assert not NodeFolder(tmp_path / "node").joined
+    (tmp_path / "units").mkdir()
+    assert gangline(*join).code == 0
+
+
+def test_a_join_that_is_refused_leaves_no_unit(
+    gangline: Runner, stub: Stub, tmp_path: Path
+) -> None:
+    problem = {"type": "t", "title": "t", "status": 401, "detail": "the token is used up"}
+    stub.on("POST", "/v1/nodes/join", Reply(problem, 401))
+    ran = gangline(
+        "node", "join", "--server", stub.url, "--token", TOKEN, "--dir", str(tmp_path / "node"),
+        "--slots", "2", "--skip-checks", "--systemd", "--unit-dir", str(tmp_path),
+    )  # fmt: skip
+    assert ran.code != 0
+    assert not (tmp_path / UNIT).exists()
+
+
 def test_an_agent_is_ended_and_its_end_is_waited_for(tmp_path: Path) -> None:
     folder = NodeFolder(tmp_path / "node")
     assert folder.pid() is None

@@ -95,14 +95,20 @@ def join(
     _show_troubles(out, found)
     if found.failed and not skip_checks:
         raise _failed(found)
-    with Gangline(Transport(server, given, notice=out.note, ca=ca)) as gateway:
-        joined = gateway.join_node(node_id or found.node_id)
+    # Before the token is used: a unit that cannot be written would cost it.
+    unit = write_unit(place, unit_dir) if systemd else None
+    try:
+        with Gangline(Transport(server, given, notice=out.note, ca=ca)) as gateway:
+            joined = gateway.join_node(node_id or found.node_id)
+    except CliError:
+        if unit is not None:
+            unit.unlink(missing_ok=True)
+        raise
     own = {"address": found.address, "slots": slots, "rack": rack, "block": block}
     place.write(joined, {name: value for name, value in own.items() if value is not None})
     out.note(f"{joined.node_id} has joined {server}; its files are in {place.path}")
-    if not systemd:
+    if unit is None:
         become_agent(place)
-    unit = write_unit(place, unit_dir)
     out.show(None, f"{unit} is written; start it with:\n"
              f"  systemctl daemon-reload && systemctl enable --now {unit.name}")  # fmt: skip
 

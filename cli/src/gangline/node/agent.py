@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -22,6 +23,8 @@ END_S = 90.0
 _HERE = Path(__file__).parent
 _FILES = (_HERE / UNIT, _HERE.parents[3] / "deploy" / "systemd" / UNIT)
 _PYTHON, _FOLDER = "/opt/gangline/bin/python", "/var/lib/gangline-node"
+_PLAIN = re.compile(r"[A-Za-z0-9/._+@:-]+")
+"""Paths that mean the same in a unit: no spaces, no quotes, and no % of specifiers."""
 _NOT_FOR_AGENTS = frozenset({"GANGLINE_URL", "GANGLINE_TOKEN", "GANGLINE_NODE_TOKEN"})
 
 
@@ -36,6 +39,12 @@ def become_agent(folder: NodeFolder) -> NoReturn:
 
 def write_unit(folder: NodeFolder, units: Path) -> Path:
     """Write the agent's unit for this Python and this folder. Raises CliError."""
+    for path in (sys.executable, str(folder.path)):
+        if not _PLAIN.fullmatch(path):
+            raise CliError(
+                f"{path}: systemd would read this path otherwise",
+                "use a path of letters, digits and / . _ + @ : - alone, for the folder with --dir",
+            )
     template = next((file for file in _FILES if file.exists()), _FILES[0])
     text = template.read_text(encoding="utf-8")
     text = text.replace(_PYTHON, sys.executable).replace(_FOLDER, str(folder.path))
