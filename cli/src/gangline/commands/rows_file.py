@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -70,13 +71,27 @@ def _scores(path: Path, rows: Iterable[tuple[int, Any]]) -> dict[str, float]:
         if not isinstance(row, Mapping) or row.get("id") is None or row.get("score") is None:
             raise CliError(f"{where}: give an id and a score", code=ExitCode.USAGE)
         name = str(row["id"])
+        if not _is_unicode(name):
+            raise CliError(f"{where}: id: is not text in Unicode", code=ExitCode.USAGE)
         try:
             value = float(row["score"])
         except (TypeError, ValueError, OverflowError):
             raise CliError(f"{where}: score: is not a number", code=ExitCode.USAGE) from None
+        if not math.isfinite(value):
+            text = f"{where}: score: must be finite; leave items without a score out"
+            raise CliError(text, code=ExitCode.USAGE)
         if name in found:
             raise CliError(f"{where}: id {name} comes twice", code=ExitCode.USAGE)
         found[name] = value
     if not found:
         raise CliError(f"{path}: holds no scores", code=ExitCode.USAGE)
     return found
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether a text has whole characters only: JSON may hold halves of them."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
