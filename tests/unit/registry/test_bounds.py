@@ -206,3 +206,32 @@ def test_a_process_looks_at_all_profiles_once() -> None:
     run.soft = run.decider.observe(run.state, run.soft, Decision(TEAM, noted), run.now)
     (wanted,) = [one for one in run.effects().values() if isinstance(one, CompareProfiles)]
     assert wanted.snapshot.snapshot == snapshot
+
+
+def test_a_profile_of_older_data_that_comes_late_or_twice_is_not_the_newest() -> None:
+    """Else its judgement would take the place of that of newer data, and end an alert about it."""
+    run = watched()
+    newest, older = ("sales@xxh3-" + digit * 32 for digit in "45")
+    run.profiled(newest)
+    compare_profiles(run)
+    for snapshot, days_old in ((older, 2), (SALES, 5), (newest, 0)):
+        run.profiled(snapshot, days_old=days_old)
+        assert not [one for one in run.effects().values() if isinstance(one, CompareProfiles)]
+    run.take_over()
+    run.tick()
+    assert not [one for one in run.effects().values() if isinstance(one, CompareProfiles)]
+    assert {one.snapshot for one in run.state.data.values()} == {newest, VISITS}
+
+
+def test_a_profile_that_says_it_is_of_the_future_is_as_new_as_its_arrival() -> None:
+    run = watched()
+    first, later = ("sales@xxh3-" + digit * 32 for digit in "45")
+    run.profiled(first, days_old=-1000)
+    compare_profiles(run)
+    run.tick(60)
+    run.profiled(later, days_old=1)
+    assert not [one for one in run.effects().values() if isinstance(one, CompareProfiles)]
+    run.tick(60)
+    run.profiled(later, days_old=-1)
+    (wanted,) = [one for one in run.effects().values() if isinstance(one, CompareProfiles)]
+    assert wanted.snapshot.snapshot == later

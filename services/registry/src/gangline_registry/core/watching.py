@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 
-from gangline_registry.core.model import CompareProfiles, Registered, Watch, alias_key, model_key
+from gangline_registry.core.model import (
+    CompareProfiles,
+    Profiled,
+    Registered,
+    Watch,
+    alias_key,
+    model_key,
+)
 from gangline_registry.core.state import RegistryPlan, RegistryState, data_key
 from gangline_schemas.data_use import dataset_of
 from gangline_schemas.events.registry import DataAged, ProfileNoted
@@ -14,15 +21,32 @@ from gangline_schemas.gate_file import DataRules, DriftLimits, Gate
 
 def newest_profiles(state: RegistryState) -> dict[str, str]:
     """The key of the newest profile of each data set, by team/dataset. Cost: all profiles."""
-    return {_dataset_key(one.team, one.snapshot): key for key, one in state.profiles.items()}
+    found: dict[str, str] = {}
+    for key, one in state.profiles.items():
+        _note(state, found, key, one)
+    return found
 
 
 def note_newest(state: RegistryState, soft: Watch, event: ProfileNoted) -> None:
     """Note a profile that came. Nothing before the first look at all of them."""
     if soft.newest is not None:
-        soft.newest[_dataset_key(event.team, event.snapshot)] = f"{event.team}/{event.snapshot}"
+        key = f"{event.team}/{event.snapshot}"
+        _note(state, soft.newest, key, state.profiles[key])
         if len(soft.newest) > 2 * len(state.profiles):  # most were forgotten
             soft.newest = newest_profiles(state)
+
+
+def _note(state: RegistryState, newest: dict[str, str], key: str, one: Profiled) -> None:
+    """Note a profile, unless data that were made later are known: news may come late, or twice."""
+    place = _dataset_key(one.team, one.snapshot)
+    held = state.profiles.get(newest.get(place, ""))
+    if held is None or _made_at(one) >= _made_at(held):
+        newest[place] = key
+
+
+def _made_at(one: Profiled) -> datetime:
+    """When data were made, as their sender says; never after their profile came."""
+    return min(one.profile.made_at, one.at)
 
 
 def _dataset_key(team: str, snapshot: str) -> str:
