@@ -57,6 +57,7 @@ OWN_PLATFORM = {
         "demo",
         "install",
         "kills",
+        "new_passwords",
         "own_parts",
         "tls",
         "up_without_gpus",

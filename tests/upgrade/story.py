@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from gangline_bus.ports import TopicPartition
 from support.harnesses.log_watch import LogWatch
 from upgrade.jobs import Jobs
 from upgrade.mixed import BEFORE, THIS, MixedPlatform
@@ -112,17 +111,8 @@ class Story:
 
     def _note(self) -> None:
         self.verdict.crashes = self.platform.crashes()
-        self.verdict.dead_letters = dict(self._dead_letters())
+        self.verdict.dead_letters = self.watch.dead_letters()
         self.verdict.lost = list(self.jobs.lost)
-
-    def _dead_letters(self) -> Iterator[tuple[str, int]]:
-        bus = self.watch.bus
-        for topic in self.watch.names.settings():
-            if topic.name.endswith(".dlq"):
-                places = [TopicPartition(topic.name, index) for index in range(topic.partitions)]
-                count = sum(bus.end_offsets(places).values())
-                if count:
-                    yield topic.name, count
 
 
 def table(verdict: Verdict) -> Iterator[str]:

@@ -182,6 +182,16 @@ class LogWatch:
             self.poll()
         raise BusError("the logs were not read to their ends")
 
+    def dead_letters(self) -> dict[str, int]:
+        """How many records each topic of dead letters has, without those that have none."""
+        places = {
+            topic.name: [TopicPartition(topic.name, index) for index in range(topic.partitions)]
+            for topic in self.names.settings()
+            if topic.name.endswith(".dlq")
+        }
+        counts = {name: sum(self.bus.end_offsets(at).values()) for name, at in places.items()}
+        return {name: count for name, count in counts.items() if count}
+
     def assert_sound(self) -> None:
         """Each decision log is dense, no decision was made twice, each job ended once."""
         self.settle()
