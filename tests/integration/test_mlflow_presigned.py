@@ -104,6 +104,20 @@ def test_an_upload_above_the_limit_is_given_up(served: MlflowGateway) -> None:
         assert http.delete(f"{API}/artifacts/1/run").status_code == 200
 
 
+def test_parts_of_uploads_that_never_end_count_for_the_limit(served: MlflowGateway) -> None:
+    with client_of(served, "vision") as http:
+        uploads = [begun(http, f"1/{number}", 2) for number in range(2)]
+        for upload in uploads:
+            sent(upload, bytes(PART))
+        asked = {"path": "more.bin", "num_parts": 1}
+        refused = http.post(f"{API}/mpu/create/1/run", json=asked)
+        assert refused.status_code == 403, refused.text
+        for number, upload in enumerate(uploads):
+            assert ended(http, "abort", f"1/{number}", upload, []).status_code == 200
+        upload = begun(http, "1/run", 1)
+        assert ended(http, "abort", "1/run", upload, []).status_code == 200
+
+
 def test_an_upload_can_be_aborted_and_has_bounds(served: MlflowGateway) -> None:
     with client_of(served, "nlp") as http:
         upload = begun(http, "1/run", 1)

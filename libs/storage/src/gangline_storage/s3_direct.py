@@ -20,6 +20,15 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
+class Unfinished:
+    """An upload whose parts are not an object yet. `begun_s`: Unix time."""
+
+    key: str
+    upload: str
+    begun_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class S3Direct:
     """Presigned requests to one bucket; `name_of` gives the bucket's name of a store's key."""
 
@@ -55,6 +64,26 @@ class S3Direct:
             return sum(int(part["Size"]) for page in pages for part in page.get("Parts", ()))
 
         return self._retried(f"list parts of {key}", once)
+
+    def unfinished(self, folder: str) -> list[Unfinished]:
+        """The uploads below a folder (it ends with '/') that were neither completed nor aborted."""
+        prefix = self.name_of(f"{folder}x").removesuffix("x")
+
+        def once() -> list[Unfinished]:
+            pages = self.client.get_paginator("list_multipart_uploads").paginate(
+                Bucket=self.bucket, Prefix=prefix
+            )
+            return [
+                Unfinished(
+                    folder + one["Key"].removeprefix(prefix),
+                    str(one["UploadId"]),
+                    one["Initiated"].timestamp(),
+                )
+                for page in pages
+                for one in page.get("Uploads", ())
+            ]
+
+        return self._retried(f"list uploads below {folder}", once)
 
     def complete(self, key: str, upload: str, etags: Sequence[tuple[int, str]]) -> None:
         """Make the object of its parts, as pairs of number and ETag. Raises NotFound."""

@@ -108,6 +108,10 @@ class ArtifactBytes:
         """The bytes that a team stores."""
         return self._known(team)[0]
 
+    def is_limited(self, team: str) -> bool:
+        """Whether a team may not store any number of bytes."""
+        return self.limit(team) < NO_LIMIT
+
     def limit(self, team: str) -> int:
         """The most bytes that a team may store."""
         return self._limits.get(team, self._limit)

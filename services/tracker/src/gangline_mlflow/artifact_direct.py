@@ -6,6 +6,8 @@ MLflow's client asks for the URLs itself, where the server says that it offers t
 from __future__ import annotations
 
 import hmac
+import time
+from contextlib import suppress
 from typing import ClassVar
 
 from mlflow.entities.multipart_upload import (
@@ -25,6 +27,8 @@ from gangline_storage.s3_direct import S3Direct
 
 EXPIRES_S = 6 * 3600
 """Of a part's URL: an upload of 64 GB at 3 MB/s."""
+ENDED_S = 2 * EXPIRES_S
+"""An older upload is given up: since long no part can come."""
 
 
 class DirectArtifacts(TeamArtifacts, MultipartUploadMixin, MultipartDownloadMixin):  # type: ignore[misc]
@@ -45,10 +49,10 @@ class DirectArtifacts(TeamArtifacts, MultipartUploadMixin, MultipartDownloadMixi
     def create_multipart_upload(
         self, local_file: str, num_parts: int = 1, artifact_path: str | None = None
     ) -> CreateMultipartUploadResponse:
-        """Begin an upload. Refused if the team has reached its limit."""
+        """Begin an upload. Refused if the team has reached its limit, with parts that have come."""
         with refusals():
             key = self._file(local_file, artifact_path)
-            self.artifacts.check_room(key)
+            self.artifacts.check_room(key, lambda: self._waiting_bytes(key.split("/")[1]))
             try:
                 upload, urls = self._direct.begin(key, num_parts, expires_s=EXPIRES_S)
             except ValueError as error:
@@ -95,6 +99,20 @@ class DirectArtifacts(TeamArtifacts, MultipartUploadMixin, MultipartDownloadMixi
             size_bytes = self.artifacts.store.head(key).size_bytes
             url = self._direct.download_url(key, expires_s=expiration)
         return PresignedDownloadUrlResponse(url=url, headers={}, file_size=size_bytes)
+
+    def _waiting_bytes(self, team: str) -> int:
+        """The bytes of parts of a team's uploads. Cost: a request for each upload.
+
+        An upload that is too old to get further parts is given up.
+        """
+        direct, waiting = self._direct, 0
+        for one in direct.unfinished(f"workspaces/{team}/"):
+            if time.time() - one.begun_s > ENDED_S:
+                direct.abort(one.key, one.upload)
+                continue
+            with suppress(NotFound):  # it has just ended
+                waiting += direct.size_bytes(one.key, one.upload)
+        return waiting
 
     def _sealed(self, key: str, upload: str) -> str:
         seal = hmac.digest(self.secret, f"{key}\0{upload}".encode(), "sha256").hex()

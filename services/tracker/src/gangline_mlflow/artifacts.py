@@ -78,9 +78,14 @@ class Artifacts:
             write()
             change.added = self._size(path) - before
 
-    def check_room(self, path: str) -> None:
-        """Raise OverLimit if the path's team has reached its limit."""
-        with self._changing(path, 1):
+    def check_room(self, path: str, waiting: Callable[[], int] = lambda: 0) -> None:
+        """Raise OverLimit if the path's team has reached its limit.
+
+        `waiting`: bytes that are stored and no file yet; not asked for a team without a limit.
+        """
+        counts = self._counts
+        limited = counts is not None and counts.is_limited(path.split("/")[1])
+        with self._changing(path, max(1, waiting()) if limited else 1):
             return
 
     def listed(self, folder: str) -> list[Entry]:
