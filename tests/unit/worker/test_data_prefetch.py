@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from contextlib import closing
 
@@ -88,3 +90,31 @@ def test_closing_ends_the_thread_and_those_that_wait() -> None:
         batches.take(1)
     with pytest.raises(ValueError, match="at least 1"):
         Prefetcher(reading, start=0, stride=1, ahead=0)
+
+
+FORKS = """
+import os, threading
+from gangline_worker.data.fetching import Fetching
+
+class Store:
+    def get_range(self, *_):
+        gate.wait()
+        return b"x"
+
+gate, fetching = threading.Event(), Fetching(Store())
+fetching.begin(7, "shard", 0, 1)
+child = os.fork()
+if not child:
+    print(7 in fetching, fetching.take(7), flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+gate.set()
+print(fetching.take(7))
+"""
+
+
+def test_a_forked_child_waits_for_nothing_that_its_parent_fetches() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ended.returncode, ended.stdout) == (0, "False None\nb'x'\n"), ended.stderr

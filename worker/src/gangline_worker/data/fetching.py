@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Collection
 from concurrent.futures import Future
@@ -13,11 +14,21 @@ FETCHES = 16
 
 
 class Fetching:
-    """Blocks on their way from a store. Used by one thread; others wait for the store."""
+    """Blocks on their way from a store. Used by one thread; others wait for the store.
+
+    Nothing is on its way in a forked child, such as a loader's worker: it has not these threads.
+    """
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
-        self._coming: dict[int, Future[bytes]] = {}
+        self._begun: dict[int, Future[bytes]] = {}
+        self._pid = os.getpid()
+
+    @property
+    def _coming(self) -> dict[int, Future[bytes]]:
+        if self._pid != os.getpid():
+            self._pid, self._begun = os.getpid(), {}
+        return self._begun
 
     def __contains__(self, block: int) -> bool:
         return block in self._coming
@@ -29,7 +40,7 @@ class Fetching:
 
     def keep(self, blocks: Collection[int]) -> None:
         """Forget all others, which will not be taken."""
-        self._coming = {block: found for block, found in self._coming.items() if block in blocks}
+        self._begun = {block: found for block, found in self._coming.items() if block in blocks}
 
     def begin(self, block: int, name: str, start: int, length: int) -> None:
         """Fetch a piece of an object in a thread that no exit of the process waits for."""
