@@ -468,5 +468,57 @@ def test_a_conjugate_view_is_filled_by_its_numbers(be: Ranks, tmp_path: Path) ->
     assert into["other"].tolist() == [1 + 2j, 3j]
 
 
+SPAWNS = """
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from gangline_worker import save
+
+def rank(index, port):
+    dist.init_process_group(
+        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=index, world_size=2
+    )
+    save({"same": torch.ones(3)}, 1, per_rank={"mine": torch.tensor(index)})
+    dist.barrier()
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    port = store.port
+    del store
+    mp.spawn(rank, args=(port,), nprocs=2)
+"""
+
+
+def test_ranks_that_a_script_spawns_by_itself_are_all_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `torch.multiprocessing.spawn` does: no RANK in the environment."""
+    script = tmp_path / "spawns.py"
+    script.write_text(SPAWNS)
+    for name in ("RANK", "WORLD_SIZE", "GANGLINE_ATTEMPT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("GANGLINE_CHECKPOINT_DIR", str(tmp_path / "saved"))
+    (tmp_path / "saved" / "attempt-0001 (copy)").mkdir(parents=True)
+    ended = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=150, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    [folder] = committed(tmp_path / "saved")
+    monkeypatch.setenv("GANGLINE_RESUME_FROM", str(folder))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for index in range(2):
+        monkeypatch.setenv("RANK", str(index))
+        found = restore()
+        assert found is not None
+        assert found.per_rank["mine"].item() == index
+
+
+def test_a_metric_that_is_too_large_for_a_float_is_named(be: Ranks) -> None:
+    be(0, 1)
+    with pytest.raises(TypeError, match=r"metrics\.tokens: cannot save 10000"):
+        save({"w": torch.ones(3)}, 1, {"tokens": 10**400})
+
+
 def test_an_incomplete_checkpoint_is_not_committed(tmp_path: Path) -> None:
     assert not commit_local(tmp_path, 1)

@@ -66,7 +66,8 @@ def identity(directory: Path) -> SaverIdentity:
 
 
 def _free_attempt(directory: Path) -> int:
-    used = [int(path.name[8:]) for path in directory.glob("attempt-[0-9]*")]
+    names = (path.name.removeprefix("attempt-") for path in directory.glob("attempt-*"))
+    used = [int(name) for name in names if name.isdecimal()]
     attempt = max(used, default=0) + 1
     if dist.is_available() and dist.is_initialized():
         return from_rank_0(attempt)  # training's groups may be in use by another thread
@@ -191,7 +192,9 @@ def save(
 
 
 def _place() -> tuple[int, int]:
-    """This rank and how many there are."""
+    """This rank and how many there are: as the environment says, else as ranks have met."""
+    if "RANK" not in os.environ and dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
     return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 
 
@@ -245,7 +248,7 @@ def _figures(metrics: Mapping[str, SupportsFloat]) -> dict[str, float]:
     for name, value in metrics.items():
         try:
             found[name] = float(value)
-        except (TypeError, ValueError, RuntimeError) as error:
+        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
             raise TypeError(f"metrics.{name}: cannot save {value!r:.80} as a number") from error
     sound = ((name, value) for name, value in found.items() if figure(value) is not None)
     return dict(islice(filter(lambda item: is_metric_name(item[0]), sound), METRICS_PER_STEP))
