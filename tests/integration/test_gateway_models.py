@@ -7,10 +7,16 @@ from typing import Any
 import httpx
 import pytest
 
+from gangline_bus.codec import decode
+from gangline_gateway.registry_state import registry_of
+from gangline_gateway.routes import models
 from gangline_registry.core.profile import write_profile
 from gangline_registry.core.profiling import profile_of
+from gangline_schemas.catalog import Topic
+from gangline_schemas.events.checkpoints import CheckpointPromoted
+from gangline_schemas.events.requests import CheckpointPinRequested
 from support.builders.gateway import GatewayHarness
-from support.fixtures.gateway_http import ADMIN, NLP, VISION, harness, http_client, problem
+from support.fixtures.gateway_http import ADMIN, NLP, VISION, harness, http_client, problem, submit
 
 __all__ = ["harness", "http_client"]  # fixtures are used by being in this module
 OLD, NEW = (f"tickets@sha256-{digit * 64}" for digit in "12")
@@ -99,6 +105,27 @@ def test_a_rollback_is_decided_while_mlflow_is_away(
     finally:
         harness.catalogue.away = False
     harness.wait(lambda: harness.catalogue.aliases["nlp/away/champion"] == 1)
+
+
+def test_a_checkpoint_is_pinned_though_mlflow_makes_its_version_later(
+    http_client: httpx.Client, harness: GatewayHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request is answered with 503 then, and the user need not send it again."""
+    job_id = submit(http_client)
+    harness.wait(lambda: harness.tail.job(job_id) is not None)
+    harness.say(CheckpointPromoted(job_id=job_id, attempt=1, step=20, run=f"{job_id}-p"), job_id)
+    harness.wait(lambda: f"{job_id}/20" in registry_of(harness.tail.registry()).checkpoints)
+    monkeypatch.setattr(models, "_REGISTER_WAIT_S", 0.5)
+    harness.catalogue.away = True
+    try:
+        path = "/v1/models/pinned/versions"
+        problem(http_client.post(path, headers=NLP, json={"job_id": job_id}), 503, "undecided")
+        requests = harness.broker.dump(harness.names.name(Topic.REQUESTS))
+        events = [decode(record).data for record in requests]
+        pins = [one for one in events if isinstance(one, CheckpointPinRequested)]
+        assert [(one.step, one.pinned) for one in pins if one.job_id == job_id] == [(20, True)]
+    finally:
+        harness.catalogue.away = False
 
 
 def test_other_teams_neither_see_nor_move_a_model(

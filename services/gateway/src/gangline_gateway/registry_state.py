@@ -53,6 +53,7 @@ def _copy(state: RegistryState) -> RegistryState:
         models=dict(state.models),
         versions=dict(state.versions),
         aliases=dict(state.aliases),
+        checkpoints=dict(state.checkpoints),
         promotions=dict(state.promotions),
         judged=dict(state.judged),
         moves=dict(state.moves),

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from gangline_registry.core.model import Registered, version_key
-from gangline_registry.core.state import RegistryPlan
+from gangline_registry.core.state import RegistryPlan, RegistryState
+from gangline_schemas.models import CheckpointOf
+
+
+def promoted(state: RegistryState, job_id: str, step: int | None) -> CheckpointOf | None:
+    """The promoted checkpoint of a step, or the newest; None: none is known."""
+    if step is not None:
+        found = state.checkpoints.get(f"{job_id}/{step}")
+        return None if found is None else found.checkpoint
+    own = (one.checkpoint for one in state.checkpoints.values())
+    return max((one for one in own if one.job_id == job_id), key=lambda one: one.step, default=None)
 
 
 class Refusal(Exception):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gangline_registry.core import promoting
-from gangline_registry.core.lookup import Refusal, version_of
+from gangline_registry.core.lookup import Refusal, promoted, version_of
 from gangline_registry.core.model import model_key, version_key
 from gangline_registry.core.state import RegistryPlan, versions_of
 from gangline_schemas.envelope import Envelope, request_key
@@ -152,12 +152,7 @@ def _is_known(plan: RegistryPlan, event: VersionRequested, version: int | None) 
 
 def _promoted(plan: RegistryPlan, job_id: str, step: int | None) -> CheckpointOf:
     """The promoted checkpoint of a step, or the newest. Raises Refusal."""
-    noted = plan.state.checkpoints
-    if step is not None:
-        found = noted.get(f"{job_id}/{step}")
-    else:
-        own = [one for one in noted.values() if one.checkpoint.job_id == job_id]
-        found = max(own, key=lambda one: one.checkpoint.step, default=None)
+    found = promoted(plan.state, job_id, step)
     if found is None:
         which = f"checkpoint of step {step}" if step is not None else "checkpoint"
         since = f"in the last {REMEMBERED.days} days"
@@ -165,7 +160,7 @@ def _promoted(plan: RegistryPlan, job_id: str, step: int | None) -> CheckpointOf
             f"job {job_id} has no {which} that {VALIDATED_ITSELF} {since}: "
             "only these can be registered; set checkpoint.promote in its job file"
         )
-    return found.checkpoint
+    return found
 
 
 def _check_approval(plan: RegistryPlan, event: ApprovalRequested) -> None:
