@@ -59,7 +59,7 @@ def _logins(name: str, text: str) -> dict[str, Login]:
     try:
         given = json.loads(text)["auths"]
         return {_host(key): _login(value) for key, value in given.items() if value}
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise BadCredentials(
             f'{name} is not like {{"auths": {{"REGISTRY": {{"auth": "BASE64"}}}}}}'
         ) from None
