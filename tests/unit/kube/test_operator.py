@@ -10,7 +10,7 @@ import pytest
 from gangline_kube.core.training_job import wanted
 from gangline_kube.service.api import Cluster
 from gangline_kube.service.gateway import INVALID_ID, Away, Gateway, GatewayError
-from gangline_kube.service.operator import UNKNOWN_TRIES, Operator
+from gangline_kube.service.operator import UNKNOWN_TRIES, Operator, settings_of
 
 SPEC = {"team": "nlp", "run": "true", "resources": {"gpus": 1}}
 JOB_ID = wanted("train", "uid-1", SPEC).job_id
@@ -82,3 +82,18 @@ def test_a_spec_that_became_invalid_still_names_its_job() -> None:
     assert gateway.asked == [JOB_ID]
     operator.cancel("train", "uid-1", changed, {"ended": True}, retry=0)
     assert len(gateway.asked) == 1
+
+
+def test_large_annotations_of_a_user_are_not_copied_into_another() -> None:
+    """All annotations of an object have 256 KB together: more, and no change is accepted."""
+    storage = settings_of(scanning=False).persistence.diffbase_storage
+    metadata = {"name": "train", "annotations": {"mine": "x" * 200_000}, "labels": {"a": "b"}}
+    body = kopf.Body(
+        {"metadata": metadata, "spec": {**SPEC, "priority": 5, "files": "x" * 100_000}}
+    )
+    patch = kopf.Patch()
+    storage.store(body=body, patch=patch, essence=storage.build(body=body))
+    assert sum(len(value or "") for value in patch.metadata.annotations.values()) < 1000
+    changed = kopf.Body({"metadata": {}, "spec": {**SPEC, "priority": 6}})
+    assert storage.build(body=changed) != storage.build(body=body)
+    assert storage.build(body=kopf.Body({"metadata": {}, "spec": SPEC})) == {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import kopf
@@ -170,6 +170,24 @@ def registry_of(operator: Operator, cluster: Cluster) -> kopf.OperatorRegistry:
     return registry
 
 
+class PriorityStorage(kopf.AnnotationsDiffBaseStorage):
+    """Keeps the priority that was last given to the job: of a change only this one is heeded.
+
+    The annotations of an object have 256 KB together. With a copy of the user's own annotations or
+    of the spec, no change of a large object would be accepted any more.
+    """
+
+    def build(
+        self,
+        *,
+        body: kopf.Body,
+        extra_fields: Iterable[Any] | None = None,  # noqa: ARG002 -- of kopf's other storages
+    ) -> kopf.BodyEssence:
+        """The part of an object in which kopf looks for changes."""
+        spec = body.get("spec") or {}
+        return {"spec": {"priority": spec["priority"]}} if "priority" in spec else {}
+
+
 def settings_of(*, scanning: bool) -> kopf.OperatorSettings:
     """Settings of kopf: our names, bounded waits (a watch may go silent), no copies of the spec.
 
@@ -180,11 +198,7 @@ def settings_of(*, scanning: bool) -> kopf.OperatorSettings:
     settings.scanning.disabled = not scanning
     settings.persistence.finalizer = FINALIZER
     settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=GROUP)
-    settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(
-        prefix=GROUP,
-        # An annotation holds 256 KB; of a change only the priority is heeded.
-        ignored_fields=["spec.env", "spec.hyperparameters", "spec.command", "spec.run"],
-    )
+    settings.persistence.diffbase_storage = PriorityStorage(prefix=GROUP)
     settings.watching.server_timeout = WATCH_S
     settings.watching.client_timeout = SILENCE_S
     settings.watching.connect_timeout = CONNECT_S
