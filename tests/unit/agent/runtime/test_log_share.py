@@ -12,6 +12,7 @@ from gangline_worker.agent.runtime.log_lines import LogBatcher, Stream
 from gangline_worker.agent.runtime.log_share import (
     BURST_BYTES,
     BYTES_PER_S,
+    MOST_REST_S,
     SKIM_BYTES_PER_S,
     TAIL_BYTES,
     LogShare,
@@ -109,12 +110,14 @@ def test_short_lines_count_for_their_work() -> None:
 def test_a_program_that_is_left_out_waits_for_a_bounded_pace_alone() -> None:
     log = Log()
     assert log.logs.feed("stdout", READ) == 0
-    log.flood()
+    assert log.share.takes(b"x" * BURST_BYTES)
     before = log.logs.feed("stdout", READ)
     after = log.logs.feed("stdout", READ)
     assert abs(after - before - len(READ) / SKIM_BYTES_PER_S) < 1e-9
     log.now_s += before + after
     assert log.logs.feed("stdout", READ) <= 2 * len(READ) / SKIM_BYTES_PER_S
+    for _ in range(2000):  # of many ranks, or of what a rank left behind
+        assert log.logs.feed("stdout", READ) <= MOST_REST_S + 1e-9
 
 
 @settings(deadline=None, max_examples=60)

@@ -18,6 +18,7 @@ LINE_BYTES = 100
 TAIL_BYTES = 64 * 1024
 SKIM_BYTES_PER_S = 32 * 1024 * 1024
 """At this pace a program above the bound is read: it waits for that, some milliseconds a time."""
+MOST_REST_S = 0.1
 
 
 @dataclass(slots=True)
@@ -56,7 +57,8 @@ class LogShare:
         with self._lock:
             now_s = self.clock()
             begins_s = max(now_s, self._skimmed_until_s)
-            self._skimmed_until_s = begins_s + len(data) / SKIM_BYTES_PER_S
+            ends_s = begins_s + len(data) / SKIM_BYTES_PER_S
+            self._skimmed_until_s = min(ends_s, now_s + MOST_REST_S)
             return self._skimmed_until_s - now_s
 
     def _gain(self) -> None:
