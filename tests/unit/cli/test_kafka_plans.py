@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -18,6 +19,7 @@ from gangline.kafka.users import UserFiles, rotate_users
 from gangline.local.certificates import Authority
 from gangline.local.kafka_access import embedded, own
 from gangline.local.kafka_folders import admin_file, secure_folder
+from gangline_service.kafka_file import write_kafka_file
 from support.harnesses.cli_run import Runner, runner
 
 if TYPE_CHECKING:
@@ -194,10 +196,27 @@ def test_a_rotation_that_fails_keeps_the_passwords_that_kafka_has(tmp_path: Path
     files = UserFiles.beside(tmp_path, {})
     for user in ("agent", "tracker"):
         files.write(user, "old")
-    with pytest.raises(CliError, match="users cannot be changed"):
+    with pytest.raises(CliError, match="users cannot be changed") as failed:
         rotate_users(cast("AdminClient", HalfAdmin()), ["agent", "tracker", "quota"], files)
+    assert "run the command again" in failed.value.hint
     assert files.password("agent") != "old"
     assert (files.password("tracker"), files.password("quota")) == ("old", None)
+
+
+def test_a_full_disk_loses_no_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = UserFiles.beside(tmp_path, {})
+    for user in ("agent", "tracker"):
+        files.write(user, "old")
+
+    def full(path: Path, settings: dict[str, str]) -> None:
+        if path.name == "tracker.toml":
+            raise OSError(errno.ENOSPC, "no space left on device")
+        write_kafka_file(path, settings)
+
+    monkeypatch.setattr("gangline.kafka.users.write_kafka_file", full)
+    with pytest.raises(OSError, match="no space"):
+        rotate_users(cast("AdminClient", HalfAdmin()), ["agent", "tracker", "quota"], files)
+    assert [files.password(user) for user in ("agent", "tracker", "quota")] == ["old", "old", None]
 
 
 def test_a_certificate_of_an_authority_that_is_gone_is_replaced(tmp_path: Path) -> None:

@@ -26,6 +26,10 @@ from gangline_service.kafka_file import write_kafka_file
 MECHANISM = "SCRAM-SHA-512"
 _ITERATIONS = 4096
 _PASSWORD_BYTES = 24
+_AGAIN = (
+    "run the command again: Kafka may have taken a new password although it did not say so, and "
+    "then refuses the one in the file"
+)
 _KEPT = ("ssl.ca.location", "ssl.endpoint.identification.algorithm")
 """Of the administrator's settings: how any client recognizes the brokers."""
 
@@ -104,26 +108,29 @@ def create_users(admin: AdminClient, users: Iterable[str], files: UserFiles) -> 
 
 
 def rotate_users(admin: AdminClient, users: Iterable[str], files: UserFiles) -> None:
-    """Give users new passwords. Raises CliError; then the files hold the old ones again.
+    """Give users new passwords. Raises CliError, OSError; then the files hold the old ones again.
 
     The files of users that Kafka has changed by then stay new. A file comes before its user: a
     client that Kafka refuses reads it again (`KafkaBus`). Connections that are open stay open.
     """
     before = {user: files.password(user) for user in users}
     passwords = {user: _new_password() for user in before}
-    for user, password in passwords.items():
-        files.write(user, password)
     changed: set[str] = set()
     try:
+        for user, password in passwords.items():
+            files.write(user, password)
         _set(admin, passwords, changed)
-    except BaseException:
+    except BaseException as error:
         for user, old in before.items():
-            if user in changed:
+            if user in changed or files.password(user) == old:
                 continue
             if old is None:
                 files.path(user).unlink(missing_ok=True)
             else:
                 files.write(user, old)
+        if isinstance(error, CliError):
+            hint = f"{error.hint}; {_AGAIN}" if error.hint else _AGAIN
+            raise CliError(error.message, hint) from None
         raise
 
 
