@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import ItemsView
+from collections.abc import ItemsView, ValuesView
 from typing import Any
 
 from gangline_gateway import registry_state
@@ -20,6 +20,26 @@ class Counted(dict[str, Any]):
     def items(self) -> ItemsView[str, Any]:
         self.passes += 1
         return super().items()
+
+
+class NotScanned(dict[str, Any]):
+    """Values that must not be passed over one by one."""
+
+    def values(self) -> ValuesView[Any]:
+        raise AssertionError("all were looked at")
+
+
+def test_a_model_is_found_without_a_look_at_all_versions() -> None:
+    run = RegistryRun(gate())
+    for number in (2, 1, 3):
+        run.version(number)
+    run.feed(GateRequested(config=gate(team="vision", model="theirs"), user="eve"))
+    run.state.versions = NotScanned(run.state.versions)
+    assert registry_state.names(run.state, lambda team: team != "vision") == [(TEAM, MODEL)]
+    (row, _) = registry_state.rows(run.state, lambda _: True)
+    assert (row.model, row.versions, row.newest_version) == (MODEL, 3, 3)
+    shown = registry_state.detail(run.state, (TEAM, MODEL))
+    assert [one.version for one in shown.version_list] == [3, 2, 1]
 
 
 def test_a_list_of_models_looks_at_all_judgements_of_data_once() -> None:

@@ -24,7 +24,7 @@ from gangline_registry.core.model import Move as MoveFacts
 from gangline_registry.core.model import Promotion as PromotionFacts
 from gangline_registry.core.policy.judge import approvers, judge
 from gangline_registry.core.snapshot import codec
-from gangline_registry.core.state import RegistryState
+from gangline_registry.core.state import RegistryState, versions_of
 from gangline_schemas.api import models as api
 from gangline_schemas.catalog import Topic
 from gangline_schemas.data_use import dataset_of
@@ -52,6 +52,7 @@ def _copy(state: RegistryState) -> RegistryState:
         state,
         models=dict(state.models),
         versions=dict(state.versions),
+        numbered=dict(state.numbered),
         aliases=dict(state.aliases),
         checkpoints=dict(state.checkpoints),
         promotions=dict(state.promotions),
@@ -65,21 +66,17 @@ def _copy(state: RegistryState) -> RegistryState:
 
 
 def names(state: RegistryState, sees: Callable[[str], bool]) -> list[Name]:
-    """All models with a gate or a version, by team and name."""
-    found = {(one.gate.team, one.gate.model) for one in state.models.values()}
-    found |= {(one.team, one.model) for one in state.versions.values()}
-    return sorted(name for name in found if sees(name[0]))
+    """All models with a gate or a version, by team and name. Cost: the models."""
+    found = (key.partition("/") for key in {*state.models, *state.numbered})
+    return sorted((team, model) for team, _, model in found if sees(team))
 
 
 def rows(state: RegistryState, sees: Callable[[str], bool]) -> Iterator[api.ModelRow]:
     """The models as lists show them."""
-    counts: dict[Name, list[int]] = {}
-    for one in state.versions.values():
-        counts.setdefault((one.team, one.model), []).append(one.version)
     waiting = Counter((one.team, one.model) for one in state.promotions.values())
     data = _data(state)
     for name in names(state, sees):
-        yield api.ModelRow(**_row(state, name, counts.get(name, []), waiting[name], data))
+        yield api.ModelRow(**_row(state, name, waiting[name], data))
 
 
 def _data(state: RegistryState) -> dict[str, list[DataJudgement]]:
@@ -94,12 +91,12 @@ def _data(state: RegistryState) -> dict[str, list[DataJudgement]]:
 def _row(
     state: RegistryState,
     name: Name,
-    versions: list[int],
     waiting: int,
     data: Mapping[str, list[DataJudgement]],
 ) -> dict[str, object]:
     team, model = name
     gated = state.models.get(model_key(team, model))
+    versions = state.numbered.get(model_key(team, model), ())
     return {
         "team": team,
         "model": model,
@@ -148,13 +145,10 @@ def detail(state: RegistryState, name: Name) -> api.ModelDetail:
     """A model with everything about it."""
     team, model = name
     gated = state.models.get(model_key(team, model))
-    own = sorted(
-        (one for one in state.versions.values() if (one.team, one.model) == name),
-        key=lambda one: -one.version,
-    )
+    own = sorted(versions_of(state, team, model), key=lambda one: -one.version)
     waiting = sum((one.team, one.model) == name for one in state.promotions.values())
     return api.ModelDetail(
-        **_row(state, name, [one.version for one in own], waiting, _data(state)),
+        **_row(state, name, waiting, _data(state)),
         gate=None if gated is None else gated.gate,
         gate_user="" if gated is None else gated.user,
         gate_since=None if gated is None else gated.since,
