@@ -70,6 +70,11 @@ def test_lists_are_read_page_by_page(gangline: Runner, stub: Stub) -> None:
     assert (first["limit"], second["limit"], second["cursor"]) == (["3"], ["1"], ["next"])
 
 
+def test_a_limit_of_any_size_is_one(gangline: Runner, stub: Stub) -> None:
+    stub.on("GET", JOBS, {"jobs": [job()], "cursor": None})
+    assert len(gangline("list", "--json", "-n", "9" * 20).json) == 1
+
+
 def test_show_names_the_data_that_a_job_trains_without(gangline: Runner, stub: Stub) -> None:
     flag = {
         "attempt": 1, "rank": 3, "node_id": "node-a", "snapshot": "corpus@xxh3-0f",
