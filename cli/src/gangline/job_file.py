@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import re
 import subprocess
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -141,19 +142,31 @@ def pack(folder: Path) -> Bundle:
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for path in _files(folder):
-            sizes[path] = path.stat().st_size
-            if len(sizes) > MAX_BUNDLE_FILES or sum(sizes.values()) > 4 * MAX_BUNDLE_BYTES:
-                raise _too_large(folder, sizes)
-            info = archive.gettarinfo(path, path.relative_to(folder).as_posix())
-            info.uid = info.gid = info.mtime = 0
-            info.uname = info.gname = ""
-            info.mode = 0o755 if info.mode & 0o100 else 0o644
-            with path.open("rb") as file:
-                archive.addfile(info, file)
+            try:
+                sizes[path] = path.stat().st_size
+                if len(sizes) > MAX_BUNDLE_FILES or sum(sizes.values()) > 4 * MAX_BUNDLE_BYTES:
+                    raise _too_large(folder, sizes)
+                _add(archive, path, path.relative_to(folder).as_posix())
+            except OSError as error:  # or it became shorter meanwhile
+                raise CliError(
+                    f"workdir: cannot read {path}: {error.strerror or error}",
+                    "name it in .gitignore, if the job does not need it",
+                    ExitCode.USAGE,
+                ) from None
     data = gzip.compress(raw.getvalue(), compresslevel=6, mtime=0)
     if len(data) > MAX_BUNDLE_BYTES:
         raise _too_large(folder, sizes)
     return Bundle(data, hashlib.sha256(data).hexdigest(), len(sizes))
+
+
+def _add(archive: tarfile.TarFile, path: Path, name: str) -> None:
+    """Add a file without its owner and its time. Raises OSError."""
+    info = archive.gettarinfo(path, name)
+    info.uid = info.gid = info.mtime = 0
+    info.uname = info.gname = ""
+    info.mode = 0o755 if info.mode & 0o100 else 0o644
+    with path.open("rb") as file:
+        archive.addfile(info, file)
 
 
 def read_fields(path: Path, hint: str = "see examples/ for complete job files") -> JobDocument:
@@ -172,17 +185,28 @@ def read_fields(path: Path, hint: str = "see examples/ for complete job files") 
 def _files(folder: Path) -> Iterator[Path]:
     """The regular files to pack, in a fixed order; links are left out."""
     patterns = list(_ALWAYS_LEFT_OUT)
-    for ignore in sorted(folder.rglob(".gitignore")):
+    for ignore in sorted(path for path in folder.rglob(".gitignore") if path.is_file()):
         base = ignore.parent.relative_to(folder).as_posix()
         lines = ignore.read_text(encoding="utf-8", errors="replace").splitlines()
         patterns += [
-            _rooted(line, base) for line in lines if line.strip() and not line.startswith("#")
+            _rooted(line, base)
+            for line in lines
+            if line.strip() and not line.startswith("#") and _is_pattern(line)
         ]
     ignored = pathspec.GitIgnoreSpec.from_lines(patterns)
     for name in sorted(ignored.match_tree_files(folder, negate=True, follow_links=False)):
         path = folder / name
         if path.is_file() and not path.is_symlink():
             yield path
+
+
+def _is_pattern(line: str) -> bool:
+    """Whether it can match anything; git passes over others, such as a lone `!`."""
+    try:
+        pathspec.GitIgnoreSpec.from_lines([line])
+    except (ValueError, re.error):
+        return False
+    return True
 
 
 def _rooted(line: str, base: str) -> str:

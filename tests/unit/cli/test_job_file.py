@@ -6,6 +6,7 @@ import io
 import subprocess
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -118,6 +119,33 @@ def test_a_bundle_leaves_out_what_gitignore_names(tmp_path: Path) -> None:
         ".gitignore", "f.tmp", "keep.bin", "src/.gitignore", "src/data/b.txt", "src/deep/out/d",
         "train.py",
     ]  # fmt: skip
+
+
+def test_a_gitignore_may_hold_what_is_no_pattern(tmp_path: Path) -> None:
+    """As git does."""
+    (tmp_path / ".gitignore").write_text("!\n\\\n[z-a]\n*.tmp\n")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / ".gitignore").mkdir()
+    (tmp_path / "a.tmp").touch()
+    (tmp_path / "b").touch()
+    assert pack(tmp_path).files == 2
+
+
+def test_a_file_that_cannot_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "log.txt").write_text("x" * 1000)
+    whole = tarfile.TarFile.gettarinfo
+
+    def cut(archive: tarfile.TarFile, *given: Any) -> tarfile.TarInfo:
+        info = whole(archive, *given)
+        (tmp_path / "log.txt").write_text("")  # its writer begins again
+        return info
+
+    monkeypatch.setattr(tarfile.TarFile, "gettarinfo", cut)
+    with pytest.raises(CliError, match=r"workdir: cannot read .*log\.txt: ") as told:
+        pack(tmp_path)
+    assert told.value.code is ExitCode.USAGE
 
 
 def test_links_do_not_lead_out_of_a_workdir(tmp_path: Path) -> None:
