@@ -12,7 +12,7 @@ import pytest
 
 from gangline_schemas.job_pods import POD_SOCKET
 from gangline_worker.agent.decide.keys import GangKey, RankKey
-from gangline_worker.agent.runtime.pod_hosts import PodHosts, PodWaits
+from gangline_worker.agent.runtime.pod_hosts import PodHosts, PodWaits, kubectl_missing
 from gangline_worker.agent.runtime.pod_link import JobPod
 
 GANG = GangKey("job", 1)
@@ -21,7 +21,8 @@ HELLO = json.dumps({"hello": {"alive": [], "ended": {}}}).encode()
 
 @pytest.fixture
 def hosts(tmp_path: Path) -> Iterator[PodHosts]:
-    made = PodHosts(tmp_path, PodWaits(5, 5))
+    waits = PodWaits(5, 5)
+    made = PodHosts(tmp_path, waits, kubectl_missing("node", waits))
     yield made
     made.stop()
 
