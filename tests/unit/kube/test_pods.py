@@ -138,6 +138,17 @@ def test_a_gang_that_is_not_bound_in_time_loses_all_pods_for_this_attempt() -> N
     assert kinds(cluster.round(gang(2, 3, attempt=2), now_s=107.0)) == ["CreatePod"] * 2
 
 
+@pytest.mark.parametrize("lifted", ["soon", "nan", "1e999"])
+def test_a_pod_whose_time_was_changed_holds_up_no_other_gang(lifted: str) -> None:
+    cluster = Cluster()
+    for _ in range(2):
+        cluster.round(gang(0))
+    for pod in cluster.pods.values():
+        pod["metadata"]["annotations"]["gangline.dev/lifted"] = lifted
+    others = gang(1, job_id="j-2")
+    assert kinds(cluster.round(gang(0), others)) == ["GiveUp", "DeletePod", "CreatePod"]
+
+
 def test_the_next_attempt_uses_the_pods_that_live_on_its_nodes() -> None:
     cluster = Cluster()
     for _ in range(2):

@@ -15,6 +15,7 @@ A round compares the gangs that have GPUs with the pods that are there, and retu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -170,7 +171,7 @@ def _for_gang(
         for pod in job.live.values()
         if not pod["spec"].get("nodeName") and not pod["spec"].get("schedulingGates")
     }
-    late = tuple(name for name, at in unbound.items() if at and now_s - float(at) > rules.bind_s)
+    late = tuple(name for name, at in unbound.items() if at and _age_s(at, now_s) > rules.bind_s)
     if late:
         yield GiveUp(gang.job_id, gang.attempt, late)
         for pod in job.live.values():
@@ -183,6 +184,15 @@ def _for_gang(
                 note = {f"{GROUP}/{LIFTED}": f"{now_s:.3f}"}
                 change = {"metadata": {"annotations": note}, "spec": {"schedulingGates": None}}
                 yield LiftGate(pod["metadata"]["name"], change)
+
+
+def _age_s(at: str, now_s: float) -> float:
+    """The seconds since a time of an annotation; infinite if people have changed it to none."""
+    try:
+        age_s = now_s - float(at)
+    except ValueError:
+        return math.inf
+    return age_s if math.isfinite(age_s) else math.inf
 
 
 def _delete(pod: Object, reason: str) -> DeletePod:
