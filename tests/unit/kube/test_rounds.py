@@ -145,6 +145,26 @@ def test_an_object_shows_its_own_job_whatever_its_status_names() -> None:
     assert sides.changes[0]["status"]["jobId"] == id_of("own")
 
 
+class OneByOne:
+    """A pool that does the next thing once the one before is known."""
+
+    map = map
+
+
+def test_an_object_whose_change_is_refused_holds_up_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = [f"job-{number}" for number in range(4)]
+    sides = Sides({id_of(name): job(id_of(name)) for name in names})
+    refused = min(names, key=id_of)
+    sides.protected = {refused: KubeError(422, "spec.run: is not valid")}
+    made = mirror(sides, [item(name) for name in names])
+    monkeypatch.setattr(made, "_pool", OneByOne())
+    with pytest.raises(KubeError, match=r"spec\.run"):
+        made.round()
+    assert {*sides.patched} == {*names} - {refused}
+
+
 def test_an_id_that_no_job_can_have_is_of_no_job() -> None:
     """A pod's label may be one, and is in the hands of those who make pods."""
     with JobGateway() as served:

@@ -24,7 +24,7 @@ from gangline_kube.core.training_job import (
     lost_status,
     status_of,
 )
-from gangline_kube.service.api import Cluster, Conflict, KubeError, NotFound
+from gangline_kube.service.api import Cluster, Conflict, KubeError, NotFound, Unavailable
 from gangline_kube.service.gateway import Gateway, GatewayError
 
 log = structlog.get_logger(__name__)
@@ -64,7 +64,11 @@ class Mirror:
                 beat(False)
 
     def round(self) -> int:
-        """Compare once; how many objects were changed. Raises GatewayError and KubeError."""
+        """Compare once; how many objects were changed. Raises GatewayError and KubeError.
+
+        An object of which a change is refused, as by a webhook or a newer definition, holds up no
+        other: the error is raised after them. Once the server is away, no further ones are tried.
+        """
         open_ = {}
         for item in self._objects():
             status = item.get("status") or {}
@@ -73,7 +77,13 @@ class Mirror:
         if not open_:
             return 0
         found = self._statuses(open_)
-        return sum(self._pool.map(lambda each: self._show(open_[each[0]], each[1]), found.items()))
+        shown = list(
+            self._pool.map(lambda each: self._show(open_[each[0]], each[1]), found.items())
+        )
+        for refusal in shown:
+            if isinstance(refusal, KubeError):
+                raise refusal
+        return sum(each is True for each in shown)
 
     def _counts(self, item: Object) -> bool:
         own = item["metadata"]["namespace"]
@@ -104,7 +114,8 @@ class Mirror:
         self._unknown = unknown
         return found
 
-    def _show(self, item: Object, status: Object) -> bool:
+    def _show(self, item: Object, status: Object) -> bool | KubeError:
+        """Whether it was changed, or why that was refused. Raises Unavailable."""
         change = difference(item.get("status") or {}, status)
         if not change:
             return False
@@ -117,4 +128,8 @@ class Mirror:
             )
         except (Conflict, NotFound):
             return False
+        except Unavailable:
+            raise
+        except KubeError as refusal:
+            return refusal
         return True
