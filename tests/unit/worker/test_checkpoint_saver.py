@@ -140,6 +140,24 @@ def test_a_step_that_was_saved_is_not_written_over(tmp_path: Path) -> None:
     assert [message.step for message in announced] == [7, 8]
 
 
+@pytest.mark.parametrize("full_every", [1, 4])
+def test_a_step_whose_announcement_failed_is_saved_again(tmp_path: Path, full_every: int) -> None:
+    """As when the disk is full once the record of its commit is written."""
+    announced: list[ShardReady] = []
+
+    def announce(message: ShardReady) -> None:
+        announced.append(message)
+        if len(announced) == 1:
+            raise OSError("full")
+
+    saver = AsyncSaver(SaverIdentity(tmp_path, "job-1", 1, 0, 1, full_every), announce)
+    for error in ("OSError: full", None, None):
+        saver.begin(5, state(), {}, {})
+        saver.wait()
+        assert [result.error for result in saver.results()] == [error]
+    assert [message.step for message in announced] == [5, 5], "the third is the second again"
+
+
 def test_the_last_save_of_a_script_is_written_while_the_interpreter_ends() -> None:
     script = """
 import atexit

@@ -313,9 +313,6 @@ class AsyncSaver:
         except BaseException:
             (folder / shard_name(me.rank)).unlink(missing_ok=True)  # it would stay for ever
             raise
-        self._newest = _Announced(job.step, job.state, shard.xxh3)
-        if found is not None:
-            self._tables.add(found.table)
         job.written_bytes = written_bytes
         job.write_s = time.perf_counter() - started
         self._announce(
@@ -331,6 +328,10 @@ class AsyncSaver:
                 metrics=dict(job.metrics),
             )
         )
+        # Not before: a step whose announcement failed may be saved again.
+        self._newest = _Announced(job.step, job.state, shard.xxh3)
+        if found is not None:
+            self._tables.add(found.table)
 
     def _manifest(
         self, job: _Job, shard: ObjectDigest, found: chunks.Written | None
