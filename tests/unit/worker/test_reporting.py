@@ -134,6 +134,25 @@ def test_a_value_that_is_overwritten_is_sent_as_it_was(agent: AgentEnd) -> None:
     assert [point.values for point in points] == [{"eval": 2.0}, {"eval": 4.0}, {"eval": 6.0}]
 
 
+def test_a_copy_on_a_gpu_is_not_waited_for_in_the_step(agent: AgentEnd) -> None:
+    """The SDK logs one in place of a tensor there."""
+
+    class Copy:
+        """Its number is there once the GPU is as far."""
+
+        def __float__(self) -> float:
+            read_by.append(threading.current_thread())
+            return 2.5
+
+    read_by: list[threading.Thread] = []
+    reporter = Reporter(agent.path, flush_period_s=3600)
+    reporter.report({"loss": Copy()}, 3)  # type: ignore[dict-item]
+    assert reporter.flush()
+    [said] = reports(agent.wait_for(lambda said: len(reports(said)) == 1))
+    assert said.metrics == {"loss": (2.5,)}
+    assert threading.current_thread() not in read_by
+
+
 def test_a_script_may_have_a_thousand_files_open(agent: AgentEnd) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))

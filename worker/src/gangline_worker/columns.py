@@ -124,9 +124,9 @@ def is_metric_name(name: str) -> bool:
 def as_now(value: Any) -> Any:
     """The value as it is now: a script may overwrite its tensor or its array in the next step.
 
-    A tensor on a GPU is copied there, and not waited for.
+    A tensor on a GPU is copied there, and not waited for; nor is a copy that the SDK made there.
     """
-    if type(value) is float or type(value) is int:
+    if not hasattr(value, "item"):  # neither a tensor nor an array
         return value
     if getattr(value, "is_cuda", False):
         return value.detach().clone()
