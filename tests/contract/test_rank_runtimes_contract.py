@@ -62,6 +62,23 @@ def test_long_output_arrives_to_its_last_byte(place: RankRuntime) -> None:
     assert place.lines[0][-1] == "last"
 
 
+@pytest.fixture
+def blocked_signals() -> Iterator[None]:
+    """As libraries leave them in a process: ClickHouse's engine blocks SIGPIPE."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGPIPE, signal.SIGUSR1))
+    yield
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def test_no_signal_is_blocked_in_a_rank(
+    blocked_signals: None,  # before the place is made
+    place: RankRuntime,
+) -> None:
+    place.start(0, ["/bin/sh", "-c", "grep SigBlk /proc/self/status"])
+    assert place.end(0).code == 0
+    assert place.lines[0] == ["SigBlk:\t0000000000000000"]
+
+
 def test_of_a_flood_the_middle_is_left_out_and_the_end_arrives(place: RankRuntime) -> None:
     place.start(0, ["/bin/sh", "-c", "yes | head -c 20000000; echo why >&2; printf last; exit 3"])
 

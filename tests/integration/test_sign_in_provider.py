@@ -317,6 +317,7 @@ def test_forged_tokens_are_refused(issuer: str, tmp_path: Path) -> None:
         foreign = Provider(other_client, "", lambda: now_s)
         found["another client"] = await refused(foreign.judge(token, "the-nonce"))
         await foreign.close()
+        await provider.judge(token, "the-nonce")  # reads the provider's description again
         provider.settings = settings.model_copy(update={"issuer": f"{issuer}/"})
         found["another issuer"] = await refused(provider.judge(token, "the-nonce"))
         await provider.close()

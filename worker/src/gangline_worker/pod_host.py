@@ -208,6 +208,7 @@ def become(program: int, stdout: int, stderr: int, gate: int) -> None:
     signal.set_wakeup_fd(-1)
     for name in _DEFAULT:
         signal.signal(getattr(signal, name), signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     os.umask(0o077)
     os.write(gate, b"r")
     if not os.read(gate, 1):

@@ -110,13 +110,19 @@ def tie_to(agent: int) -> None:
         pass
 
 
+def reset_signals(*more: int) -> None:
+    """Undo what was handed down: signals have their defaults, and none is blocked."""
+    for number in (*HANDED_DOWN, *more):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
 def main() -> None:
     """Run the command, tied to the agent; 127 when it does not exist, else 126."""
     agent, orders, sandbox, program = int(sys.argv[1]), *sys.argv[2:5]
     command = sys.argv[5:]
     environment, folder = _read_program(int(program)) if program else (dict(os.environ), "")
-    for number in (*HANDED_DOWN, signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_DFL)
+    reset_signals(signal.SIGPIPE, signal.SIGXFSZ)
     try:
         confine(tuple(filter(None, orders.split(";"))), int(sandbox) if sandbox else None)
         tie_to(agent)

@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gangline_worker.agent.isolation.rank_exec import HANDED_DOWN, confine, tie_to
+from gangline_worker.agent.isolation.rank_exec import confine, reset_signals, tie_to
 
 from .fresh import be_fresh, cold_variable, in_the_way
 
@@ -77,8 +77,7 @@ def become(request: WarmRequest, descriptors: list[int], agent: int) -> None:
         os._exit(126)
     tie_to(agent)
     os.closerange(3, max(descriptors) + 1)
-    for number in HANDED_DOWN:
-        signal.signal(number, signal.SIG_DFL)
+    reset_signals()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     be_fresh(request.environment)
 
