@@ -164,3 +164,12 @@ def test_memory_that_can_be_locked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1 << 20, 1 << 20))
     found = doctor._memlock()
     assert (found.state, "LimitMEMLOCK" in found.fix) == ("warning", True)
+
+
+def test_files_of_cdi_are_looked_for_where_the_agent_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GANGLINE_CDI_FOLDERS", f"{tmp_path / 'a'}, {tmp_path / 'b'}")
+    assert doctor._cdi_folders() == (tmp_path / "a", tmp_path / "b")
+    monkeypatch.delenv("GANGLINE_CDI_FOLDERS")
+    assert doctor._cdi_folders() == (Path("/etc/cdi"), Path("/var/run/cdi"))

@@ -49,6 +49,7 @@ _GOOD_FILES = 65_536
 _SHM = "/dev/shm"  # noqa: S108 -- shared memory, not a file of ours
 _LEAST_SHM = 1 << 30
 _IMAGE_RUNTIME = "GANGLINE_IMAGE_RUNTIME"
+_CDI_FOLDERS = "GANGLINE_CDI_FOLDERS"
 _ANSWER_S = 5.0
 _DATE_S = 0.5
 """A Date header names a second: its middle is at most so far off."""
@@ -93,7 +94,7 @@ def examine(machine: Machine) -> Iterator[Check]:
     yield _memlock()
     yield _files(resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     yield _gpus(machine.slots)
-    yield from _cdi(_indexes(machine.slots), folders_of(FOLDERS))
+    yield from _cdi(_indexes(machine.slots), _cdi_folders())
     yield _address(machine)
     yield _ports(machine)
     if machine.server is not None:
@@ -225,6 +226,11 @@ def _indexes(slots: int | None) -> tuple[int, ...]:
         return tuple(gpu.index for gpu in find_gpus())
     except DriverUnusable:
         return ()
+
+
+def _cdi_folders() -> tuple[Path, ...]:
+    """Where the agent looks for files of CDI, if it has this process's environment."""
+    return folders_of(os.environ.get(_CDI_FOLDERS, FOLDERS))
 
 
 def _cdi(gpus: Sequence[int], folders: Sequence[Path]) -> Iterator[Check]:
