@@ -73,9 +73,9 @@ def _of_level(finding: Finding, level: str) -> Finding:
 
 
 def _is_caught_up(soft: Watch, timing: Timing, now: datetime) -> bool:
-    marks = [at for at in (soft.began, soft.behind_at) if at is not None]
+    last = soft.began if soft.behind is None else soft.behind.last
     settled = timedelta(seconds=timing.settle_s)
-    return soft.began is not None and all(now - at >= settled for at in marks)
+    return soft.began is not None and last is not None and now - max(soft.began, last) >= settled
 
 
 def _lasts(soft: Watch, finding: Finding, rules: Rules) -> bool:

@@ -43,19 +43,20 @@ def note(state: AlertState, soft: Watch, received: Received, now: datetime) -> N
     age_s = (now - received.envelope.time).total_seconds()
     if age_s > LATE_S and received.topic.endswith(_LOGS):
         since = now if soft.behind is None else soft.behind.since
-        soft.behind_at, soft.behind = now, Behind(since, received.topic, age_s)
+        soft.behind = Behind(since, now, received.topic, age_s)
 
 
 def settle(soft: Watch, settle_s: float, now: datetime) -> None:
     """Old input that stopped for `settle_s` holds up nothing any more."""
-    if soft.behind_at is not None and (now - soft.behind_at).total_seconds() >= settle_s:
+    behind = soft.behind
+    if behind is not None and (now - behind.last).total_seconds() >= settle_s:
         soft.behind = None
 
 
 def held_up(soft: Watch) -> str:
     """Why no rule is judged, if old input came for a minute; else empty."""
-    behind, last = soft.behind, soft.behind_at
-    if behind is None or last is None or (last - behind.since).total_seconds() < HELD_UP_S:
+    behind = soft.behind
+    if behind is None or (behind.last - behind.since).total_seconds() < HELD_UP_S:
         return ""
     return (
         f"no rule is judged since {behind.since:%Y-%m-%d %H:%M:%S} UTC: records of {behind.topic} "
@@ -84,7 +85,7 @@ def counted(soft: Watch, event: SavesCounted) -> None:
 
 def begin_again(soft: Watch) -> None:
     """The clock was put back: earlier times say nothing, and would hold up all for as long."""
-    soft.began = soft.behind_at = soft.behind = soft.counted_at = soft.scheduler_away = None
+    soft.began = soft.behind = soft.counted_at = soft.scheduler_away = None
     for times in (soft.runs, soft.nodes, soft.holding, soft.clear):
         times.clear()
 

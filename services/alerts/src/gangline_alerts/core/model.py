@@ -253,9 +253,10 @@ class NodeReading:
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """Old input without a pause in which rules could be judged: since when, and the newest."""
+    """Old input without a pause in which rules could be judged: the first time, and the last."""
 
     since: datetime
+    last: datetime
     topic: str
     age_s: float
 
@@ -264,8 +265,7 @@ class Behind:
 class Watch:
     """The soft state: measurements since this process took over. Lost with it.
 
-    - `began`: the first Tick; `now`: the last. `behind_at`: when the last old input came;
-      `behind`: since when, and how old, while nothing is judged for it.
+    - `began`: the first Tick; `now`: the last. `behind`: old input, while nothing is judged for it.
     - `findings`: the measured ones at the last Tick.
     - `holding`, `clear`: since when the condition of a measured finding holds, or does not.
     - `scheduler_away`: since when the scheduler is away. `absence`: since when it was, until now,
@@ -275,7 +275,6 @@ class Watch:
 
     began: datetime | None = None
     now: datetime | None = None
-    behind_at: datetime | None = None
     behind: Behind | None = None
     runs: dict[str, RunReading] = field(default_factory=dict)
     nodes: dict[str, NodeReading] = field(default_factory=dict)
