@@ -12,6 +12,7 @@ from typing import Any
 
 from gangline.errors import CliError, ExitCode
 from gangline.exchange.records import csv_rows
+from gangline_schemas.limits import is_torn
 
 
 def read_scores(path: Path) -> dict[str, float]:
@@ -71,7 +72,7 @@ def _scores(path: Path, rows: Iterable[tuple[int, Any]]) -> dict[str, float]:
         if not isinstance(row, Mapping) or row.get("id") is None or row.get("score") is None:
             raise CliError(f"{where}: give an id and a score", code=ExitCode.USAGE)
         name = str(row["id"])
-        if not _is_unicode(name):
+        if is_torn(name):
             raise CliError(f"{where}: id: is not text in Unicode", code=ExitCode.USAGE)
         try:
             value = float(row["score"])
@@ -86,12 +87,3 @@ def _scores(path: Path, rows: Iterable[tuple[int, Any]]) -> dict[str, float]:
     if not found:
         raise CliError(f"{path}: holds no scores", code=ExitCode.USAGE)
     return found
-
-
-def _is_unicode(text: str) -> bool:
-    """Whether a text has whole characters only: JSON may hold halves of them."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

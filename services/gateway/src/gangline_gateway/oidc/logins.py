@@ -31,6 +31,7 @@ from gangline_gateway.oidc.provider import (
     ProviderAwayError,
     ProviderRefusedError,
     TokenRefusedError,
+    age_s,
 )
 from gangline_gateway.problems import ProblemError, unavailable
 from gangline_gateway.sealed import seal, unseal
@@ -135,7 +136,7 @@ class Logins:
         login = self._kept.logins.get(key)
         if login is not None and now_s >= login.until_s:
             self._forget(key)
-        elif login is not None and _age_s(login.checked_s, now_s) >= CHECK_S:
+        elif login is not None and age_s(login.checked_s, now_s) >= CHECK_S:
             tries = self._tries.setdefault(key, _Tries(asyncio.Lock()))
             check = asyncio.create_task(self._check_alone(key, token, tries))
             self._checks.add(check)
@@ -217,10 +218,10 @@ class Logins:
     async def _check(self, key: str, token: str, tries: _Tries) -> None:
         """Ask the provider about a sign-in, unless another request has just done so."""
         login, now_s = self._kept.logins.get(key), self._clock()
-        if login is None or _age_s(login.checked_s, now_s) < CHECK_S:
+        if login is None or age_s(login.checked_s, now_s) < CHECK_S:
             return
-        trusted = _age_s(login.checked_s, now_s) < TRUST_S
-        if _age_s(tries.failed_s, now_s) < _RETRY_S:
+        trusted = age_s(login.checked_s, now_s) < TRUST_S
+        if age_s(tries.failed_s, now_s) < _RETRY_S:
             if trusted:
                 return
             raise _away()
@@ -307,11 +308,6 @@ class Logins:
             write_private(self._file, self._kept.encode())
         except OSError as error:
             log.warning("sign-ins not written", file=str(self._file), reason=str(error))
-
-
-def _age_s(since_s: float, now_s: float) -> float:
-    """The time since then; also of a clock that was ahead and is put back."""
-    return abs(now_s - since_s)
 
 
 def _away() -> ProblemError:

@@ -40,6 +40,11 @@ _AWAY_S = 5.0
 _KEY_TYPES = frozenset({"RSA", "EC", "OKP"})
 
 
+def age_s(since_s: float, now_s: float) -> float:
+    """The time since then; also of a clock that was ahead and is put back."""
+    return abs(now_s - since_s)
+
+
 class ProviderAwayError(Exception):
     """The provider does not answer, or not as one."""
 
@@ -201,9 +206,8 @@ class Provider:
             if self._place is None or self._age_s(self._place[0]) > _FOUND_S:
                 issuer = self.settings.issuer
                 url = f"{issuer.rstrip('/')}/.well-known/openid-configuration"
-                if (
-                    self._age_s(self._failed_s) < _AWAY_S
-                ):  # else all would wait, one after the other
+                # Else all would wait, one after the other.
+                if self._age_s(self._failed_s) < _AWAY_S:
                     raise ProviderAwayError(f"{url}: did not answer a moment ago")
                 try:
                     found = await self._ask("GET", url)
@@ -219,15 +223,14 @@ class Provider:
         """The provider's public keys; asked for again when one is unknown, not too often."""
         place = await self._endpoint("jwks_uri")
         async with self._looking:
-            age_s = _FOUND_S + 1 if self._keys is None else self._age_s(self._keys[0])
-            if self._keys is None or age_s > (_KEYS_AGAIN_S if again else _FOUND_S):
+            old_s = _FOUND_S + 1 if self._keys is None else self._age_s(self._keys[0])
+            if self._keys is None or old_s > (_KEYS_AGAIN_S if again else _FOUND_S):
                 found = await self._ask("GET", place)
                 self._keys = self._clock(), _keys(found)
             return self._keys[1]
 
     def _age_s(self, since_s: float) -> float:
-        """The time since then; also of a clock that was ahead and is put back."""
-        return abs(self._clock() - since_s)
+        return age_s(since_s, self._clock())
 
     async def _ask(
         self,
