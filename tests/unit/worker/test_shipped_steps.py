@@ -318,7 +318,7 @@ def test_no_items_are_refused(
     assert step.is_dir()
     with pytest.raises(SystemExit):
         evaluate.main(arguments)
-    assert f"{arguments[1]} is no whole number above 0" in capsys.readouterr().err
+    assert f"{arguments[1]} is not a whole number above 0" in capsys.readouterr().err
 
 
 def test_a_difference_that_all_items_share_is_found_and_noise_is_not() -> None:

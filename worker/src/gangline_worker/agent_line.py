@@ -45,7 +45,7 @@ AGENT_LOST: Final = "agent_lost"
 FLUSH_PERIOD_S: Final = 0.25
 QUEUE_LIMIT: Final = 20_000
 QUEUE_VALUES: Final = 1_000_000  # about; the agent takes them within ten seconds
-MESSAGE_VALUES: Final = 10_000  # about, at once
+MESSAGE_VALUES: Final = 10_000  # about, taken at a time
 DOINGS_LIMIT: Final = 100
 ANOTHER_COPY_S: Final = 240.0  # less than the collective timeout of the ranks that wait meanwhile
 

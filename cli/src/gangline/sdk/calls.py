@@ -57,7 +57,7 @@ class Calls:
     ) -> Iterator[Any]:
         """The `items` of a route, read page by page; at most `limit`."""
         pages = self._pages(kind, path, items, limit, params)
-        limit = None if limit is None else min(limit, sys.maxsize)  # more is no limit
+        limit = None if limit is None else min(limit, sys.maxsize)  # more means no limit
         return islice((item for page in pages for item in getattr(page, items)), limit)
 
     def _whole(

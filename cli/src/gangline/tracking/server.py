@@ -220,7 +220,7 @@ def team_of(teams: Sequence[str]) -> str:
 
 
 def _problem(answer: httpx.Response) -> tuple[str, str, bool]:
-    """The problem in the server's words, MLflow's code, and whether it is no JSON."""
+    """The problem in the server's words, MLflow's code, and whether it is not JSON."""
     try:
         read = answer.json()
     except ValueError:

@@ -51,7 +51,7 @@ class Telemetry:
         """
         try:
             encode, content_type = choose_encoder(accept)
-        except (TypeError, ValueError):  # a version that is no number
+        except (TypeError, ValueError):  # a version that is not a number
             encode, content_type = choose_encoder("")
         with self._scrape:  # the reader hands over through one queue: a scrape at a time
             return encode(self.registry), content_type

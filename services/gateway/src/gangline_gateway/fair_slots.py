@@ -1,4 +1,4 @@
-"""A few slots for many users: none holds them all, and the next goes to who holds the fewest."""
+"""A few slots for many users: none holds them all, and the next goes to the one with the fewest."""
 
 from __future__ import annotations
 

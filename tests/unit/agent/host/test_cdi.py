@@ -100,7 +100,7 @@ EDITS = "containerEdits"
         ({"devices": [{"name": "0"}]}, r"nvidia\.json: devices\.0\.containerEdits: Field required"),
         ({EDITS: {"mounts": [{"hostPath": "x"}]}}, r"json: containerEdits\.mounts\.0\.hostPath: "),
         ({EDITS: {"deviceNodes": [{"path": "/dev/no"}]}}, "json: /dev/no: No such file"),
-        ({EDITS: {"deviceNodes": [{"path": "/etc"}]}}, "json: /etc is no device"),
+        ({EDITS: {"deviceNodes": [{"path": "/etc"}]}}, "json: /etc is not a device"),
         (
             {EDITS: {"mounts": [{"hostPath": "/no/lib.so", "containerPath": "/lib.so"}]}},
             r"json: /no/lib\.so is not there; write it again: nvidia-ctk cdi generate",

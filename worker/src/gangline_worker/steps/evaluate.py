@@ -137,7 +137,7 @@ def _leave(found: dict[str, dict[str, Measured]], options: argparse.Namespace, d
 def _whole(text: str) -> int:
     """A whole number above 0. Raises ArgumentTypeError."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is no whole number above 0")
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number above 0")
     return int(text)
 
 

@@ -315,7 +315,7 @@ class StoreExecutor:
             self._pace.spend(len(chunk))
 
     def _survey(self, effect: Survey) -> Found:
-        """The oldest checkpoints first. Cost: a listing of the job's objects."""
+        """Up to `MOST_FOUND` checkpoints. Cost: a listing of the job's objects."""
         found: dict[StepId, None] = {}
         for info in self._store.list(f"{effect.prefix}/"):
             place = step_of_key(effect.prefix, info.key)

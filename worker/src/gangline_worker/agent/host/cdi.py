@@ -215,7 +215,7 @@ def _device(source: str, path: Path) -> str:
     except OSError as error:
         raise CdiError(f"{path}: {source}: {error.strerror}") from None
     if not stat.S_ISCHR(mode) and not stat.S_ISBLK(mode):
-        raise CdiError(f"{path}: {source} is no device")
+        raise CdiError(f"{path}: {source} is not a device")
     return source
 
 
