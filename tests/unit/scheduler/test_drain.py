@@ -9,6 +9,7 @@ import pytest
 from gangline_scheduler.core.invariants import consistent
 from gangline_scheduler.core.snapshot import fingerprint
 from gangline_schemas.base import Event
+from gangline_schemas.events.checkpoints import CheckpointDeleted
 from gangline_schemas.events.faults import NodeDistrusted, NodeFailed
 from gangline_schemas.events.quota import DrainAdmitted
 from gangline_schemas.events.scheduling import (
@@ -263,3 +264,26 @@ def test_a_distrusted_node_takes_no_new_gangs_and_keeps_those_it_has() -> None:
     assert place(cluster, "b") == []
     drain(cluster, on=False)
     assert place(cluster, "b") == ["n1"]
+
+
+@pytest.mark.parametrize("gpus", [1, 4])
+def test_a_gang_without_seen_ranks_fails_at_the_drain_if_its_start_is_gone(gpus: int) -> None:
+    """One of 4 GPUs has parts on two nodes that drain."""
+    cluster = Cluster(*(node(f"n{number}", gpus=2) for number in range(1, 6)))
+    cluster.run("a")
+    cluster.commit("a", 10)
+    cluster.exit("a")
+    cluster.run("c", 6)
+    cluster.submit("b", gpus, resume_from="a")
+    nodes = place(cluster, "b")
+    cluster.give(CheckpointDeleted(job_id="a", attempt=1, step=10, reason="retention"))
+    for node_id in nodes[1:]:
+        assert stops(drain(cluster, node_id)) == [], "no other nodes are free yet"
+    cluster.exit("c")
+
+    ended = drain(cluster, nodes[0])
+
+    assert states(ended) == ["checkpointing", "preempted", "pending", "failed"]
+    assert "b" not in cluster.state.jobs
+    assert every(ended, GpusReserved) == []
+    assert consistent(cluster.state) == []

@@ -111,7 +111,7 @@ def _shrink(plan: Plan, policy: Policy, job: Job, found: Shrinking) -> None:
 def _draining(plan: Plan) -> Iterator[Node]:
     nodes = plan.state.nodes
     names = sorted(name for name, node in nodes.items() if node.moving_since is not None)
-    return (nodes[name] for name in names)
+    return (plan.state.nodes[name] for name in names)
 
 
 def _leave(plan: Plan, policy: Policy, job_id: str, *, anyway: bool) -> None:
@@ -124,7 +124,7 @@ def _leave(plan: Plan, policy: Policy, job_id: str, *, anyway: bool) -> None:
     if found is None and not anyway:
         return
     jobs.drain_gang(plan, job_id)
-    if found is not None:
+    if found is not None and job_id in plan.state.jobs:  # it fails if it has nothing to resume from
         _reserve(plan, policy, job_id, found, "drain", [job])
 
 
