@@ -287,3 +287,23 @@ def test_a_gang_without_seen_ranks_fails_at_the_drain_if_its_start_is_gone(gpus:
     assert "b" not in cluster.state.jobs
     assert every(ended, GpusReserved) == []
     assert consistent(cluster.state) == []
+
+
+def test_gpus_reserved_for_a_job_that_ends_on_a_tick_are_free_for_the_next_gang_that_leaves() -> (
+    None
+):
+    """The job was cancelled while it moved off a draining node."""
+    cluster = running(2, 2, 1)
+    drain(cluster)
+    assert only(cluster.commit("a", 10), GpusReserved).nodes[0].node_id == "n2"
+    cluster.cancel("a")
+    cluster.submit("b", 1)
+    assert place(cluster, "b") == ["n3"]
+    assert stops(drain(cluster, "n3")) == [], "all other GPUs are reserved"
+
+    ended = cluster.tick(seconds=10 * MINUTE)
+
+    assert "cancelled" in states(ended)
+    assert place(cluster, "b") == ["n2"]
+    assert cluster.state.reserved == {}
+    assert consistent(cluster.state) == []

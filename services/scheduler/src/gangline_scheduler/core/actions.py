@@ -1,7 +1,7 @@
 """The actions of a tick, in the order that `Policy.actions` names. Each sees what earlier ones did.
 
 - `expire`: gangs whose stop deadline has passed end, or run on if they failed; gangs that reached
-  their `max_runtime_hours` are stopped.
+  their `max_runtime_hours` are stopped. Reservations of jobs that ended are over.
 - `drain`: gangs whose time on a draining node is over leave it (relocate.py).
 - `allocate`: a full pass over the queue (cycle.py).
 - `resize`: elastic gangs give GPUs to a job that still waits, or take idle ones (relocate.py).
@@ -22,6 +22,7 @@ from gangline_scheduler.core.plan import Plan
 from gangline_scheduler.core.policy.config import Policy
 from gangline_scheduler.core.policy.configured import Limits
 from gangline_scheduler.core.policy.reservation import Reservation
+from gangline_scheduler.core.reserved_gpus import end_reservations
 from gangline_schemas.base import Event
 from gangline_schemas.events.scheduling import JobStateChanged, StopReason
 from gangline_schemas.job import JobState
@@ -75,6 +76,7 @@ def _expire(plan: Plan, tick: TickRun) -> None:
         ending = stop is not None and stop.reason in {StopReason.CANCELLED, StopReason.MAX_RUNTIME}
         if limit is not None and job.ran_by(plan.now) > limit * 3600 and not ending:
             jobs.exceed_runtime(plan, job)
+    end_reservations(plan)
 
 
 def _drain(plan: Plan, tick: TickRun) -> None:
