@@ -282,6 +282,58 @@ def test_the_message_says_what_to_do_and_ends_with_the_ranks_last_line() -> None
     )
 
 
+NOT_DESTROYED = (
+    "[rank0]:[W1004 15:16:15.503072590 ProcessGroupNCCL.cpp:1479] Warning: WARNING: "
+    "destroy_process_group() was not called before program exit, which can leak resources. "
+    "For more info, please see https://pytorch.org/docs/stable/distributed.html#shutdown"
+)
+BARRIER = "[rank0]:[W1004 15:16:15.5 ProcessGroupNCCL.cpp:4718] using GPU 0 as device"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        ERROR + "\n" + NOT_DESTROYED,
+        BARRIER + "\n" + ERROR,
+        "NCCL version 2.27.5+cuda12.9\nn1:3:4 [0] NCCL INFO cudaDriverVersion 12080\n" + ERROR,
+        "n1:3:4 [0] init.cc:9 NCCL WARN NET/Plugin: could not be loaded\n" + ERROR,
+    ],
+)
+@pytest.mark.parametrize(
+    ("text", "row"),
+    [
+        ("ValueError: batch size 0", "Python: program"),
+        ("torch.distributed.DistBackendError: remote process exited", "lost its peers"),
+    ],
+)
+def test_what_torch_and_nccl_print_in_any_run_does_not_decide(
+    message: str, text: str, row: str
+) -> None:
+    exited = words(message.format(text))
+    rule = classify(exited)
+    assert rule is not None
+    assert rule.name == row
+    assert describe(rule, exited).endswith(f": {text}")
+
+
+def test_an_error_of_the_program_that_led_to_a_lost_connection_does_not_hide_it() -> None:
+    lost = "RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.2]"
+    rule = classify(words(ERROR.format("KeyError: 'a'") + "\n\n" + ERROR.format(lost)))
+    assert rule is not None
+    assert rule.name == "lost its peers"
+
+
+def test_the_advice_that_torch_adds_to_errors_of_cuda_does_not_hide_the_error() -> None:
+    error = "torch.AcceleratorError: CUDA error: an illegal memory access was encountered"
+    exited = words(
+        ERROR.format(error) + "\nCUDA kernel errors might be asynchronously reported\n"
+        "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
+    )
+    rule = classify(exited)
+    assert rule is not None
+    assert describe(rule, exited).endswith(f": {error}")
+
+
 @pytest.mark.parametrize("reason", ["finished", "stopped", "fenced"])
 def test_an_orderly_end_is_no_failure(reason: str) -> None:
     assert classify(ended(ExitReason(reason), exit_code=0)) is None

@@ -194,7 +194,11 @@ TABLE: tuple[Rule, ...] = (
     ),
     Rule(
         "lost its peers",
-        lambda exited: _failed(exited) and bool(last_words.COLLATERAL.search(exited.message)),
+        lambda exited: (
+            _failed(exited)
+            and not last_words.of_program(exited)
+            and bool(last_words.COLLATERAL.search(exited.message))
+        ),
         FailureCause.INFRASTRUCTURE,
         FailureClass.NETWORK,
         "lost the connection to its peers",
@@ -265,6 +269,7 @@ def classify(exited: WorkerExited) -> Rule | None:
     """The row that explains this exit; None when it is not a failure."""
     if exited.reason in _NO_FAULT:
         return None
+    exited = last_words.without_noise(exited)
     return next(rule for rule in TABLE if rule.fits(exited))
 
 
@@ -275,7 +280,7 @@ def describe(rule: Rule, exited: WorkerExited) -> str:
         exit_code=exited.exit_code,
         signal=_signal_name(number) if number is not None else "a signal",
     )
-    last = last_words.last_line(exited)
+    last = last_words.last_line(last_words.without_noise(exited))
     return f"rank {exited.rank} on {exited.node_id} {says}" + (f": {last}" if last else "")
 
 

@@ -73,6 +73,17 @@ STORE_AWAY = re.compile(
 """Final errors of clients of S3 and of other stores over HTTP, after their retries."""
 _OF_RANK = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
 """The text that torch.distributed puts before each line of a traceback that ends a program."""
+_SAYS_NOTHING = re.compile(
+    r"\bNCCL (?:INFO|version)\b|destroy_process_group\(\) was not called before program exit"
+    r"|process group has NOT been destroyed before"
+)
+"""Of NCCL and torch.distributed, whatever ended the program."""
+_WARNED = re.compile(r"^(?:\[rank\d+\]:)?\[[IW]\d{3,4} [^\]\n]{0,200}\]", re.MULTILINE)
+"""The head of a torch warning: its source file (ProcessGroupNCCL.cpp) says nothing either."""
+_ENDED_WITH = re.compile(
+    r"^(?:[A-Za-z_]\w*\.)*([A-Za-z_]\w*(?:Error|Exception))(?::.*|)$", re.MULTILINE
+)
+"""The line of a traceback that names its exception."""
 AWAY = frozenset(
     {
         "ConnectionError", "ConnectTimeout", "ConnectTimeoutError", "EndpointConnectionError",
@@ -111,6 +122,7 @@ PYTHON: tuple[tuple[str, frozenset[str], str], ...] = (
     ),
 )  # fmt: skip
 """Errors of Python by the last name that a traceback ends with."""
+_OF_PROGRAM = frozenset[str]().union(*(names for _, names, _ in PYTHON))
 _NAMES = AWAY.union(NOT_FINITE, *(names for _, names, _ in PYTHON))
 
 
@@ -138,6 +150,25 @@ def raised(exited: WorkerExited) -> str | None:
     return names[-1] if names else None
 
 
+def of_program(exited: WorkerExited) -> bool:
+    """Whether the rank's last traceback ends with an error of its program, as `PYTHON` has them."""
+    found = list(_ENDED_WITH.finditer(_OF_RANK.sub("", exited.message)))
+    return bool(found) and found[-1][1] in _OF_PROGRAM
+
+
+def without_noise(exited: WorkerExited) -> WorkerExited:
+    """The same without lines that NCCL and torch print in any run."""
+    lines = exited.message.splitlines(keepends=True)
+    kept = "".join(line for line in lines if not _SAYS_NOTHING.search(line))
+    return exited.model_copy(update={"message": _WARNED.sub("", kept)})
+
+
 def last_line(exited: WorkerExited) -> str:
-    """The last line of its last words, up to 400 characters; empty when it left none."""
-    return _OF_RANK.sub("", exited.message.strip().rpartition("\n")[2].strip())[:400]
+    """The line that names the exception that ended it, else its last line; "" when it left none.
+
+    Up to 400 characters. torch adds lines of advice to an error of CUDA.
+    """
+    words = _OF_RANK.sub("", exited.message).strip()
+    named = list(_ENDED_WITH.finditer(words)) if exited.exit_code == 1 else []
+    line = named[-1][0] if named else words.rpartition("\n")[2].strip()
+    return line[:400]
