@@ -61,6 +61,7 @@ ROWS: list[tuple[str, WorkerExited, FailureCause, FailureClass]] = [
         for text in (
             "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(h)`",
             "DataLoader worker (pid 9) is killed by signal: its workers are out of shared memory.",
+            "a line before\nOSError: [Errno 12] Cannot allocate memory",
         )
     ),
     ("data shard", ended(exit_code=66), INFRASTRUCTURE, FailureClass.DATA),
@@ -112,6 +113,8 @@ ROWS: list[tuple[str, WorkerExited, FailureCause, FailureClass]] = [
             "CUDA error: CUDA-capable device(s) is/are busy or unavailable",
             "RuntimeError: CUDA error: unknown error",
             "Failed to initialize NVML: Driver/library version mismatch",
+            "RuntimeError: No CUDA GPUs are available",
+            "Error 803: system has unsupported display driver / cuda driver combination",
         )
     ),
     (
@@ -157,6 +160,7 @@ ROWS: list[tuple[str, WorkerExited, FailureCause, FailureClass]] = [
         for text in (
             "NCCL WARN NET/IB : local work queue catastrophic error",
             "OSError: [Errno 113] No route to host",
+            "[3] NCCL WARN Call to ibv_create_cq failed with error Cannot allocate memory\nx",
         )
     ),
     (
@@ -314,6 +318,12 @@ def test_what_torch_and_nccl_print_in_any_run_does_not_decide(
     assert rule is not None
     assert rule.name == row
     assert describe(rule, exited).endswith(f": {text}")
+
+
+def test_a_gang_without_gpus_that_finds_none_is_no_fault_of_its_node() -> None:
+    rule = classify(words("RuntimeError: No CUDA GPUs are available"), gpus=False)
+    assert rule is not None
+    assert rule.name == "exit code"
 
 
 def test_an_error_of_the_program_that_led_to_a_lost_connection_does_not_hide_it() -> None:

@@ -187,7 +187,7 @@ def fail_settled(
         # abs: it may have been noted by a clock that was ahead and went back since.
         if abs((plan.now - noted.noted_at).total_seconds()) < settle_s:
             continue
-        rule = classify(noted.exited)
+        rule = classify(noted.exited, gpus=gang.world_size > 0)
         if rule is None:  # cannot be: only failures are noted
             continue
         failure = _failure(rule, noted.exited)
@@ -280,7 +280,8 @@ def _explain(
 ) -> None:
     if gang.failed:
         return
-    rules = [(rule, exited) for exited in exits if (rule := classify(exited)) is not None]
+    gpus = gang.world_size > 0
+    rules = [(rule, item) for item in exits if (rule := classify(item, gpus=gpus)) is not None]
     for rule, exited in rules:
         if not rule.collateral:
             fail(plan, job_id, gang, _failure(rule, exited), limits)

@@ -32,6 +32,7 @@ class Rule:
 
     `collateral`: another rank's failure may explain this one, so the verdict waits for it.
     `avoid_node`: the next attempt should not use this node if others have room.
+    `of_gpus`: only of gangs that have GPUs; others see none, and the node is well.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Rule:
     says: str
     collateral: bool = False
     avoid_node: bool = False
+    of_gpus: bool = False
 
 
 def _aborted_by_peer(exited: WorkerExited) -> bool:
@@ -138,6 +140,7 @@ TABLE: tuple[Rule, ...] = (
         FailureClass.DEVICE,
         "hit a fault of its node's hardware",
         avoid_node=True,
+        of_gpus=True,
     ),
     Rule(
         "device assert",
@@ -265,12 +268,12 @@ TABLE: tuple[Rule, ...] = (
 )
 
 
-def classify(exited: WorkerExited) -> Rule | None:
-    """The row that explains this exit; None when it is not a failure."""
+def classify(exited: WorkerExited, *, gpus: bool = True) -> Rule | None:
+    """The row that explains this exit of a gang with or without GPUs; None: it is no failure."""
     if exited.reason in _NO_FAULT:
         return None
     exited = last_words.without_noise(exited)
-    return next(rule for rule in TABLE if rule.fits(exited))
+    return next(rule for rule in TABLE if (gpus or not rule.of_gpus) and rule.fits(exited))
 
 
 def describe(rule: Rule, exited: WorkerExited) -> str:

@@ -13,11 +13,12 @@ from gangline_schemas.events.workers import WorkerExited
 
 _SHELL_SIGNAL_BASE = 128  # a shell reports its child's death by signal n as 128 + n
 OUT_OF_MEMORY = re.compile(
-    r"out of memory|OutOfMemoryError|\bMemoryError\b|Cannot allocate memory"
+    r"out of memory|OutOfMemoryError|\bMemoryError\b|^(?!.*\bibv_).*Cannot allocate memory"
     r"|DefaultCPUAllocator: can't allocate|CU(?:BLAS|DNN)_STATUS_ALLOC_FAILED"
     r"|workers are out of shared memory",
-    re.IGNORECASE,
+    re.IGNORECASE | re.MULTILINE,
 )
+"""InfiniBand's verbs report a limit of locked memory as memory that cannot be allocated."""
 BAD_DATA = re.compile(r"\bshard \S+(?: block \d+)? is corrupt", re.IGNORECASE)
 _XID = re.compile(r"\bXid(?:\s*\([^)]{0,64}\))?[:\s]+(\d{1,3})\b")
 PROGRAM_XIDS = frozenset({8, 13, 31, 32, 43, 45, 68, 69})
@@ -29,7 +30,8 @@ BAD_DEVICE = re.compile(
     r"|CUDA driver initialization failed|GPU has fallen off the bus|GPU is lost"
     r"|system not yet initialized|is/are busy or unavailable|hardware stack error"
     r"|over nvlink or a hardware error|CUDA unknown error|CUDA error: unknown error"
-    r"|Driver/library version mismatch|NVML/RM version mismatch",
+    r"|Driver/library version mismatch|NVML/RM version mismatch|No CUDA GPUs are available"
+    r"|unsupported display driver / cuda driver combination",
     re.IGNORECASE,
 )
 ASSERTED = re.compile(r"device-side assert triggered", re.IGNORECASE)
