@@ -11,6 +11,7 @@ from gangline_scheduler.core.invariants import consistent, violations
 from gangline_scheduler.core.policy.config import Policy
 from gangline_scheduler.core.snapshot import fingerprint
 from gangline_schemas.base import Event
+from gangline_schemas.events.checkpoints import CheckpointDeleted
 from gangline_schemas.events.scheduling import (
     GangAllocated,
     GangReleased,
@@ -243,6 +244,24 @@ def test_one_gang_grows_in_a_pass() -> None:
     assert sizes(cluster) == {"y": 1, "b": 1, "c": 2}
     assert stops(cluster.tick(seconds=1)) == [("c", "resize", 4)]
     assert stops(cluster.tick(seconds=1)) == [("b", "resize", 3)]
+
+
+def test_a_gang_without_seen_ranks_that_shrinks_fails_if_its_start_is_gone() -> None:
+    cluster = Cluster(node(gpus=8))
+    cluster.run("source")
+    cluster.commit("source", 10)
+    cluster.exit("source")
+    cluster.submit("a", 8, **elastic(2, expected_runtime_hours=20, resume_from="source"))  # type: ignore[arg-type]
+    cluster.give(CheckpointDeleted(job_id="source", attempt=1, step=10, reason="retention"))
+    cluster.submit("b", 4, priority=10, expected_runtime_hours=2)
+
+    asked = cluster.tick(seconds=MINUTE)
+
+    assert stops(asked) == [("a", "resize", 4)]
+    assert "failed" in states(asked)
+    assert [*cluster.state.jobs] == ["b"]
+    assert started_jobs(cluster.tick(seconds=1)) == ["b"]
+    assert consistent(cluster.state) == []
 
 
 def test_elastic_gangs_shrink_for_a_job_that_waits_and_stay_small_until_it_has_them() -> None:

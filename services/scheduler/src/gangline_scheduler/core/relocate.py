@@ -124,7 +124,7 @@ def _leave(plan: Plan, policy: Policy, job_id: str, *, anyway: bool) -> None:
     if found is None and not anyway:
         return
     jobs.drain_gang(plan, job_id)
-    if found is not None and job_id in plan.state.jobs:  # it fails if it has nothing to resume from
+    if found is not None and job_id in plan.state.jobs:
         _reserve(plan, policy, job_id, found, "drain", [job])
 
 
@@ -160,9 +160,10 @@ def _reserve(
 ) -> None:
     deadlines = [plan.now]
     for job in stopped:
-        gang = plan.state.jobs[job.job_id].gang
-        if gang is not None and gang.stop is not None:
-            deadlines.append(gang.stop.deadline)
+        left = plan.state.jobs.get(job.job_id)  # it fails if it has nothing to resume from
+        stop = left.gang.stop if left is not None and left.gang is not None else None
+        if stop is not None:
+            deadlines.append(stop.deadline)
     shares = tuple(NodeShare(node_id=part.node_id, gpus=len(part.gpus)) for part in placement.parts)
     event = GpusReserved(
         job_id=job_id,
