@@ -96,6 +96,17 @@ def test_free_gpus_keep_what_jobs_with_gpus_ask_for_and_the_rest_is_given() -> N
     sound(cluster)
 
 
+def test_a_node_keeps_nothing_for_a_gang_that_it_could_never_hold() -> None:
+    cluster = Cluster(gpu_node("a", gpus=4, cpus=16), gpu_node("b", gpus=4, cpus=64))
+    cluster.submit("greedy", 1, resources={"gpus": 1, "cpus_per_gpu": 256})
+    cluster.submit("heavy", 1, resources={"gpus": 1, "memory_per_gpu_gb": 4096})
+    assert started_jobs(submit(cluster, "first", cpu_spec(60))) == ["first"]
+
+    cluster.submit("fits-b", 8, resources={"gpus": 8, "cpus_per_gpu": 17})
+    assert started_jobs(submit(cluster, "second", cpu_spec(12))) == ["second"]
+    sound(cluster)
+
+
 def test_memory_is_kept_for_gpus_too() -> None:
     info = gpu_node("a", gpus=4).model_copy(update={"memory_gb": 10.0})
     cluster = Cluster(info)

@@ -1,13 +1,14 @@
 """CpuCapacity for jobs without GPUs: CPUs and memory of a node beyond what its GPUs need.
 
 A node keeps CPUs and memory for each of its free GPUs. That is the most that a rank of a gang with
-GPUs asks for, of those that run or wait, and at least the default of a rank. Gangs with GPUs never
-see jobs without: they are placed as if these were not there. If a gang asks for more than was kept,
-jobs without GPUs stop for it at once (cpu_jobs.py). So they never delay a gang with GPUs.
+GPUs asks for, of those that run or wait, and at least the default of a rank. A rank that the whole
+node could not hold does not count there. Gangs with GPUs never see jobs without: they are placed as
+if these were not there. If a gang asks for more than was kept, jobs without GPUs stop for it at
+once (cpu_jobs.py). So they never delay a gang with GPUs.
 
 Numbers are thousandths of a CPU and of a GB, as whole numbers: sums are exact.
-Cost: for its capacity, one node's allocations; for `kept_for`, O(groups of pending jobs + running
-gangs).
+Cost: for its capacity, one node's allocations; for `Kept`, O(groups of pending jobs + running
+gangs), and for each size of node the different requests of ranks.
 """
 
 from __future__ import annotations
@@ -73,20 +74,30 @@ def over_limit(state: State, job: Job) -> str | None:
     return None
 
 
-def kept_for(state: State) -> CpuCapacity:
+class Kept:
     """The part of each free GPU: the most that a rank of a gang with GPUs asks for, of each."""
-    jobs = [*examples(state), *(state.jobs[job_id] for job_id in state.live)]
-    needs = [DEFAULT_RANK]
-    for job in jobs:
-        need = job.spec.resources
-        needs.append(of_cpus(need.cpus_per_gpu, need.memory_per_gpu_gb))
-    return CpuCapacity(max(need.cpus for need in needs), max(need.memory for need in needs))
+
+    def __init__(self, state: State) -> None:
+        jobs = [*examples(state), *(state.jobs[job_id] for job_id in state.live)]
+        needs = (job.spec.resources for job in jobs)
+        self._needs = {of_cpus(need.cpus_per_gpu, need.memory_per_gpu_gb) for need in needs}
+        self._by_size: dict[CpuCapacity, CpuCapacity] = {}
+
+    def on(self, node: Node) -> CpuCapacity:
+        """Of the ranks that this node could hold."""
+        size = of_cpus(node.info.cpus, node.info.memory_gb)
+        if size not in self._by_size:
+            needs = [DEFAULT_RANK, *(need for need in self._needs if size.holds(need))]
+            self._by_size[size] = CpuCapacity(
+                max(need.cpus for need in needs), max(need.memory for need in needs)
+            )
+        return self._by_size[size]
 
 
-def beside_gpus(node: Node, kept: CpuCapacity) -> CpuCapacity:
+def beside_gpus(node: Node, kept: Kept) -> CpuCapacity:
     """The part of a node for jobs without GPUs, with what they have now."""
     free = len(node.info.gpus) - sum(len(part.gpus) for _, part in node.allocations)
-    return unused(node).less(kept, free)
+    return unused(node).less(kept.on(node), free)
 
 
 def unused(node: Node) -> CpuCapacity:

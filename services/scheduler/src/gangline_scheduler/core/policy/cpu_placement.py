@@ -14,8 +14,8 @@ from gangline_scheduler.core.free_node import island_of, path_of
 from gangline_scheduler.core.model import CLUSTER, NODE, Job, Node, wanted_labels
 from gangline_scheduler.core.policy.cpu_capacity import (
     CpuCapacity,
+    Kept,
     beside_gpus,
-    kept_for,
     need_of,
     taken,
 )
@@ -27,7 +27,7 @@ class CpuNodes:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        kept = kept_for(state)
+        kept = Kept(state)
         nodes = (node for node in state.nodes.values() if node.schedulable)
         self._whole = {node.info.node_id: (node, beside_gpus(node, kept)) for node in nodes}
         self._left = {
