@@ -57,8 +57,11 @@ def in_month(gpus: int, start: datetime, end: datetime) -> int:
 
 
 def budget_us(gpu_hours: float) -> int:
-    """A budget of GPU-hours in GPU-microseconds, rounded down."""
-    return int(Fraction(gpu_hours) * US_PER_HOUR)
+    """A budget of GPU-hours in GPU-microseconds, rounded down: of the number as it is written.
+
+    The float 3.3 is a little less than 3.3, and three times the float 1.1 a little more.
+    """
+    return int(Fraction(str(gpu_hours)) * US_PER_HOUR)
 
 
 def hours(amount_us: int) -> float:

@@ -111,6 +111,20 @@ def test_a_month_that_cannot_pay_for_it_refuses_it(hours: float, reason: str | N
     assert [event.reason.startswith(reason or "-") for event in refused] == [True] * bool(reason)
 
 
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        cpu_spec(3, team="lab", max_runtime_hours=1.1),
+        cpu_spec(0.3, team="lab", expected_runtime_hours=11),
+        spec("lab", 3, max_runtime_hours=1.1),
+        spec("lab", 1, max_runtime_hours=3.3),
+    ],
+)
+def test_a_job_that_costs_exactly_the_budget_of_a_month_fits(wanted: JobSpec) -> None:
+    ledger = Ledger(gpu_hours_per_month=3.3, cpu_hours_per_month=3.3)
+    only(ledger.submit("a", wanted), JobAdmitted)
+
+
 def test_a_live_one_spends_the_budget_and_the_next_month_opens_it_each_once() -> None:
     ledger, wanted = Ledger(cpu_hours_per_month=2), cpu_spec(2)
     ledger.submit("a", wanted)

@@ -6,14 +6,17 @@ As for GPUs, a job must fit at every level of its team's line; without `cpu_limi
 
 from __future__ import annotations
 
+from gangline_quota.core.ledger import THOUSAND
 from gangline_quota.core.state import State
+from gangline_schemas import gpu_time
 from gangline_schemas.job import JobSpec
 from gangline_schemas.teams import line, rolled_up
 
 
 def above_cpus(state: State, spec: JobSpec) -> str | None:
     """Why a job without GPUs can never run; None if it can."""
-    need = spec.resources.cpu_thousandths(spec.resources.ranks) / 1000
+    thousandths = spec.resources.cpu_thousandths(spec.resources.ranks)
+    need = thousandths / THOUSAND
     levels = line(state.teams, spec.team)
     limits = [(one.cpu_limit, one.team) for one in levels if one.cpu_limit is not None]
     if limits:
@@ -27,7 +30,7 @@ def above_cpus(state: State, spec: JobSpec) -> str | None:
     if hours is None or not budgets:
         return None
     budget, owner = min(budgets, key=lambda item: item[0])
-    if need * hours <= budget:
+    if thousandths * gpu_time.budget_us(hours) <= gpu_time.budget_us(budget) * THOUSAND:
         return None
     field = "expected_runtime_hours" if spec.expected_runtime_hours else "max_runtime_hours"
     return (
