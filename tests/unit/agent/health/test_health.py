@@ -16,7 +16,8 @@ from gangline_schemas.events.heartbeats import GpuHealth, NodeHealth
 from gangline_worker.agent.health.fitness import FitnessLimits, unfit_for
 from gangline_worker.agent.health.gpus import GpuWatch
 from gangline_worker.agent.health.source import HealthWatch, HostHealth, ScriptedHealth
-from gangline_worker.agent.host.inventory import DriverUnusable, find_gpus
+from gangline_worker.agent.host import inventory
+from gangline_worker.agent.host.inventory import DriverUnusable, find_gpus, has_nvidia
 
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 
@@ -190,11 +191,35 @@ def test_a_node_whose_driver_does_not_work_is_none_of_cpus(
     monkeypatch: pytest.MonkeyPatch, code: int, offered: bool
 ):
     monkeypatch.setattr(pynvml, "nvmlInit", lambda: pynvml._nvmlCheckReturn(code))
+    monkeypatch.setattr(inventory, "has_nvidia", lambda _: False)
     if offered:
         assert find_gpus() == ()
     else:
         with pytest.raises(DriverUnusable, match="GPUs cannot be used"):
             find_gpus()
+
+
+def test_an_agent_that_starts_before_the_driver_of_its_gpus_offers_no_cpus(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    code = pynvml.NVML_ERROR_DRIVER_NOT_LOADED
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: pynvml._nvmlCheckReturn(code))
+    monkeypatch.setattr(inventory, "has_nvidia", lambda kind: kind == "0x0302")
+    with pytest.raises(DriverUnusable, match="GPUs cannot be used"):
+        find_gpus()
+
+
+def test_a_gpu_without_a_driver_is_found_by_its_class(tmp_path: Path):
+    device = tmp_path / "0000:01:00.0"
+    device.mkdir()
+    (device / "vendor").write_text("0x10de\n")
+    (device / "class").write_text("0x030200\n")
+    assert has_nvidia(devices=tmp_path)
+    assert has_nvidia("0x0302", tmp_path)
+    (device / "class").write_text("0x030000\n")  # it drives a display
+    assert not has_nvidia("0x0302", tmp_path)
+    (device / "class").write_text("0x020000\n")  # a network card of NVIDIA
+    assert not has_nvidia(devices=tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ from .config import AgentSettings
 from .health.fitness import FitnessLimits
 from .host.addresses import default_address
 from .host.cdi import FOLDERS, NVIDIA_GPU, Cdi, CdiError, folders_of
-from .host.inventory import DriverUnusable, find_gpus, gpu_names, node_name
+from .host.inventory import DriverUnusable, find_gpus, gpu_names, has_nvidia, node_name
 from .host.resource_limits import current, unfit_limits
 from .isolation.files import Owner
 from .isolation.isolator import Bounds, Isolator
@@ -212,7 +212,7 @@ def _gpus(slots: int | None) -> Check:
     if found:
         models = ", ".join(sorted({gpu.model for gpu in found}))
         return Check("GPUs", "ok", f"{len(found)} of {models}")
-    if any(Path("/proc/driver/nvidia/gpus").glob("*")) or _has_nvidia_pci():
+    if any(Path("/proc/driver/nvidia/gpus").glob("*")) or has_nvidia():
         fix = "install the NVIDIA driver (nvidia-smi must list the GPUs), or give --slots"
         return Check("GPUs", "failed", "there is an NVIDIA device and no driver", fix)
     return Check("GPUs", "ok", "none; the node offers a CPU slot for each CPU")
@@ -249,19 +249,6 @@ def _cdi(gpus: Sequence[int], folders: Sequence[Path]) -> Iterator[Check]:
         if given.left_out:
             said += f"; hooks that are not run: {', '.join(given.left_out)}"
     yield Check("CDI", "ok", said)
-
-
-def _has_nvidia_pci(devices: Path = Path("/sys/bus/pci/devices")) -> bool:
-    """Whether a 3D or display controller of NVIDIA is there."""
-    for device in devices.glob("*"):
-        try:
-            vendor = (device / "vendor").read_text().strip()
-            kind = (device / "class").read_text().strip()
-        except OSError:
-            continue
-        if vendor == "0x10de" and kind.startswith("0x03"):
-            return True
-    return False
 
 
 def address_of(machine: Machine) -> str:

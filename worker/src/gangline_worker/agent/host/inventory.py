@@ -8,6 +8,7 @@ import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import psutil
 import structlog
@@ -21,6 +22,9 @@ from gangline_worker.agent.host.addresses import loopback_of
 log = structlog.get_logger(__name__)
 
 _GIB = 1024**3
+_DISPLAY = "0x03"
+_ACCELERATOR = "0x0302"
+"""Classes of PCI: all display controllers, and 3D controllers, which drive no display."""
 
 
 class DriverUnusable(Exception):
@@ -61,10 +65,10 @@ def find_gpus() -> tuple[GpuInfo, ...]:
         pynvml.nvmlInit()
         count = pynvml.nvmlDeviceGetCount()
     except pynvml.NVMLError as error:
-        if error.value in {
-            pynvml.NVML_ERROR_LIBRARY_NOT_FOUND,
-            pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
-        }:
+        if error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
+            return ()
+        # An agent that starts before its driver would offer CPU slots beside idle GPUs.
+        if error.value == pynvml.NVML_ERROR_DRIVER_NOT_LOADED and not has_nvidia(_ACCELERATOR):
             return ()
         raise _unusable(str(error)) from error
     found, displays = [], 0
@@ -85,6 +89,17 @@ def find_gpus() -> tuple[GpuInfo, ...]:
     if count > displays and not found:
         raise _unusable(f"none of {count - displays} GPUs answers")
     return tuple(found)
+
+
+def has_nvidia(kind: str = _DISPLAY, devices: Path = Path("/sys/bus/pci/devices")) -> bool:
+    """Whether the machine has a device of NVIDIA whose PCI class begins so."""
+    for device in devices.glob("*"):
+        with contextlib.suppress(OSError):
+            vendor = (device / "vendor").read_text("ascii").strip()
+            found = (device / "class").read_text("ascii").strip()
+            if vendor == "0x10de" and found.startswith(kind):
+                return True
+    return False
 
 
 def gpu_names(index: int) -> tuple[str, ...]:
