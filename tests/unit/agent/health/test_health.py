@@ -307,3 +307,26 @@ def test_a_watch_keeps_the_newest_reading_while_none_can_be_taken():
     assert watch.newest is not None
     assert watch.newest.disk_write_errors == 3
     assert [gpu.index for gpu in watch.statuses] == [0]
+
+
+def test_a_reading_that_fails_does_not_end_the_watch():
+    read = threading.Semaphore(0)
+
+    class Source:
+        def __init__(self) -> None:
+            self.failed = False
+
+        def read(self, at: datetime) -> NodeHealth | None:
+            read.release()
+            if not self.failed:
+                self.failed = True
+                raise ValueError("a driver answers with what nobody expects")
+            return NodeHealth(read_at=NOW, disk_write_errors=3)
+
+    watch = HealthWatch(Source, 0.001)
+    watch.start()
+    for _ in range(3):
+        assert read.acquire(timeout=5)
+    watch.stop()
+    assert watch.newest is not None
+    assert watch.newest.disk_write_errors == 3

@@ -3,7 +3,8 @@
 `HostHealth` reads the machine: NVML, the data folder's disk, memory, the kernel's clock discipline.
 `ScriptedHealth` reads a JSON file instead, so that tests can let a node fall ill. A driver that
 hangs keeps its reading thread alone: the reading in the heartbeats gets old, which `read_at` shows,
-and the heartbeats, which renew the node's lease, continue.
+and the heartbeats, which renew the node's lease, continue. A reading that fails is logged, and the
+next one is tried.
 
 Nothing is judged here: whether the node may join is said in fitness.py; what a trend means, and
 what follows, is the fault manager's (gangline_faults.core.policy.trends).
@@ -164,8 +165,11 @@ class HealthWatch:
     def _watch(self) -> None:
         source = self._open()
         while not self._ended.is_set():
-            self._newest = source.read(datetime.now(UTC)) or self._newest
-            self._statuses = gpu_statuses(self._gpus)
+            try:
+                self._newest = source.read(datetime.now(UTC)) or self._newest
+                self._statuses = gpu_statuses(self._gpus)
+            except Exception:
+                log.exception("health.not_read")
             self._read.set()
             self._ended.wait(self._interval_s)
 
