@@ -307,3 +307,21 @@ def test_gpus_reserved_for_a_job_that_ends_on_a_tick_are_free_for_the_next_gang_
     assert place(cluster, "b") == ["n2"]
     assert cluster.state.reserved == {}
     assert consistent(cluster.state) == []
+
+
+@pytest.mark.parametrize(("gpus", "kept"), [(4, ["a", "b"]), (3, ["a"]), (1, [])])
+def test_a_node_that_comes_back_with_fewer_gpus_has_no_more_of_them_reserved(
+    gpus: int, kept: list[str]
+) -> None:
+    """Two gangs of 2 GPUs move to n2, which had 4: the first is promised its GPUs sooner."""
+    cluster = Cluster(node("n1", gpus=4), node("n2", gpus=4))
+    for number, job_id in enumerate(("a", "b"), 1):
+        cluster.run(job_id, 2, stop_grace_seconds=60 * number)
+    drain(cluster)
+    for job_id in ("a", "b"):
+        assert only(cluster.commit(job_id, 10), GpusReserved).nodes[0].node_id == "n2"
+
+    cluster.give(NodeJoined(node=node("n2", gpus=gpus, incarnation="i2")))
+
+    assert [*cluster.state.reserved] == kept
+    assert consistent(cluster.state) == []

@@ -173,20 +173,28 @@ def reserved_gpus_are_coming(state: State) -> list[str]:
             reserved[node_id] = reserved.get(node_id, 0) + gpus
     found = []
     for node_id, gpus in reserved.items():
-        node = state.free.get(node_id)
-        if node is None:
+        if node_id not in state.free:
             continue
-        coming = sum(
-            len(allocation.gpus)
-            for job_id, allocation in state.nodes[node_id].allocations
-            if _stops(state, job_id)
-        )
-        if node.size + coming < gpus:
+        free, coming = free_and_coming(state, node_id)
+        if free + coming < gpus:
             found.append(
-                f"{gpus} GPUs of {node_id} are reserved for gangs that wait; {node.size} are free "
+                f"{gpus} GPUs of {node_id} are reserved for gangs that wait; {free} are free "
                 f"and {coming} become so"
             )
     return found
+
+
+def free_and_coming(state: State, node_id: str) -> tuple[int, int]:
+    """GPUs of a node that are free, and of gangs there that stop; (0, 0): it takes no gangs."""
+    node = state.free.get(node_id)
+    if node is None:
+        return 0, 0
+    coming = sum(
+        len(allocation.gpus)
+        for job_id, allocation in state.nodes[node_id].allocations
+        if _stops(state, job_id)
+    )
+    return node.size, coming
 
 
 def _stops(state: State, job_id: str) -> bool:

@@ -8,9 +8,11 @@ Cost: O(gangs with reserved GPUs) for each question.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 from gangline_scheduler.core.allocate import allocate, need_of, next_demand
+from gangline_scheduler.core.invariants import free_and_coming
 from gangline_scheduler.core.model import ReservedGpus
 from gangline_scheduler.core.plan import Plan
 from gangline_scheduler.core.policy.config import Policy
@@ -105,11 +107,22 @@ def end_reservations(plan: Plan) -> None:
 
 
 def end_late_reservations(plan: Plan) -> None:
-    """End those that are later than promised, or on nodes that take no gangs any more."""
-    for job_id, reserved in sorted(plan.state.reserved.items()):
-        lost = any(node_id not in plan.state.free for node_id, _ in reserved.nodes)
+    """End those that are later than promised, or whose nodes no longer have the GPUs.
+
+    A node may take no gangs any more, or have come back with fewer GPUs. Then those that are
+    promised sooner stay.
+    """
+    kept: Counter[str] = Counter()
+    for job_id, reserved in by_promise(plan.state):
+        nodes = dict(reserved.nodes)
+        lost = any(
+            kept[node_id] + gpus > sum(free_and_coming(plan.state, node_id))
+            for node_id, gpus in nodes.items()
+        )
         if lost or plan.now > reserved.until:
             plan.add(job_id, GpusUnreserved(job_id=job_id))
+        else:
+            kept.update(nodes)
 
 
 def _moves(plan: Plan, job_id: str) -> bool:
