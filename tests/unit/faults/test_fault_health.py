@@ -225,6 +225,20 @@ def test_a_broken_node_takes_no_new_gangs_and_says_why() -> None:
     assert cluster.run.tick(1.0) == [], "said once"
 
 
+@pytest.mark.parametrize("xid", [46, 62, 79, 119, 120, 140, 143, 158])
+def test_a_gpu_that_needs_a_reset_takes_no_new_gangs(xid: int) -> None:
+    cluster = Cluster()
+    cluster.reads("n2", gpu={})
+    assert distrusted(cluster.reads("n2", gpu={"xids": 1, "last_xid": xid})) == ["n2"]
+
+
+@pytest.mark.parametrize("xid", [31, 45, 63, 74, 92, 94])
+def test_other_xids_leave_the_node_in_use(xid: int) -> None:
+    cluster = Cluster()
+    cluster.reads("n2", gpu={})
+    assert distrusted(cluster.reads("n2", gpu={"xids": 1, "last_xid": xid})) == []
+
+
 def test_at_most_half_of_the_nodes_are_distrusted_so() -> None:
     cluster = Cluster(nodes=4)
     for node_id in ("n1", "n2", "n3", "n4"):

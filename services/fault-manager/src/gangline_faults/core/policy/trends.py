@@ -18,8 +18,9 @@ from datetime import datetime
 from gangline_faults.core.policy.last_words import CONTAINED_XIDS, PROGRAM_XIDS
 from gangline_schemas.events.heartbeats import GpuHealth, NodeHealth
 
-LOST_XIDS = frozenset({48, 64, 79, 95})
-"""A double-bit ECC error, a row that cannot be remapped, off the bus, an uncontained ECC error."""
+LOST_XIDS = frozenset({46, 48, 62, 64, 79, 95, 109, 110, 119, 120, 136, 140, 143, 155, 156, 158})
+"""Those for which NVIDIA's catalog names a reset of the GPU or of the node: ECC errors that are not
+contained, off the bus, a GPU or its processor (GSP, PMU) that does not answer, a link."""
 _SLOWED_BY_HARDWARE = frozenset({"hw_slowdown", "hw_thermal", "hw_power_brake"})
 
 _NO_SIGN = PROGRAM_XIDS | CONTAINED_XIDS
