@@ -267,6 +267,18 @@ def test_a_node_that_comes_back_with_fewer_cpus_has_no_more_in_use(incarnation: 
     sound(cluster)
 
 
+def test_a_node_that_comes_back_with_fewer_gpus_than_a_gang_has_gives_no_cpus_for_them() -> None:
+    cluster = Cluster(gpu_node("a", gpus=8, cpus=12))
+    cluster.run("gang", 8)
+    back = gpu_node("a", gpus=6, cpus=12, incarnation="i2")
+    cluster.give(NodeJoined(node=back))
+
+    waits = only(submit(cluster, "large", cpu_spec(5)), JobWaiting)
+    assert waits.code == "shape"
+    assert started_jobs(submit(cluster, "fits", cpu_spec(4))) == ["fits"]
+    sound(cluster)
+
+
 def test_a_cancelled_one_leaves_and_the_next_one_starts() -> None:
     cluster = Cluster(cpu_node("n1", cpus=4))
     submit(cluster, "a")

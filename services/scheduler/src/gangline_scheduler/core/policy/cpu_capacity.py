@@ -96,7 +96,8 @@ class Kept:
 
 def beside_gpus(node: Node, kept: Kept) -> CpuCapacity:
     """The part of a node for jobs without GPUs, with what they have now."""
-    free = len(node.info.gpus) - sum(len(part.gpus) for _, part in node.allocations)
+    busy = {index for _, part in node.allocations for index in part.gpus}
+    free = sum(gpu.index not in busy for gpu in node.info.gpus)  # it may have come back with fewer
     return unused(node).less(kept.on(node), free)
 
 
