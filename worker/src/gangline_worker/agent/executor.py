@@ -99,6 +99,8 @@ class Executor:
         self._checks = ThreadPoolExecutor(2, thread_name_prefix="check")  # for which no store waits
         self._uploads = ThreadPoolExecutor(4, thread_name_prefix="upload")
         self._dumps = ThreadPoolExecutor(4, thread_name_prefix="stacks")
+        # A terabyte of copies takes longer to delete than a lease lasts.
+        self._deletes = ThreadPoolExecutor(1, thread_name_prefix="delete")
         self._works: set[Future[None]] = set()
 
     @property
@@ -142,6 +144,7 @@ class Executor:
         for gang in gangs:
             if not gang.prepared:
                 self._close(effects.CloseGang(gang.key, final=False))
+        self._deletes.shutdown()
         workspaces = tuple(workspace.kept(gang) for gang, workspace in self._workspaces.items())
         return KeptEffects(workspaces, self.launcher.kept(), self._ranks.kept())
 
@@ -219,6 +222,7 @@ class Executor:
             self._pods.stop()
         for key in list(self._workspaces):
             self._close(effects.CloseGang(key, final=False))
+        self._deletes.shutdown()
 
     def _submit(self, pool: ThreadPoolExecutor, work: Callable[[], None]) -> None:
         def ended(future: Future[None]) -> None:
@@ -440,6 +444,10 @@ class Executor:
         for rank in [rank for rank in self._logs if rank.gang == effect.gang]:
             del self._logs[rank]
         self._log_shares.pop(effect.gang, None)
-        self._parts.preparer.clear(effect.gang)
-        if effect.final and workspace is not None:
-            self._parts.checkpoints.forget(effect.gang.job_id)
+        forgets = effect.final and workspace is not None
+        self._submit(self._deletes, lambda: self._delete(effect.gang, copies=forgets))
+
+    def _delete(self, gang: GangKey, *, copies: bool) -> None:
+        self._parts.preparer.clear(gang)
+        if copies:
+            self._parts.checkpoints.forget(gang.job_id)
