@@ -11,11 +11,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pynvml
 import pytest
 
 from gangline_gateway.resources import _MEANS
 from gangline_worker.agent.decide.keys import GangKey
+from gangline_worker.agent.usage import node
 from gangline_worker.agent.usage.gpus import GpuReader, GpuReading
 from gangline_worker.agent.usage.node import NodeTotals, node_totals
 from gangline_worker.agent.usage.points import Capacity, Reading, gang_points, node_use
@@ -153,6 +155,27 @@ def test_the_processes_of_a_gang_by_proc(busy: int) -> None:
     assert 0 < found.started_s <= node_totals(Path("/")).at_s
     assert totals_of([idle, GangPlace(KEY, "a")])[KEY] == GangTotals()
     assert totals_of([]) == {}
+
+
+@pytest.mark.parametrize(("hardware", "times"), [(True, 1), (False, 2)])
+def test_what_passes_through_a_raid_or_a_bond_counts_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, hardware: bool, times: int
+) -> None:
+    disk, link = SimpleNamespace(read_bytes=5, write_bytes=7), SimpleNamespace()
+    link.bytes_recv, link.bytes_sent = 11, 13
+    disks = dict.fromkeys(("nvme0n1", "nvme0n1p1", "md0"), disk)
+    links = dict.fromkeys(("lo", "eth0", "bond0"), link)
+    for name in ("block/nvme0n1", "block/md0", "class/net/lo", "class/net/eth0", "class/net/bond0"):
+        (tmp_path / name).mkdir(parents=True)
+    if hardware:
+        (tmp_path / "block/nvme0n1/device").mkdir()
+        (tmp_path / "class/net/eth0/device").mkdir()
+    monkeypatch.setattr(node, "_infiniband", lambda _: 0)
+    monkeypatch.setattr(psutil, "disk_io_counters", lambda *, perdisk: disks)
+    monkeypatch.setattr(psutil, "net_io_counters", lambda *, pernic: links)
+    found = node_totals(tmp_path, tmp_path)
+    totals = (found.read, found.written, found.received, found.sent)
+    assert totals == tuple(times * each for each in (5, 7, 11, 13))
 
 
 def test_a_control_group_counts_also_what_has_ended(busy: int, tmp_path: Path) -> None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import psutil
 
+CountT = TypeVar("CountT")
+_SYSTEM = Path("/sys")
 _INFINIBAND = Path("/sys/class/infiniband")
 _LANES = 4
 """InfiniBand's counters of data count 4 bytes each."""
@@ -28,27 +32,36 @@ class NodeTotals:
     disk_free: int
 
 
-def node_totals(folder: Path) -> NodeTotals:
+def node_totals(folder: Path, system: Path = _SYSTEM) -> NodeTotals:
     """The present counters; `folder` lies on the disk whose space counts.
 
     The network is that of all interfaces but loopback, and of InfiniBand's ports.
     """
-    disks = psutil.disk_io_counters()
-    networks = psutil.net_io_counters(pernic=True)
-    outer = [count for name, count in networks.items() if name != "lo"]
+    disks = _once(psutil.disk_io_counters(perdisk=True) or {}, system / "block")
+    networks = _once(psutil.net_io_counters(pernic=True), system / "class" / "net")
     used = free = 0
     with contextlib.suppress(OSError):
         space = psutil.disk_usage(str(folder))
         used, free = space.used, space.free
     return NodeTotals(
         at_s=time.clock_gettime(time.CLOCK_BOOTTIME),
-        read=disks.read_bytes if disks is not None else 0,
-        written=disks.write_bytes if disks is not None else 0,
-        received=sum(count.bytes_recv for count in outer) + _infiniband("port_rcv_data"),
-        sent=sum(count.bytes_sent for count in outer) + _infiniband("port_xmit_data"),
+        read=sum(count.read_bytes for count in disks),
+        written=sum(count.write_bytes for count in disks),
+        received=sum(count.bytes_recv for count in networks) + _infiniband("port_rcv_data"),
+        sent=sum(count.bytes_sent for count in networks) + _infiniband("port_xmit_data"),
         disk_used=used,
         disk_free=free,
     )
+
+
+def _once(counts: Mapping[str, CountT], known: Path) -> list[CountT]:
+    """Those of the hardware; of all whole devices but loopback where none is, as in a container.
+
+    A volume, a RAID, a bond or a bridge counts once more what passes through the devices below it.
+    """
+    whole = {name: counts[name] for name in counts if name != "lo" and (known / name).exists()}
+    hardware = [count for name, count in whole.items() if (known / name / "device").exists()]
+    return hardware or list(whole.values())
 
 
 def _infiniband(counter: str) -> int:
