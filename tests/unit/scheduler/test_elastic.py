@@ -228,6 +228,21 @@ def test_it_is_resized_at_most_once_in_a_while() -> None:
     assert stops(cluster.tick(seconds=30 * MINUTE)) == [("a", "resize", 8)]
 
 
+def test_a_clock_that_was_hours_ahead_and_is_corrected_delays_no_resize() -> None:
+    cluster = Cluster(node(gpus=8))
+    cluster.run("a", 8, **elastic(2, expected_runtime_hours=20))
+    cluster.commit("a", 50)
+    cluster.submit("b", 4, priority=10, expected_runtime_hours=2)
+    assert stops(cluster.tick(seconds=MINUTE)) == [("a", "resize", 4)]
+    gone(cluster, "a")
+    cluster.start("a")
+    cluster.now -= timedelta(hours=6)
+    cluster.commit("a", 60, attempt=2)
+    cluster.submit("c", 2, priority=10, expected_runtime_hours=2)
+
+    assert stops(cluster.tick(seconds=MINUTE)) == [("a", "resize", 2)]
+
+
 def test_one_gang_grows_in_a_pass() -> None:
     cluster = Cluster(node(gpus=8))
     cluster.run("x", 4)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from gangline_schemas.events.faults import NodeLeft
@@ -225,6 +227,17 @@ def test_a_job_that_ran_too_long_is_stopped_and_fails() -> None:
 
     assert only(asked, GangStopping).reason is StopReason.MAX_RUNTIME
     assert only(ended, JobStateChanged).reason == "max_runtime_hours reached (1 h)"
+
+
+def test_a_clock_that_was_put_back_gives_a_job_no_more_time() -> None:
+    cluster = Cluster(node())
+    cluster.run("a", max_runtime_hours=1)
+    cluster.now -= timedelta(hours=5)
+    cluster.fail("a")
+    cluster.start("a")
+
+    assert cluster.job("a").ran_s == 0
+    assert only(cluster.tick(seconds=3700), GangStopping).reason is StopReason.MAX_RUNTIME
 
 
 @pytest.mark.parametrize("finished", [True, False])

@@ -53,6 +53,13 @@ def test_an_urgent_job_has_others_stopped_and_gets_their_gpus() -> None:
     assert all(cluster.job(name).preemptions == 1 for name in event.victims)
 
 
+def test_a_clock_that_was_hours_ahead_and_is_corrected_delays_no_preemption() -> None:
+    cluster = running("a", gpus=4)
+    cluster.now -= timedelta(hours=6)
+
+    assert stopped(cluster.submit("u", 4, **URGENT)) == ["a"]
+
+
 def test_the_victims_are_asked_to_save_first_and_have_their_own_grace() -> None:
     cluster = running("a", gpus=4, stop_grace_seconds=300)
 

@@ -25,6 +25,7 @@ from gangline_scheduler.core.policy.order import in_order
 from gangline_scheduler.core.policy.reasons import Explainer, Reason, later
 from gangline_scheduler.core.policy.reservation import Reservation
 from gangline_scheduler.core.policy.share import STUCK, Ceilings
+from gangline_schemas.clocks import lasts
 from gangline_schemas.events.scheduling import JobWaiting
 
 REASONED = 50
@@ -123,6 +124,6 @@ def _write(plan: Plan, job: Job, reason: Reason) -> None:
         if (before.code, before.message) == (reason.code, reason.message):
             return
         every = EVIDENCE_EVERY if _alike(before.code, reason) else REASON_EVERY
-        if plan.now - before.at < every:
+        if lasts(before.at, plan.now, every):
             return
     plan.add(job.job_id, JobWaiting(job_id=job.job_id, code=reason.code, message=reason.message))

@@ -136,7 +136,7 @@ def _(state: State, event: GangReleased, at: datetime) -> None:
         if (known := state.nodes.get(node_id)) is not None
         and part_of.get(node_id, known.info.incarnation) == known.info.incarnation
     )
-    ran_s = job.ran_s + (at - gang.allocated_at).total_seconds()
+    ran_s = job.ran_s + max(0.0, (at - gang.allocated_at).total_seconds())
     stopped = gang.stop.reason if gang.stop is not None else None
     moved = event.reason is ReleaseReason.PREEMPTED and stopped in _MOVED
     restarting = event.reason is ReleaseReason.RESTARTING or moved

@@ -19,6 +19,7 @@ from gangline_scheduler.core.policy.session import PreemptionPlan, Question, Ses
 from gangline_scheduler.core.policy.statement import Statement
 from gangline_scheduler.core.policy.victim_sets import VictimSet, victim_sets
 from gangline_scheduler.core.policy.victims import Guarantees, Victim
+from gangline_schemas.clocks import lasts
 
 HOUR = timedelta(hours=1)
 
@@ -28,7 +29,7 @@ def moves_left(session: Session) -> int:
     settings = session.policy.preemption
     if settings.defragment == "off":
         return 0
-    recent = sum(1 for at in session.state.moved if session.now - at < HOUR)
+    recent = sum(lasts(at, session.now, HOUR) for at in session.state.moved)
     return max(0, settings.max_moves_per_hour - recent)
 
 

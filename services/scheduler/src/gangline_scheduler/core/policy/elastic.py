@@ -38,6 +38,7 @@ from gangline_scheduler.core.policy.statement import Snapshot, Statement
 from gangline_scheduler.core.policy.victims import leaving
 from gangline_scheduler.core.state import State
 from gangline_scheduler.core.usage import line_of
+from gangline_schemas.clocks import lasts
 from gangline_schemas.job import JobState
 
 ASKED = 32
@@ -135,7 +136,7 @@ def _may_change(job: Job, now: datetime, policy: Policy) -> bool:
         return False
     if not (job.state is JobState.RUNNING or job.gang.unseen):
         return False
-    return job.resized_at is None or now - job.resized_at >= policy.resize_every
+    return job.resized_at is None or not lasts(job.resized_at, now, policy.resize_every)
 
 
 def _saved(job: Job) -> bool:

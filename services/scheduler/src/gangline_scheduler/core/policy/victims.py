@@ -27,6 +27,7 @@ from gangline_scheduler.core.policy.config import Policy, Preemption
 from gangline_scheduler.core.policy.estimate import Estimates
 from gangline_scheduler.core.state import State
 from gangline_scheduler.core.values import replace
+from gangline_schemas.clocks import lasts
 from gangline_schemas.job import JobState
 
 
@@ -163,7 +164,9 @@ def stoppable_from(job: Job, now: datetime, settings: Preemption) -> datetime | 
         return None
     if not settings.may_stop_again(job.preemptions, job.ran_by(now)):
         return None
-    return max(now, gang.allocated_at + settings.min_runtime)
+    if not lasts(gang.allocated_at, now, settings.min_runtime):
+        return now
+    return gang.allocated_at + settings.min_runtime
 
 
 def _may_be_stopped(job: Job, now: datetime, settings: Preemption) -> bool:
