@@ -47,6 +47,42 @@ def node() -> Node:
     return Node()
 
 
+def waits_for_gpus(node: Node) -> GangKey:
+    """Another job's gang that is ready, while the released one before it lives on."""
+    node.running(job_id="before")
+    node.do(released(job_id="before"))
+    gang = GangKey("job", 1)
+    assert Spawn not in kinds(node.do(allocation(), Prepared(gang), StoreOpened(gang)))
+    return gang
+
+
+def tick_for(node: Node, seconds: int) -> list[Effect]:
+    out: list[Effect] = []
+    for _ in range(seconds):
+        node.time_s += 1.0
+        node.acked()
+        out += node.do(Tick())
+    return out
+
+
+def test_a_gang_fails_where_a_process_that_survives_sigkill_holds_its_gpus(node: Node):
+    waits_for_gpus(node)
+    assert published(tick_for(node, 299), WorkerExited) == []
+    exits = published(tick_for(node, 3), WorkerExited)
+    assert {(item.job_id, item.reason) for item in exits} == {("job", ExitReason.LAUNCH_FAILED)}
+    assert [item.rank for item in exits] == [0, 1]
+    assert "process 1000 of job before, which survives SIGKILL" in exits[0].message
+
+
+def test_a_gang_starts_when_its_gpus_are_free_late(node: Node):
+    waits_for_gpus(node)
+    tick_for(node, 200)
+    before = GangKey("before", 1)
+    out = node.do(*(RankExited(RankKey(before, rank), signal=9) for rank in (0, 1)))
+    assert kinds(out).count(Spawn) == 2
+    assert published(tick_for(node, 200), WorkerExited) == []
+
+
 def test_a_higher_attempt_waits_until_the_older_one_is_gone(node: Node):
     older = node.running(attempt=1)
     out = node.do(allocation(attempt=2))

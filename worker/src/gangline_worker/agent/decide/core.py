@@ -38,6 +38,8 @@ from .membership import AgentLimits, Membership
 from .rank_messages import on_message
 
 _STOOD_STILL_S = 2.0  # between two Ticks: this process itself stood still
+_HELD_S = 300.0
+"""A process that frees much memory takes minutes to die; one that waits for a device never does."""
 _JOBS_REMEMBERED = 10_000
 _ENDED = {ReleaseReason.SUCCEEDED, ReleaseReason.FAILED, ReleaseReason.CANCELLED}
 
@@ -272,15 +274,43 @@ class AgentCore:
         return out
 
     def _may_spawn(self, gang: Gang) -> bool:
+        return self._is_ready(gang) and not self._in_the_way(gang)
+
+    def _is_ready(self, gang: Gang) -> bool:
+        """Whether it starts as soon as no other gang is in its way."""
         if gang.over or gang.failed or gang.stop is not None or not gang.prepared:
             return False
-        if gang.hosts_store and not gang.store_open:
-            return False
-        return not any(
-            other.alive and (other.key.job_id == gang.key.job_id or other.gpus & gang.gpus)
+        return gang.store_open or not gang.hosts_store
+
+    def _in_the_way(self, gang: Gang) -> list[Gang]:
+        """The gangs with processes on its GPUs, and those of an older attempt."""
+        return [
+            other
             for other in self._gangs.values()
             if other is not gang
-        )
+            and other.alive
+            and (other.key.job_id == gang.key.job_id or other.gpus & gang.gpus)
+        ]
+
+    def _fail_held(self, at: Moment) -> list[Effect]:
+        """Let gangs fail that wait for GPUs whose processes survive SIGKILL for `_HELD_S`."""
+        out: list[Effect] = []
+        for gang in self.gangs:
+            waits = any(rank.phase is Phase.WAITING for rank in gang.ranks.values())
+            others = self._in_the_way(gang) if waits and self._is_ready(gang) else []
+            if not others or not all(other.over for other in others):
+                gang.held_since_s = None
+                continue
+            gang.held_since_s = at.mono_s if gang.held_since_s is None else gang.held_since_s
+            if at.mono_s - gang.held_since_s >= _HELD_S:
+                pids = [rank.pid for rank in others[0].ranks.values() if rank.alive]
+                message = (
+                    f"its GPUs are used by process {pids[0]} of job {others[0].key.job_id}, which "
+                    f"survives SIGKILL for {_HELD_S:.0f} s: reboot the node"
+                )
+                held = inputs.PrepareFailed(gang.key, user_fault=False, message=message)
+                out += self._launch_failed(held)
+        return out
 
     def _on_tick(self, at: Moment) -> list[Effect]:
         out: list[Effect] = []
@@ -293,7 +323,7 @@ class AgentCore:
                 out += stops.kill_rest(gang, at)
             out += exits.report_held(gang, at)
             out += stops.kill_again(gang, at)
-        return out
+        return out + self._fail_held(at)
 
     def _forgive_if_deaf(self, at: Moment) -> None:
         """After this process stood still no rank is quiet: this process did not read."""

@@ -93,6 +93,7 @@ class Gang:
     prepared: bool = False
     store_open: bool = False
     failed: bool = False  # its launch failed: nothing of it starts any more
+    held_since_s: float | None = None  # when others, killed, were on its GPUs
     stop: str | None = None
     stop_by_s: float | None = None
     terminate_at_s: float | None = None  # ranks that handle the stop get SIGTERM then
