@@ -138,6 +138,8 @@ def test_an_xid_is_not_hidden_by_those_that_follow_from_it(driver: Driver):
     assert [(gpu.xids, gpu.last_xid) for gpu in watch.read()] == [(3, 48), (1, 43)]
     driver.xids = [(0, 31)]
     assert [(gpu.xids, gpu.last_xid) for gpu in watch.read()] == [(4, 31), (1, 43)]
+    driver.xids = [(0, 119), (0, 154), (0, 31), (0, 13)]
+    assert watch.read()[0].last_xid == 119
 
 
 def test_a_gpu_that_is_lost_is_told_of_once_as_off_the_bus(driver: Driver):

@@ -10,13 +10,14 @@ from typing import Any
 import pynvml
 
 from gangline_schemas.events.heartbeats import GpuHealth
+from gangline_schemas.xids import CONTAINED_XIDS, PROGRAM_XIDS
 
 from .fitness import OFF_THE_BUS
 
 _EVENTS_A_READING = 64
-_FOLLOWING = frozenset({43, 45, 154})
-"""Xids that follow another one and are no cause: programs are stopped (43, 45), and the recovery
-that is needed is named (154)."""
+_FOLLOWING = PROGRAM_XIDS | CONTAINED_XIDS | {154}
+"""Xids that may follow another one and then are no cause: programs are hit, and the recovery that
+is needed is named (154)."""
 _SLOWED = {
     pynvml.nvmlClocksThrottleReasonHwSlowdown: "hw_slowdown",
     pynvml.nvmlClocksThrottleReasonSwThermalSlowdown: "sw_thermal",

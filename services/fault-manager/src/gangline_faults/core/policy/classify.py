@@ -13,6 +13,7 @@ from gangline_faults.core.policy import last_words
 from gangline_faults.core.policy.last_words import death_signal
 from gangline_schemas.events.faults import FailureCause, FailureClass
 from gangline_schemas.events.workers import ExitReason, WorkerExited
+from gangline_schemas.xids import CONTAINED_XIDS, PROGRAM_XIDS
 
 LAUNCH_CONFIG_EXIT = 78  # EX_CONFIG: what the user gave cannot be launched
 DATA_EXIT = 66  # EX_NOINPUT: a block of a data shard is not what its manifest says
@@ -121,14 +122,14 @@ TABLE: tuple[Rule, ...] = (
     ),
     Rule(
         "Xid of a program",
-        lambda exited: last_words.xid(exited) in last_words.PROGRAM_XIDS,
+        lambda exited: last_words.xid(exited) in PROGRAM_XIDS,
         FailureCause.PROCESS,
         FailureClass.PROCESS,
         "was stopped by its GPU's driver",
     ),
     Rule(
         "contained ECC error",
-        lambda exited: last_words.xid(exited) in last_words.CONTAINED_XIDS,
+        lambda exited: last_words.xid(exited) in CONTAINED_XIDS,
         FailureCause.INFRASTRUCTURE,
         FailureClass.DEVICE,
         "lost memory of its GPU that others do not use",

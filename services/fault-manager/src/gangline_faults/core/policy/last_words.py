@@ -21,10 +21,6 @@ OUT_OF_MEMORY = re.compile(
 """InfiniBand's verbs report a limit of locked memory as memory that cannot be allocated."""
 BAD_DATA = re.compile(r"\bshard \S+(?: block \d+)? is corrupt", re.IGNORECASE)
 _XID = re.compile(r"\bXid(?:\s*\([^)]{0,64}\))?[:\s]+(\d{1,3})\b")
-PROGRAM_XIDS = frozenset({8, 13, 31, 32, 43, 45, 68, 69})
-"""NVIDIA's catalog: the program or its channel is at fault, and starting it again is enough."""
-CONTAINED_XIDS = frozenset({94})
-"""An ECC error that hit this program alone: the GPU works on, and resets when it is free."""
 BAD_DEVICE = re.compile(
     r"\bXid\b|uncorrectable (?:ECC|NVLink)|no CUDA-capable device"
     r"|CUDA driver initialization failed|GPU has fallen off the bus|GPU is lost"

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from gangline_faults.core.policy.last_words import CONTAINED_XIDS, PROGRAM_XIDS
 from gangline_schemas.events.heartbeats import GpuHealth, NodeHealth
+from gangline_schemas.xids import CONTAINED_XIDS, PROGRAM_XIDS
 
 LOST_XIDS = frozenset({46, 48, 62, 64, 79, 95, 109, 110, 119, 120, 136, 140, 143, 155, 156, 158})
 """Those for which NVIDIA's catalog names a reset of the GPU or of the node: ECC errors that are not
