@@ -107,6 +107,19 @@ def test_a_node_keeps_nothing_for_a_gang_that_it_could_never_hold() -> None:
     sound(cluster)
 
 
+def test_a_node_keeps_nothing_for_gangs_that_want_other_gpus_or_other_labels() -> None:
+    small = gpu_node("a", gpus=4, cpus=16, model="t4")
+    large = gpu_node("b", gpus=4, cpus=64, model="h100")
+    cluster = Cluster(small, large.model_copy(update={"labels": {"zone": "east"}}))
+    cluster.run("gang", 1, resources={"gpus": 1, "cpus_per_gpu": 16, "gpu_type": "h100"})
+    east = {"gpus": 8, "cpus_per_gpu": 16}
+    cluster.submit("waits", 8, resources=east, node_labels={"zone": "east"})
+
+    assert places(submit(cluster, "fits", cpu_spec(12))) == {"fits": ["a"]}
+    assert started_jobs(submit(cluster, "one", cpu_spec(1))) == [], "b keeps all that it has"
+    sound(cluster)
+
+
 def test_memory_is_kept_for_gpus_too() -> None:
     info = gpu_node("a", gpus=4).model_copy(update={"memory_gb": 10.0})
     cluster = Cluster(info)

@@ -2,23 +2,26 @@
 
 A node keeps CPUs and memory for each of its free GPUs. That is the most that a rank of a gang with
 GPUs asks for, of those that run or wait, and at least the default of a rank. A rank that the whole
-node could not hold does not count there. Gangs with GPUs never see jobs without: they are placed as
-if these were not there. If a gang asks for more than was kept, jobs without GPUs stop for it at
-once (cpu_jobs.py). So they never delay a gang with GPUs.
+node could not hold, or that wants another GPU model or other labels, does not count there. Gangs
+with GPUs never see jobs without: they are placed as if these were not there. If a gang asks for
+more than was kept, jobs without GPUs stop for it at once (cpu_jobs.py). So they never delay a gang
+with GPUs.
 
 Numbers are thousandths of a CPU and of a GB, as whole numbers: sums are exact.
 Cost: for its capacity, one node's allocations; for `Kept`, O(groups of pending jobs + running
-gangs), and for each size of node the different requests of ranks.
+gangs), and for each kind of node the different requests of ranks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
-from gangline_scheduler.core.model import Job, Node, NodeAllocation
+from gangline_scheduler.core.free_node import FreeNode
+from gangline_scheduler.core.model import Job, Node, NodeAllocation, wanted_labels
 from gangline_scheduler.core.policy.order import examples
 from gangline_scheduler.core.state import State
+from gangline_schemas.gpus import covered_by
 from gangline_schemas.resources import Resources
 from gangline_schemas.teams import line
 
@@ -74,31 +77,53 @@ def over_limit(state: State, job: Job) -> str | None:
     return None
 
 
+class _Rank(NamedTuple):
+    """One rank of a gang with GPUs: what it asks for, and of which nodes."""
+
+    need: CpuCapacity
+    models: tuple[str, ...]
+    labels: tuple[tuple[str, str], ...]
+
+    def may_run_on(self, node: FreeNode) -> bool:
+        """Whether this empty node could hold it."""
+        if self.models and not any(model in self.models for model, _ in node.gpus):
+            return False
+        if self.labels and not set(self.labels) <= set(node.labels):
+            return False
+        return of_cpus(node.cpus, node.memory_gb).holds(self.need)
+
+
 class Kept:
     """The part of each free GPU: the most that a rank of a gang with GPUs asks for, of each."""
 
     def __init__(self, state: State) -> None:
         jobs = [*examples(state), *(state.jobs[job_id] for job_id in state.live)]
-        needs = (job.spec.resources for job in jobs)
-        self._needs = {of_cpus(need.cpus_per_gpu, need.memory_per_gpu_gb) for need in needs}
-        self._by_size: dict[CpuCapacity, CpuCapacity] = {}
+        asked = {
+            (need.cpus_per_gpu, need.memory_per_gpu_gb, need.gpu_type, wanted_labels(spec))
+            for spec, need in ((job.spec, job.spec.resources) for job in jobs)
+        }
+        self._ranks = [
+            _Rank(of_cpus(cpus, memory_gb), covered_by(gpu_type), labels)
+            for cpus, memory_gb, gpu_type, labels in asked
+        ]
+        self._free, self._empty = state.free, state.empty
+        self._known: dict[Hashable, CpuCapacity] = {}
 
-    def on(self, node: Node) -> CpuCapacity:
-        """Of the ranks that this node could hold."""
-        size = of_cpus(node.info.cpus, node.info.memory_gb)
-        if size not in self._by_size:
-            needs = [DEFAULT_RANK, *(need for need in self._needs if size.holds(need))]
-            self._by_size[size] = CpuCapacity(
-                max(need.cpus for need in needs), max(need.memory for need in needs)
-            )
-        return self._by_size[size]
+    def beside_gpus(self, node: Node) -> CpuCapacity:
+        """The part of a schedulable node for jobs without GPUs, with what they have now."""
+        free, empty = self._free.get(node.info.node_id), self._empty.get(node.info.node_id)
+        if free is None or empty is None:
+            return unused(node)
+        return unused(node).less(self._on(empty), free.size)
 
-
-def beside_gpus(node: Node, kept: Kept) -> CpuCapacity:
-    """The part of a node for jobs without GPUs, with what they have now."""
-    busy = {index for _, part in node.allocations for index in part.gpus}
-    free = sum(gpu.index not in busy for gpu in node.info.gpus)  # it may have come back with fewer
-    return unused(node).less(kept.on(node), free)
+    def _on(self, node: FreeNode) -> CpuCapacity:
+        """Of the ranks that this empty node could hold; equal nodes keep the same."""
+        kind = (node.cpus, node.memory_gb, tuple(model for model, _ in node.gpus), node.labels)
+        if kind not in self._known:
+            needs = [DEFAULT_RANK, *(rank.need for rank in self._ranks if rank.may_run_on(node))]
+            most = CpuCapacity(max(one.cpus for one in needs), max(one.memory for one in needs))
+            self._known[kind] = most
+        return self._known[kind]
 
 
 def unused(node: Node) -> CpuCapacity:

@@ -15,7 +15,6 @@ from gangline_scheduler.core.model import CLUSTER, NODE, Job, Node, wanted_label
 from gangline_scheduler.core.policy.cpu_capacity import (
     CpuCapacity,
     Kept,
-    beside_gpus,
     need_of,
     taken,
 )
@@ -29,7 +28,7 @@ class CpuNodes:
         self._state = state
         kept = Kept(state)
         nodes = (node for node in state.nodes.values() if node.schedulable)
-        self._whole = {node.info.node_id: (node, beside_gpus(node, kept)) for node in nodes}
+        self._whole = {node.info.node_id: (node, kept.beside_gpus(node)) for node in nodes}
         self._left = {
             name: whole.less(taken(node)) if node.cpu_allocations else whole
             for name, (node, whole) in self._whole.items()
