@@ -1,7 +1,8 @@
 """What a checkpoint costs training, and how long it takes, beside torch's own and the limits.
 
-`python tests/bench/bench_checkpoint.py [--rounds N] [--json FILE]`. Two ranks on CPUs train 134 M
-parameters sharded by FSDP2: 1.61 GB with AdamW's state. In each round, one after the other:
+`python tests/bench/bench_checkpoint.py [--rounds N] [--gpus N] [--json FILE]`. Two ranks on CPUs
+train 134 M parameters sharded by FSDP2: 1.61 GB with AdamW's state. With `--gpus N` a rank on each
+of N GPUs trains 567 M together: 6.8 GB. In each round, one after the other:
 
 1. the limits: one copy of a rank's bytes in memory, and one write with fsync, the quicker of a
    plain one and one past the page cache;
@@ -37,9 +38,9 @@ from pathlib import Path
 from typing import Any
 
 from harness import Context, Result, in_own_process, scratch
+from models import GPU, LARGE
 
-RANKS = 2
-SIZE = "dim=1056 layers=10 heads=8 seq_len=64 batch_size=4 steps=1000000 data_max_bytes=400000"
+CPU_RANKS = 2
 TIMEOUT_S = 420.0
 CACHED_RESTORES = 5  # in a round: one takes 0.1 s, which another process's moment would spoil
 PLAIN_CHUNK_BYTES = 4 << 20
@@ -52,7 +53,7 @@ Figures = dict[str, list[float]]
 class Bench:
     """One rank of the benchmark; torch is imported by the ranks alone."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, gpus: int) -> None:
         import torch
         import torch.distributed as dist
 
@@ -64,7 +65,8 @@ class Bench:
         self.torch, self.dist = torch, dist
         self.folder = folder
         self.world = join_world(300)
-        config = read_settings(None, {}, SIZE.split())
+        self.ranks = gpus or CPU_RANKS
+        config = read_settings(None, GPU if gpus else LARGE, [])
         self.trainer = Trainer(config, self.world, None)
         self.tensors = tensors_of(self.trainer.model.plain, self.trainer.optimizer)
         gc.collect()
@@ -80,10 +82,17 @@ class Bench:
 
     def timed(self, work: Callable[[], object]) -> float:
         """Seconds of the slower rank, begun together."""
+        self.settle()
         self.dist.barrier()
         started = time.perf_counter()
         work()
+        self.settle()
         return self.slowest(time.perf_counter() - started)
+
+    def settle(self) -> None:
+        """Until a GPU has done all that was asked of it."""
+        if self.world.device.type == "cuda":
+            self.torch.cuda.synchronize()
 
     def step(self) -> float:
         return self.timed(self.trainer.train_step)
@@ -106,8 +115,9 @@ class Bench:
 
         torch = self.torch
         size = int(self.saved_bytes)
-        source = torch.ones(size, dtype=torch.uint8)
-        target = torch.zeros(size, dtype=torch.uint8)
+        on_gpu = self.world.device.type == "cuda"
+        source = torch.ones(size, dtype=torch.uint8, device=self.world.device)
+        target = torch.zeros(size, dtype=torch.uint8, pin_memory=on_gpu)
         copy_s = self.timed(lambda: target.copy_(source))
         path = self.folder / f"plain-{self.world.rank}"
         write_s = self.timed(lambda: plain_write(path, target.numpy().data))
@@ -187,8 +197,8 @@ class Bench:
         shard = folder / f"rank-{self.world.rank:05d}.bin"
 
         def restore(fresh: dict[str, Any]) -> None:
-            checkpoint = Checkpoint(folder, rank=self.world.rank, world_size=RANKS)
-            checkpoint.fill(holdings(fresh, self.world.rank, RANKS))
+            checkpoint = Checkpoint(folder, rank=self.world.rank, world_size=self.ranks)
+            checkpoint.fill(holdings(fresh, self.world.rank, self.ranks))
 
         plain_read(shard, self.torch.ones(shard.stat().st_size, dtype=self.torch.uint8))
         for name, cached in (*[("restore", True)] * CACHED_RESTORES, ("restore_disk", False)):
@@ -227,7 +237,7 @@ class Bench:
             gc.collect()
             if self.world.rank == 0:
                 print(f"round {index + 1} of {rounds}", file=sys.stderr, flush=True)
-        self.figures["checkpoint_gb"].append(self.saved_bytes * RANKS / 1e9)
+        self.figures["checkpoint_gb"].append(self.saved_bytes * self.ranks / 1e9)
         return self.figures
 
 
@@ -266,17 +276,17 @@ def forget_pages(path: Path) -> None:
         os.posix_fadvise(source.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def rank_main(folder: Path, rounds: int) -> None:
+def rank_main(folder: Path, rounds: int, gpus: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     warnings.filterwarnings("ignore")
-    bench = Bench(folder)
+    bench = Bench(folder, gpus)
     figures = bench.run(rounds)
     if bench.world.rank == 0:
         (folder / "figures.json").write_text(json.dumps(figures))
     bench.dist.barrier()
 
 
-def measure(rounds: int) -> Figures:
+def measure(rounds: int, gpus: int = 0) -> Figures:
     """Run the ranks as processes of their own; all they write goes away with their folder."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -284,20 +294,22 @@ def measure(rounds: int) -> Figures:
     with scratch() as folder:
         ranks = []
         try:
-            for rank in range(RANKS):
+            count = gpus or CPU_RANKS
+            for rank in range(count):
                 env = {name: v for name, v in os.environ.items() if not name.startswith("GANGLINE")}
                 env |= {
                     "RANK": str(rank),
                     "LOCAL_RANK": str(rank),
-                    "WORLD_SIZE": str(RANKS),
+                    "WORLD_SIZE": str(count),
                     "MASTER_ADDR": "127.0.0.1",
                     "MASTER_PORT": str(port),
                     "OMP_NUM_THREADS": "1",
-                    "CUDA_VISIBLE_DEVICES": "",
+                    "CUDA_VISIBLE_DEVICES": ",".join(str(index) for index in range(gpus)),
                     "GANGLINE_CHECKPOINT_DIR": str(folder / "checkpoints"),
                 }
                 command = [sys.executable, __file__, "--rank-of", str(folder)]
-                ranks.append(subprocess.Popen([*command, "--rounds", str(rounds)], env=env))
+                command += ["--rounds", str(rounds), "--gpus", str(gpus)]
+                ranks.append(subprocess.Popen(command, env=env))
             ends = time.monotonic() + TIMEOUT_S
             codes = [rank.wait(max(1.0, ends - time.monotonic())) for rank in ranks]
         finally:
@@ -359,15 +371,16 @@ def run(context: Context) -> list[Result]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--gpus", type=int, default=0, help="a rank on each, in place of CPUs")
     parser.add_argument("--json", type=Path, help="write the figures there")
     parser.add_argument("--rank-of", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.rank_of is not None:
-        rank_main(options.rank_of, options.rounds)
+        rank_main(options.rank_of, options.rounds, options.gpus)
         sys.stdout.flush()
         os._exit(0)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # its folder goes away then, too
-    figures = measure(options.rounds)
+    figures = measure(options.rounds, options.gpus)
     for name, values in sorted(figures.items()):
         each = "  ".join(f"{value:.3f}" for value in values)
         print(f"{name:24} {statistics.median(values):10.3f}   ({each})")

@@ -18,7 +18,7 @@ TOPICS = tuple(topic for topic in Topic if topic is not Topic.HEARTBEATS)
 
 @dataclass
 class Gang:
-    """A running job of two ranks."""
+    """A running job, of two ranks unless it names another number."""
 
     watch: LogWatch
     submitter: Submitter
@@ -32,6 +32,7 @@ class Gang:
         name: str,
         *,
         memory_gb: float,
+        gpus: int = 2,
         image: str | None = None,
         **settings: Any,
     ) -> Gang:
@@ -42,7 +43,7 @@ class Gang:
             hyperparameters={"strategy": "fsdp"} | settings,
             checkpoint={"interval_minutes": minutes, "keep": {"latest": 2}},
             restart={"max": 1000},
-            resources={"gpus": 2, "memory_per_gpu_gb": memory_gb},
+            resources={"gpus": gpus, "memory_per_gpu_gb": memory_gb},
             image=image,
         )
         return cls(watch, submitter, job)

@@ -25,16 +25,18 @@ def test_an_agent_offers_its_gpus_and_runs_a_gang_on_one_again_and_again(
         assert offered.model != "cpu"
 
         def told() -> tuple[GpuStatus, GpuHealth] | None:
-            beats = harness.of(WorkerHeartbeat)
-            if not (beats and beats[-1].gpus and beats[-1].health):
-                return None
-            [status] = [gpu for gpu in beats[-1].gpus if gpu.index == index]
-            [health] = [gpu for gpu in beats[-1].health.gpus if gpu.index == index]
-            return status, health
+            """What the newest heartbeat that tells of GPUs says; one without follows any change."""
+            for beat in reversed(harness.of(WorkerHeartbeat)):
+                if beat.gpus and beat.health:
+                    [status] = [gpu for gpu in beat.gpus if gpu.index == index]
+                    [health] = [gpu for gpu in beat.health.gpus if gpu.index == index]
+                    return status, health
+            return None
 
         def used_gb() -> float:
             found = told()
-            return found[0].memory_used_gb or 0.0 if found is not None else 0.0
+            assert found is not None
+            return found[0].memory_used_gb or 0.0
 
         harness.wait(lambda: told() is not None, "no heartbeat tells of the GPU")
         before_gb = used_gb()

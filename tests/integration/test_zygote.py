@@ -6,8 +6,11 @@ import contextlib
 import os
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -34,6 +37,33 @@ def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZygoteHost]:
     host.stop()
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+ASKS = """
+    import os
+    from gangline_worker.agent.warm import warm_up
+    warm_up.import_modules()
+    os.write(2, b"imported\\n")
+    warm_up.take_a_step()
+    os.write(2, b"step\\n")
+    import torch
+    torch.cuda.is_available()
+"""
+
+
+def test_its_step_does_not_look_for_the_driver_of_gpus() -> None:
+    """Where there is one, its answer would leave a thread, and no rank could be forked."""
+    asked = subprocess.run(
+        [sys.executable, "-c", dedent(ASKS)],
+        env={**os.environ, "LD_DEBUG": "libs", "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stderr
+    _, _, after = asked.partition("imported\n")
+    step, _, later = after.partition("step\n")
+    assert "find library=libcuda.so" in later
+    assert "find library=libcuda.so" not in step
 
 
 @pytest.fixture

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 def import_modules() -> None:
@@ -22,14 +24,42 @@ def import_modules() -> None:
 
 def take_a_step() -> None:
     """Have a tiny model take a step on the CPU: what is imported or built by that."""
+    with _unasked_driver():
+        _take_a_step()
+
+
+@contextmanager
+def _unasked_driver() -> Iterator[None]:
+    """Keep torch from asking CUDA's driver for GPUs: an answer leaves a thread, which bars forks.
+
+    It asks when a mesh is made and when it computes shapes, also where no GPU is visible.
+    """
+    import torch
+
+    driver = torch._C  # noqa: SLF001 - the only way to it
+
+    asking = {"_cuda_getDeviceCount": lambda: 0, "_ensureCUDADeviceGuardSet": lambda: None}
+    found = {name: getattr(driver, name) for name in asking}
+    for name, answer in asking.items():
+        setattr(driver, name, answer)
+    try:
+        yield
+    finally:
+        for name, original in found.items():
+            setattr(driver, name, original)
+
+
+def _take_a_step() -> None:
     import torch
     import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
     model = torch.nn.Linear(4, 4)
-    fully_shard(model)  # its lazy imports
+    # Its lazy imports. Its own mesh would be of the accelerator, for which it asks the driver.
+    fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
     dist.destroy_process_group()
     sys.excepthook = sys.__excepthook__  # the group set one
     plain = torch.nn.Linear(4, 4)

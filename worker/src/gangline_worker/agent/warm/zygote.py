@@ -6,8 +6,8 @@ A rank is forked twice, so that its parent ends and the agent, a subreaper, beco
 agent collects its status and its death is the rank's (PDEATHSIG).
 
 Fork is safe here because this process has one thread, which is checked before each fork. It sees
-no GPU (`NO_GPUS`): torch asks the driver once while it warms up, and a fork cannot ask again. So a
-rank with GPUs is refused; one without trains on the CPU.
+no GPU (`NO_GPUS`) and does not ask CUDA's driver for any, whose answer leaves a thread. A rank with
+GPUs is refused; one without trains on the CPU.
 """
 
 from __future__ import annotations
