@@ -44,6 +44,13 @@ def fail(
     return [event for event in said if isinstance(event, NodeDistrusted)]
 
 
+def test_failures_count_after_a_clock_that_was_ahead_went_back() -> None:
+    run = cluster()
+    assert fail(run, 1, FULL) == []
+    assert fail(run, 2, FULL, after_s=-7200) == []
+    assert [event.node_id for event in fail(run, 3, FULL)] == ["n1"]
+
+
 def test_the_third_failure_of_a_node_is_one_too_many() -> None:
     run = cluster()
     first = run.now + timedelta(seconds=300)

@@ -146,6 +146,14 @@ def test_a_job_is_asked_so_often_at_most_also_after_a_takeover() -> None:
     assert asked(cluster.reads("n1", after_s=600, disk_write_errors=3)).keys() == {"job-1"}
 
 
+def test_a_sign_is_no_news_after_a_clock_that_was_ahead_went_back() -> None:
+    cluster = Cluster()
+    cluster.reads("n1", disk_write_errors=0)
+    assert asked(cluster.reads("n1", disk_write_errors=1)).keys() == {"job-1"}
+    cluster.run.now -= timedelta(hours=1)
+    assert asked(cluster.run.tick()) == {}
+
+
 def test_it_can_be_turned_off() -> None:
     cluster = Cluster(trends=TrendLimits(save_every_s=0))
     cluster.reads(disk_free_gb=5)

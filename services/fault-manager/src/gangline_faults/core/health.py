@@ -40,7 +40,7 @@ def act(plan: FaultPlan, trends: TrendLimits, limits: FaultLimits) -> None:
     """Decide at a Tick. Cost: O(gangs x nodes that have just reported a sign)."""
     now = plan.now
     for node_id, readings in sorted(plan.soft.health.items()):
-        fresh = [sign for sign in readings.signs if (now - sign.at).total_seconds() < FRESH_S]
+        fresh = [sign for sign in readings.signs if not _longer_ago(sign.at, now, FRESH_S)]
         node = plan.state.nodes.get(node_id)
         if not fresh or node is None or node.incarnation != readings.incarnation:
             continue

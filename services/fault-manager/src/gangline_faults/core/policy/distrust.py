@@ -25,7 +25,8 @@ STRAGGLED = FailureClass.UNKNOWN
 
 def with_blame(blames: Sequence[Blame], blame: Blame) -> tuple[Blame, ...]:
     """The newest failures of a node with one more, unless it is the same as the last."""
-    if blames and (blame.at - blames[-1].at).total_seconds() < SAME_S:
+    # abs: the last may have been by a clock that was ahead and went back since.
+    if blames and abs((blame.at - blames[-1].at).total_seconds()) < SAME_S:
         return tuple(blames)
     return (*blames, blame)[-MOST_BLAMES:]
 
