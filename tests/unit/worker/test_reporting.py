@@ -119,6 +119,24 @@ def test_values_of_one_metric_and_step_stay_apart_and_steps_may_go_back() -> Non
     assert one.metrics[DROPPED_METRIC] == (None, None, 2.0)
 
 
+@pytest.mark.parametrize("count", [999, 1000, 2500])
+def test_a_report_of_more_metrics_than_a_message_takes_is_sent_whole(count: int) -> None:
+    values = {f"layer/{index}": float(index) for index in range(count)}
+    found = list(to_reports([(1, 10, {"a": 1.0}), (2, 20, values), (3, 30, {"a": 3.0})], dropped=2))
+    assert all(len(Report.model_validate(one.model_dump()).metrics) <= 1000 for one in found)
+    sent = {
+        (step, name): value
+        for one in found
+        for name, column in one.metrics.items()
+        for step, value in zip(one.step, column, strict=True)
+        if value is not None
+    }
+    assert sent.pop((3, DROPPED_METRIC)) == 2.0
+    assert sent.pop((1, "a")) == 1.0
+    assert sent.pop((3, "a")) == 3.0
+    assert sent == {(2, name): value for name, value in values.items()}
+
+
 def test_a_value_that_is_overwritten_is_sent_as_it_was(agent: AgentEnd) -> None:
     reporter = Reporter(agent.path, flush_period_s=3600, trial_metrics=("eval",))
     running, seen = torch.zeros(()), np.zeros(())

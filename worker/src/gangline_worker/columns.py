@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final, SupportsIndex
 
 from gangline_schemas.limits import (
@@ -31,12 +32,13 @@ def to_reports(entries: Sequence[Entry], dropped: int = 0) -> Iterator[Report]:
     """Turn rows of (step, Unix ms, metrics) into messages that the agent takes, in order.
 
     A script may log each metric by a call of its own: rows of one step become one row, and rows
-    that share few names are sent in messages of their own. `dropped` as in `to_columns`.
+    that share few names are sent in messages of their own. A row of more metrics than a message
+    takes is sent in several. `dropped` as in `to_columns`.
     """
     batch: list[_Row] = []
     names: set[str] = set()
     chars = 0
-    for row in _joined(_rows(entries)):
+    for row in _joined(_narrow(_rows(entries))):
         new = [name for name in row[2] if name not in names]
         columns, more = len(names) + len(new), sum(len(str(name)) for name in new)
         if batch and (
@@ -58,6 +60,17 @@ def _rows(entries: Iterable[Entry]) -> Iterator[_Row]:
     for given, time_ms, metrics in entries:
         if (step := whole_step(given)) is not None:
             yield step, time_ms, metrics
+
+
+def _narrow(rows: Iterable[_Row]) -> Iterator[_Row]:
+    """Rows with too many metrics in parts; a message keeps one column for what was dropped."""
+    for step, time_ms, metrics in rows:
+        if len(metrics) < METRICS_PER_STEP:
+            yield step, time_ms, metrics
+            continue
+        rest = iter(metrics.items())
+        while part := dict(islice(rest, METRICS_PER_STEP - 1)):
+            yield step, time_ms, part
 
 
 def _joined(rows: Iterable[_Row]) -> Iterator[_Row]:
