@@ -149,6 +149,7 @@ class FakeMlflow:
         self.fail_after: int | None = None
         self.faulty = ""
         """The server fails on this metric."""
+        self.linked = 0
 
     def experiment(self, name: str) -> str:
         return f"id of {name}"
@@ -176,6 +177,7 @@ class FakeMlflow:
         self.points.setdefault(run_id, set()).update(points)
 
     def log_texts(self, run_id: str, params: Mapping[str, str], tags: Mapping[str, str]) -> None:
+        self.linked += PARENT in tags
         cast("dict[str, str]", self.runs[run_id].params).update(params)
         cast("dict[str, str]", self.runs[run_id].tags).update(tags)
 
@@ -235,6 +237,24 @@ def test_children_are_linked_to_their_imported_parents() -> None:
     assert PARENT not in orphan.tags
     assert child.tags[DIGEST_TAG] != "of another import"
     assert done.left == {"links to parent runs that are not in the source": 1}
+
+
+def test_an_import_that_was_interrupted_before_its_links_makes_them_the_next_time() -> None:
+    mlflow = FakeMlflow()
+    mlflow.fail_after = 2
+    children = [run_of("b", 1, "a"), run_of("d", 1, "elsewhere")]
+    with pytest.raises(CliError):
+        Importer(cast("Mlflow", mlflow)).run(FakeSource(*children, run_of("a", 1)))
+    mlflow.fail_after = None
+    done = Importer(cast("Mlflow", mlflow)).run(FakeSource(*children, run_of("a", 1)))
+    assert [run.outcome for run in done.runs] == ["unchanged", "unchanged", "updated"]
+    child, orphan, parent = (mlflow.runs[run.run_id or ""] for run in done.runs)
+    assert child.tags[PARENT] == parent.run_id
+    assert PARENT not in orphan.tags
+    linked = mlflow.linked
+    again = Importer(cast("Mlflow", mlflow)).run(FakeSource(*children, run_of("a", 1)))
+    assert [run.outcome for run in again.runs] == ["unchanged"] * 3
+    assert mlflow.linked == linked == 1
 
 
 def test_points_out_of_range_are_left_out() -> None:

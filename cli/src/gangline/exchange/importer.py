@@ -2,8 +2,8 @@
 
 Each run has two tags. `gangline.import.source` names its origin, so that a second import finds it;
 `gangline.import.digest` is that of its content, set when all of it is there. With the same digest
-nothing is sent. After an interruption, or when the source has grown, all is sent again to the same
-run: a point that is there already changes nothing.
+nothing is sent but a link to its parent that is missing. After an interruption, or when the source
+has grown, all is sent again to the same run: a point that is there already changes nothing.
 """
 
 from __future__ import annotations
@@ -64,6 +64,8 @@ class Importer:
     _experiments: dict[str, str] = field(default_factory=dict)
     _ids: dict[str, str] = field(default_factory=dict)
     """MLflow's run by the source's."""
+    _linked: set[str] = field(default_factory=set)
+    """MLflow's runs that had a parent before this import."""
 
     def run(self, source: Source) -> Imported:
         """Import what can be; a run that the server refuses or fails on (500) is a trouble.
@@ -71,7 +73,7 @@ class Importer:
         Raises CliError if the platform is away, or if it refuses the token.
         """
         done = Imported()
-        children: list[tuple[str, str]] = []
+        children: list[tuple[ImportedRun, str]] = []
         for found in source.runs():
             if isinstance(found, SourceError):
                 done.troubles.append(str(found))
@@ -81,14 +83,21 @@ class Importer:
             done.runs.append(outcome)
             if outcome.run_id is not None:
                 self._ids[found.source_id.rsplit("/", 1)[-1]] = outcome.run_id
-                if parent is not None and outcome.outcome != "unchanged":
-                    children.append((outcome.run_id, parent))
-        for run_id, parent in children:
-            if parent in self._ids:
-                self.mlflow.log_texts(run_id, {}, {PARENT: self._ids[parent]})
-            else:
-                done.left["links to parent runs that are not in the source"] += 1
+                if parent is not None:
+                    children.append((outcome, parent))
+        for child, parent in children:
+            self._link(child, parent, done)
         return done
+
+    def _link(self, child: ImportedRun, parent: str, done: Imported) -> None:
+        """Link a run to its parent. An unchanged one is linked only if it has no parent yet."""
+        again = child.outcome == "unchanged"
+        if child.run_id is None or (again and child.run_id in self._linked):
+            return
+        if parent in self._ids:
+            self.mlflow.log_texts(child.run_id, {}, {PARENT: self._ids[parent]})
+        elif not again:
+            done.left["links to parent runs that are not in the source"] += 1
 
     def _import(self, run: SourceRun, done: Imported) -> ImportedRun:
         project = storable(self.project or run.project or PROJECT)
@@ -130,6 +139,8 @@ class Importer:
         origin = hashlib.sha256(run.source_id.encode(errors="surrogatepass")).hexdigest()
         where = f"tags.`{SOURCE_TAG}` = '{origin}'"
         known = next(self.mlflow.search([experiment], where), None)
+        if known is not None and PARENT in known.tags:
+            self._linked.add(known.run_id)
         if known is not None and known.tags.get(DIGEST_TAG) == digest:
             outcome.run_id, outcome.outcome = known.run_id, "unchanged"
             return {}
