@@ -101,6 +101,33 @@ def test_an_export_of_many_runs_is_read_run_by_run(tmp_path: Path) -> None:
     assert {name for name, count in read.items() if count == 3} == {"n0", "n100", "n200"}
 
 
+def test_only_the_row_groups_with_points_of_a_run_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in an export of several hundred runs: their ids have no order, so ranges overlap."""
+    runs = [exported(f"{'az'[n % 2]}{n}", name=f"n{n}") for n in range(8)]
+    Exporter(client(FakePoints()), tmp_path / "out").write(runs)
+    file = tmp_path / "out" / "metrics.parquet"
+    schema = parquet.read_schema(file)
+    with parquet.ParquetWriter(file, schema) as writer:
+        for pair in (runs[:2], runs[2:4], runs[4:6], runs[6:]):
+            rows = [
+                {"run_id": run.run_id, "name": "loss", "step": 1, "time": NOW, "value": 1.0}
+                for run in pair
+            ]
+            writer.write_table(pa.Table.from_pylist(rows, schema=schema))
+    groups: list[int] = []
+    read = parquet.ParquetFile.read_row_group
+
+    def noted(file: Any, group: int, columns: Sequence[str]) -> Any:
+        groups.extend([group] * ("value" in columns))
+        return read(file, group, columns=columns)
+
+    monkeypatch.setattr(parquet.ParquetFile, "read_row_group", noted)
+    assert [len([*run.points()]) for run in _runs(tmp_path / "out")] == [1] * 8
+    assert groups == [0, 1, 2, 3]
+
+
 def _runs(path: Path) -> list[SourceRun]:
     return [run for run in source_of(path).runs() if isinstance(run, SourceRun)]
 
@@ -326,6 +353,19 @@ def test_values_that_python_cannot_have_are_an_error_of_their_file(
     (history,) = source_of(tmp_path / "history.parquet").runs()
     assert isinstance(history, SourceRun)
     assert len(history.troubles) == 1
+
+
+def test_a_torn_id_in_the_points_hides_no_points_of_others(tmp_path: Path) -> None:
+    Exporter(client(FakePoints(losses(0, 3))), tmp_path / "out").write([exported("a", team="nlp")])
+    file = tmp_path / "out" / "metrics.parquet"
+    table = parquet.read_table(file)
+    place = table.schema.get_field_index("run_id")
+    torn = table.slice(0, 1).set_column(place, table.schema.field(place), TORN)
+    parquet.write_table(pa.concat_tables([table, torn]), file)
+    (run,) = source_of(tmp_path / "out").runs()
+    assert isinstance(run, SourceRun)
+    assert [*run.points()] == losses(0, 3)
+    assert run.troubles == []
 
 
 def test_an_export_that_pandas_saved_again_has_the_same_points(tmp_path: Path) -> None:

@@ -84,22 +84,21 @@ class OwnExport:
 
 @dataclass
 class _Points:
-    """Points by run. One row group is kept, as small runs share one."""
+    """Points by run. One row group is kept, as small runs share one.
+
+    Ids have no order, so the range of ids in a group does not tell whether it has a run's points.
+    """
 
     file: Any
     schema: Any
     _group: int = -1
     _rows: Any = None
+    _groups: dict[bytes, list[int]] | None = None
 
     def of(self, run_id: str) -> Iterator[Point]:
         from pyarrow import compute
 
-        place = self.file.schema_arrow.names.index("run_id")
-        for group in range(self.file.num_row_groups):
-            bounds = self.file.metadata.row_group(group).column(place).statistics
-            known = bounds is not None and bounds.has_min_max and isinstance(bounds.min, str)
-            if known and not bounds.min <= run_id <= bounds.max:
-                continue
+        for group in self._groups_of().get(run_id.encode(), ()):
             if group != self._group:
                 self._group, self._rows = group, self._read(group)
             rows = self._rows.filter(compute.equal(self._rows["run_id"], run_id))
@@ -114,6 +113,20 @@ class _Points:
                     times.cast("int64").to_pylist(),
                     values.to_pylist(),
                 )
+
+    def _groups_of(self) -> dict[bytes, list[int]]:
+        """The row groups with points of each run. As bytes: an id of a damaged file may be torn."""
+        from pyarrow import binary, compute
+
+        if self._groups is None:
+            found: dict[bytes, list[int]] = {}
+            for group in range(self.file.num_row_groups):
+                ids = self.file.read_row_group(group, columns=["run_id"])["run_id"]
+                texts = ids.cast(self.schema.field("run_id").type)
+                for run_id in compute.unique(texts.cast(binary())).to_pylist():
+                    found.setdefault(run_id, []).append(group)
+            self._groups = found
+        return self._groups
 
     def _read(self, group: int) -> Any:
         """Rows with the types of an export; pandas saves NaN as null."""
