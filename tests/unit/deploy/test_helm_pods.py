@@ -172,3 +172,20 @@ def test_pools_that_contradict_each_other_are_refused(
     path.write_text(yaml.safe_dump(found), encoding="utf-8")
     with pytest.raises(AssertionError, match=why):
         rendered(path)
+
+
+def test_whole_numbers_of_the_values_are_whole_in_the_environment(tmp_path: Path) -> None:
+    """Helm reads all numbers as floats and writes those above a million with an exponent."""
+    given = {"GANGLINE_A": 25_000_000, "GANGLINE_B": 0.5, "GANGLINE_C": "x", "GANGLINE_D": True}
+    found = yaml.safe_load(example("minimal").read_text(encoding="utf-8"))
+    found["services"] = {"scheduler": {"env": given}}
+    path = tmp_path / "values.yaml"
+    path.write_text(yaml.safe_dump(found), encoding="utf-8")
+    (spec,) = [spec for name, spec in pods(path) if name == "gangline-scheduler"]
+    kept = {each["name"]: each.get("value") for each in spec["containers"][0]["env"]}
+    assert {name: kept[name] for name in given} == {
+        "GANGLINE_A": "25000000",
+        "GANGLINE_B": "0.5",
+        "GANGLINE_C": "x",
+        "GANGLINE_D": "true",
+    }

@@ -165,9 +165,14 @@ readinessProbe:
 {{- end }}
 {{- end }}
 
+{{/* Helm reads each number as a float, and would write 25000000 as 2.5e+07. */}}
 {{- define "gangline.env" -}}
 {{- range $name, $value := . }}
+{{- if and (kindIs "float64" $value) (eq (toString (floor $value)) (toString $value)) }}
+- {name: {{ $name }}, value: {{ printf "%.0f" $value | quote }}}
+{{- else }}
 - {name: {{ $name }}, value: {{ $value | quote }}}
+{{- end }}
 {{- end }}
 {{- end }}
 
