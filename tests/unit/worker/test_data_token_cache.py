@@ -32,6 +32,7 @@ __all__ = ["snapshot"]
 
 
 LIMIT_BYTES = 1 << 30
+DIGEST = "0123456789abcdef" * 2
 
 
 class CountingStore:
@@ -208,19 +209,34 @@ def test_a_shuffle_in_parts_fetches_each_block_about_once(
 def test_room_is_made_by_what_was_not_used_for_longest(tmp_path: Path) -> None:
     cache = CacheFolder(tmp_path, limit_bytes=20_000)
     for age, name in enumerate(("newest", "kept", "old", "oldest")):
-        path = cache.file("snapshot", name, 8192)
+        path = cache.file(DIGEST, name, 8192)
         assert cache.write(path, path.stat().st_ino, 0, b"x" * 8192)
         os.utime(path, (1000 - age, 1000 - age))
     assert cache.due
-    left = cache.make_room(keep=tmp_path / "snapshot" / "kept")
+    left = cache.make_room(keep=tmp_path / DIGEST / "kept")
     assert {path.name for path in left} == {"newest", "kept"}
     assert not cache.due
-    other = tmp_path / "snapshot" / "kept"
+    other = tmp_path / DIGEST / "kept"
     inode = other.stat().st_ino
     other.rename(tmp_path / "held")
     assert not cache.write(other, inode, 0, b"into a file that is gone")
-    assert not cache.write(cache.file("snapshot", "kept", 8192), inode, 0, b"another")
+    assert not cache.write(cache.file(DIGEST, "kept", 8192), inode, 0, b"another")
     assert not any(other.read_bytes())
+
+
+def test_only_files_of_the_cache_are_deleted(tmp_path: Path) -> None:
+    """`data_cache` may name a folder that has other things, such as /scratch."""
+    own = tmp_path / "my-project" / "results.npy"
+    own.parent.mkdir()
+    own.write_bytes(b"x" * 50_000)
+    os.utime(own, (1, 1))
+    (own.parent / "runs").mkdir()
+    cache = CacheFolder(tmp_path, limit_bytes=20_000)
+    paths = [cache.file(DIGEST, f"shard-00000{number}.tok", 8192) for number in range(2)]
+    for path in paths:
+        assert cache.write(path, path.stat().st_ino, 0, b"x" * 8192)
+    assert set(cache.make_room(keep=paths[1])) == set(paths)
+    assert own.stat().st_size == 50_000
 
 
 def test_the_cache_folder_has_a_place_by_default(

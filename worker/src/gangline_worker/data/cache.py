@@ -10,13 +10,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from pathlib import Path
 
 _CHECKED_PER_LIMIT = 16  # so far a process may go beyond the limit before it looks: a sixteenth
+_DIGEST = re.compile("[0-9a-f]{32}")
 
 
 class CacheFolder:
-    """Files below `folder`, of which the blocks on disk take about `limit_bytes` at most."""
+    """Files of snapshots below `folder`, whose blocks on disk take about `limit_bytes` at most.
+
+    Each snapshot has a folder by its digest. All else below `folder` is not the cache's: it is
+    neither counted nor removed.
+    """
 
     def __init__(self, folder: Path, limit_bytes: int) -> None:
         self.folder = folder
@@ -29,7 +35,10 @@ class CacheFolder:
         return self._unchecked_bytes >= self._limit_bytes // _CHECKED_PER_LIMIT
 
     def file(self, snapshot: str, name: str, size_bytes: int) -> Path:
-        """The file of a shard; made as one hole if there is none. Raises OSError."""
+        """The file of a shard; made as one hole if there is none. Raises OSError.
+
+        `snapshot` is the digest of the shard's snapshot.
+        """
         path = self.folder / snapshot / name
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
@@ -75,6 +84,8 @@ class CacheFolder:
         self._unchecked_bytes = 0
         found: list[tuple[float, int, Path, int]] = []
         for path in self.folder.glob("*/*"):
+            if not _DIGEST.fullmatch(path.parent.name):
+                continue
             with contextlib.suppress(FileNotFoundError):
                 stat = path.stat()
                 found.append((stat.st_mtime, stat.st_blocks * 512, path, stat.st_ino))
