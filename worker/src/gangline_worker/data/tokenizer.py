@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -53,9 +54,10 @@ class FileTokenizer:
 
     def __init__(self, name: str, path: Path, library: Any) -> None:
         self._encoder = library.Tokenizer.from_file(str(path))
-        self.info = TokenizerInfo(
-            name=name, vocab_size=self._encoder.get_vocab_size(), digest=digest_file(path)
-        )
+        self._encoder.no_truncation()  # the file may say both, for the inputs of its model
+        self._encoder.no_padding()
+        size = _vocab_size(self._encoder.get_vocab())
+        self.info = TokenizerInfo(name=name, vocab_size=size, digest=digest_file(path))
 
     def encode(self, data: bytes) -> Tokens:
         """Without special tokens."""
@@ -71,7 +73,7 @@ class NamedTokenizer:
         fast = getattr(self._encoder, "backend_tokenizer", None)
         self.info = TokenizerInfo(
             name=name,
-            vocab_size=len(self._encoder),
+            vocab_size=_vocab_size(self._encoder.get_vocab()),
             end_of_document=self._encoder.eos_token_id,
             digest=None if fast is None else digest_bytes(fast.to_str().encode()),
         )
@@ -80,6 +82,11 @@ class NamedTokenizer:
         """Without special tokens."""
         ids = self._encoder.encode(data.decode(), add_special_tokens=False)
         return np.array(ids, dtype=np.uint32)
+
+
+def _vocab_size(vocabulary: Mapping[str, int]) -> int:
+    """All tokens are below it. Numbers may be left out, so it can be above the count of tokens."""
+    return max(vocabulary.values(), default=-1) + 1
 
 
 def find_tokenizer(name: str) -> Tokenizer:
