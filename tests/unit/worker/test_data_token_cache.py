@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -156,6 +157,51 @@ def test_blocks_of_a_batch_are_asked_for_side_by_side(
     assert [bytes(row) for row in rows] == [text[at * 16 : at * 16 + 16] for at in windows]
 
 
+def test_a_file_may_leave_the_cache_while_it_is_opened(
+    snapshot: tuple[Path, Manifest, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process makes room before the file is mapped, at each first use of a shard."""
+    out, _, text = snapshot
+    removed: set[Path] = set()
+    ftruncate = os.ftruncate
+
+    def remove(handle: int, size_bytes: int) -> None:
+        ftruncate(handle, size_bytes)
+        path = Path(f"/proc/self/fd/{handle}").readlink()
+        if path not in removed:
+            removed.add(path)
+            path.unlink()
+
+    monkeypatch.setattr(os, "ftruncate", remove)
+    reader = store_reader(CountingStore(out), tmp_path / "cache")
+    assert tokens_of(reader, 0, len(text)) == text
+    assert len(removed) == len(reader.manifest.shards)
+
+
+def test_a_file_may_be_replaced_in_the_cache_while_it_is_opened(
+    snapshot: tuple[Path, Manifest, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is mapped is a hole, and another process has a whole file of that name right after."""
+    out, manifest, text = snapshot
+    full = tmp_path / "full"
+    assert tokens_of(store_reader(CountingStore(out), full), 0, len(text)) == text
+    others = {shard.name: full / manifest.digest / shard.name for shard in manifest.shards}
+    cached = tmp_path / "cache" / manifest.digest
+    memmap = np.memmap
+
+    def replace(file: Any, **kwargs: Any) -> object:
+        found = memmap(file, **kwargs)
+        name = Path(file.name).name
+        if other := others.pop(name, None):
+            other.replace(cached / name)
+        return found
+
+    monkeypatch.setattr(np, "memmap", replace)
+    reader = store_reader(CountingStore(out), tmp_path / "cache")
+    assert tokens_of(reader, 0, len(text)) == text
+    assert not others
+
+
 def disk_bytes(folder: Path) -> int:
     return sum(path.stat().st_blocks * 512 for path in folder.glob("*/*"))
 
@@ -206,10 +252,15 @@ def test_a_shuffle_in_parts_fetches_each_block_about_once(
     assert fetched[0] <= len(store.asked) <= fetched[1]
 
 
+def file_of(cache: CacheFolder, name: str) -> Path:
+    with cache.file(DIGEST, name, 8192) as file:
+        return Path(str(file.name))
+
+
 def test_room_is_made_by_what_was_not_used_for_longest(tmp_path: Path) -> None:
     cache = CacheFolder(tmp_path, limit_bytes=20_000)
     for age, name in enumerate(("newest", "kept", "old", "oldest")):
-        path = cache.file(DIGEST, name, 8192)
+        path = file_of(cache, name)
         assert cache.write(path, path.stat().st_ino, 0, b"x" * 8192)
         os.utime(path, (1000 - age, 1000 - age))
     assert cache.due
@@ -220,7 +271,7 @@ def test_room_is_made_by_what_was_not_used_for_longest(tmp_path: Path) -> None:
     inode = other.stat().st_ino
     other.rename(tmp_path / "held")
     assert not cache.write(other, inode, 0, b"into a file that is gone")
-    assert not cache.write(cache.file(DIGEST, "kept", 8192), inode, 0, b"another")
+    assert not cache.write(file_of(cache, "kept"), inode, 0, b"another")
     assert not any(other.read_bytes())
 
 
@@ -232,7 +283,7 @@ def test_only_files_of_the_cache_are_deleted(tmp_path: Path) -> None:
     os.utime(own, (1, 1))
     (own.parent / "runs").mkdir()
     cache = CacheFolder(tmp_path, limit_bytes=20_000)
-    paths = [cache.file(DIGEST, f"shard-00000{number}.tok", 8192) for number in range(2)]
+    paths = [file_of(cache, f"shard-00000{number}.tok") for number in range(2)]
     for path in paths:
         assert cache.write(path, path.stat().st_ino, 0, b"x" * 8192)
     assert set(cache.make_room(keep=paths[1])) == set(paths)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from io import FileIO
 from pathlib import Path
 
 _CHECKED_PER_LIMIT = 16  # so far a process may go beyond the limit before it looks: a sixteenth
@@ -34,23 +35,25 @@ class CacheFolder:
         """Whether enough was written to look for room again."""
         return self._unchecked_bytes >= self._limit_bytes // _CHECKED_PER_LIMIT
 
-    def file(self, snapshot: str, name: str, size_bytes: int) -> Path:
-        """The file of a shard; made as one hole if there is none. Raises OSError.
+    def file(self, snapshot: str, name: str, size_bytes: int) -> FileIO:
+        """The file of a shard, open; made as one hole if there is none. Raises OSError.
 
-        `snapshot` is the digest of the shard's snapshot.
+        `snapshot` is the digest of the shard's snapshot. Another process may remove or replace the
+        file at any time, so only its descriptor says which one this is.
         """
         path = self.folder / snapshot / name
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
             if path.stat().st_size > size_bytes:
                 path.unlink()
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        file = FileIO(path, "rb", opener=_create)
         try:
-            if os.fstat(handle).st_size < size_bytes:
-                os.ftruncate(handle, size_bytes)
-        finally:
-            os.close(handle)
-        return path
+            if os.fstat(file.fileno()).st_size < size_bytes:
+                os.ftruncate(file.fileno(), size_bytes)
+        except OSError:
+            file.close()
+            raise
+        return file
 
     def write(self, path: Path, inode: int, start: int, data: bytes) -> bool:
         """Write into that very file; False if it was removed, or replaced by another.
@@ -98,3 +101,7 @@ class CacheFolder:
             else:
                 left[path] = inode
         return left
+
+
+def _create(path: str, _: int) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from io import FileIO
 from itertools import accumulate
 from pathlib import Path
 from typing import ClassVar
@@ -88,9 +89,9 @@ class Source(ABC):
     @abstractmethod
     def _ensure(self, shard: int, block: int) -> str | None: ...
 
-    def _map(self, shard: int, path: Path) -> None:
+    def _map(self, shard: int, file: Path | FileIO) -> None:
         """Map a file that has the shard's size; raises OSError."""
-        mapped = np.memmap(path, dtype=self.manifest.item_type, mode="r")
+        mapped = np.memmap(file, dtype=self.manifest.item_type, mode="r")
         # A plain view of it: slices of the subclass cost several times as much.
         self.mapped[shard] = np.asarray(mapped)
 
@@ -226,9 +227,9 @@ class StoreSource(Source):
     def _open(self, shard: int) -> tuple[Path, int]:
         """Map the shard's file in the cache, which has holes where nothing was fetched yet."""
         entry = self.manifest.shards[shard]
-        path = self._cache.file(self.manifest.digest, entry.name, entry.size_bytes)
-        self._map(shard, path)
-        self._files[shard] = path, path.stat().st_ino
+        with self._cache.file(self.manifest.digest, entry.name, entry.size_bytes) as file:
+            self._map(shard, file)
+            self._files[shard] = Path(str(file.name)), os.fstat(file.fileno()).st_ino
         return self._files[shard]
 
     def _keep(self, shard: int, start: int, data: bytes) -> None:
