@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from gangline_storage import NotFound, ObjectStore, digest_bytes
 from gangline_worker.data.cache import CacheFolder
+from gangline_worker.data.descriptors import allow_shards, refuse_shortage
 from gangline_worker.data.errors import DataError, DataShardError
 from gangline_worker.data.fetching import FETCHES, Fetching
 from gangline_worker.data.manifest import (
@@ -58,13 +59,14 @@ class Source(ABC):
         self.mapped: dict[int, Mapped] = {}
         self._firsts = [0, *accumulate(len(shard.blocks) for shard in manifest.shards)]
         self.verified = np.zeros(self._firsts[-1], dtype=np.uint8)
+        allow_shards(len(manifest.shards))
 
     def ensure(self, block: int) -> str | None:
         """Make a block, counted over all shards, right and verified; else what is wrong with it.
 
         Raises:
             DataShardError: its shard cannot be opened at all.
-            DataError: the cache cannot be written.
+            DataError: the cache cannot be written, or too many files are open.
             StoreError: the store does not answer.
         """
         shard, within = self.place(block)
@@ -99,11 +101,15 @@ class Source(ABC):
         self.verified[self._firsts[shard] : self._firsts[shard + 1]] = 0
         del self.mapped[shard]
 
+    def _refuse_shortage(self, error: OSError) -> None:
+        refuse_shortage(error, self.manifest.name, len(self.manifest.shards))
+
     def _check(self, shard: int, block: int, read: Callable[[], bytes]) -> str | None:
         """The error in the bytes that are read for a block; None when they agree."""
         try:
             data = read()
         except OSError as error:
+            self._refuse_shortage(error)
             return f"cannot be read: {error.strerror}"
         except NotFound:
             return "is missing in the store"
@@ -145,6 +151,7 @@ class FolderSource(Source):
             if size == entry.size_bytes:
                 self._map(shard, path)
         except OSError as error:
+            self._refuse_shortage(error)
             raise DataShardError(entry.name, None, f"{path}: {error.strerror}") from error
         if size != entry.size_bytes:
             raise DataShardError(
@@ -174,6 +181,7 @@ class StoreSource(Source):
         try:
             return self._from_cache_or_store(shard, block)
         except OSError as error:
+            self._refuse_shortage(error)
             raise DataError(
                 f"data cache {self._cache.folder}: {error.strerror}; free space there, lower "
                 "data_cache_gb, or name another folder (data_cache)"
