@@ -30,6 +30,8 @@ def test_the_later_source_wins(tmp_path: Path) -> None:
     [
         (["lr=fast"], r"lr: .*number"),
         (["lr"], r"--set lr: write it as name=value"),
+        (["data_suffix=*.txt"], r"--set data_suffix=\*\.txt: .* is no YAML; .* '\*\.txt'$"),
+        (["data=@it's"], r"--set data=@it's: .* is no YAML; .* '@it''s'$"),
         (["learning_rate=1"], r"learning_rate: .*known are .*\blr\b"),
         (["stepz=1"], r"stepz: there is no such field; did you mean steps\?$"),
         (["heads=3"], r"dim \(128\) must divide by 2 \* heads \(6\)"),

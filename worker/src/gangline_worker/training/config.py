@@ -126,7 +126,13 @@ def read_settings(
         name, given, value = override.partition("=")
         if not given:
             raise ConfigError(f"--set {override}: write it as name=value")
-        settings[name] = yaml.safe_load(value)
+        try:
+            settings[name] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            quoted = "'" + value.replace("'", "''") + "'"
+            raise ConfigError(
+                f"--set {override}: the value is no YAML; if it is text, quote it: {quoted}"
+            ) from None
     try:
         return TrainConfig.model_validate(settings)
     except ValidationError as error:
