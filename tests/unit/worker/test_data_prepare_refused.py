@@ -22,6 +22,7 @@ from support.builders.data import (
     quiet,
     small_snapshot,
     small_sources,
+    text_bytes,
 )
 
 BAD_LINES = [
@@ -65,6 +66,37 @@ def test_bad_parquet_is_named(tmp_path: Path) -> None:
     sources = small_sources([tmp_path / "d.parquet"], out)
     with pytest.raises(DataError, match=r"d\.parquet: cannot be read as Parquet"):
         prepare(tmp_path / "d", sources, ByteTokenizer(), quiet)
+
+
+@pytest.mark.parametrize("compression", ["snappy", "none"])
+def test_a_damaged_page_of_parquet_is_named_with_its_file(tmp_path: Path, compression: str) -> None:
+    """Only reading the rows shows it. Without compression the page's own checksum does."""
+    cells = [text_bytes(20, seed=n).hex() * 5 for n in range(2000)]
+    file, out = tmp_path / "a.parquet", tmp_path / "out"
+    parquet.write_table(
+        pa.table({"text": cells}),
+        file,
+        compression=compression,
+        use_dictionary=False,
+        write_page_checksum=compression == "none",
+    )
+    raw = bytearray(file.read_bytes())
+    if compression == "none":
+        raw[raw.index(cells[50].encode())] ^= 1
+    else:
+        raw[20_000:20_200] = b"\xff" * 200
+    file.write_bytes(bytes(raw))
+    with pytest.raises(DataError, match=r"a\.parquet: cannot be read as Parquet: "):
+        prepare(out, small_sources([file], out), ByteTokenizer(), quiet)
+
+
+def test_parquet_text_that_is_not_utf8_is_bytes_to_the_tokenizer(tmp_path: Path) -> None:
+    column = pa.array([b"right", b"wr\xffng"], pa.binary()).view(pa.string())
+    file, out = tmp_path / "a.parquet", tmp_path / "out"
+    parquet.write_table(pa.table({"text": column}), file)
+    prepare(out, small_sources([file], out), ByteTokenizer(), quiet)
+    tokens = (out / "shard-000000.tok").read_bytes()[::2]
+    assert tokens == b"right\0wr\xffng\0"
 
 
 def test_what_cannot_be_an_input_is_named(tmp_path: Path) -> None:

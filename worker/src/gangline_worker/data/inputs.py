@@ -38,7 +38,7 @@ class Input(Model):
 
 @dataclass(frozen=True)
 class Document:
-    """UTF-8 text (of a text file: whatever bytes it has); `where` is `file` or `file:line`."""
+    """UTF-8 text (of a text file or Parquet: any bytes); `where` is `file` or `file:line`."""
 
     data: bytes
     place: Place
@@ -166,7 +166,7 @@ def _rows(path: Path, start: Place, field: str) -> Iterator[Document]:
     from pyarrow import parquet
 
     try:
-        with parquet.ParquetFile(path) as file:
+        with parquet.ParquetFile(path, page_checksum_verification=True) as file:
             _check_column(file.schema_arrow, field, path)
             first_group, first_row = start
             for group in range(first_group, file.num_row_groups):
@@ -175,7 +175,9 @@ def _rows(path: Path, start: Place, field: str) -> Iterator[Document]:
                     if row >= skip:
                         where = f"{path}: row {row + 1} of row group {group}"
                         yield Document(_encoded(value, field, where), (group, row), where)
-    except pa.ArrowException as error:
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the disk's; a damaged page is an OSError without a number
         raise DataError(f"{path}: cannot be read as Parquet: {error}") from None
 
 
@@ -194,5 +196,8 @@ def _check_column(schema: Any, field: str, path: Path) -> None:
 
 
 def _values(file: Any, group: int, field: str) -> Iterator[object]:
+    """As bytes, UTF-8 or not: a tokenizer that needs text names the row that is none."""
+    import pyarrow as pa
+
     for batch in file.iter_batches(_ROWS_AT_ONCE, row_groups=[group], columns=[field]):
-        yield from batch.column(0).to_pylist()
+        yield from batch.column(0).cast(pa.large_binary()).to_pylist()
