@@ -133,6 +133,22 @@ def test_a_shard_whose_files_are_gone_is_made_again(tmp_path: Path, lost: str) -
     assert content(again) == whole
 
 
+def test_a_shard_whose_record_is_damaged_is_made_again(tmp_path: Path) -> None:
+    out, _, _ = small_snapshot(tmp_path)
+    whole = content(out)
+    again = tmp_path / "again"
+    sources = small_sources([tmp_path / "input.txt"], again)
+
+    def stop_at_end(_: Progress) -> None:
+        raise Stopped
+
+    with pytest.raises(Stopped):
+        prepare(again, sources, ByteTokenizer(), stop_at_end)
+    (again / "shard-000001.json").write_bytes(b"")
+    prepare(again, sources, ByteTokenizer(), quiet)
+    assert content(again) == whole
+
+
 def test_done_already_it_is_only_read(tmp_path: Path) -> None:
     out, manifest, _ = small_snapshot(tmp_path)
     before = {path: path.stat().st_mtime_ns for path in out.iterdir()}

@@ -160,7 +160,10 @@ def _finished(out: Path, sources: Sources) -> list[Record]:
     """The shards from the first on that are whole; a later one is made again."""
     records: list[Record] = []
     while (path := _record_path(out, len(records))).exists():
-        record = Record.decode(path.read_bytes())
+        try:
+            record = Record.decode(path.read_bytes())
+        except ValidationError:  # damaged, or of another version
+            break
         shard, index = record.shard, record.shard.documents
         sizes = {shard.name: shard.size_bytes, index.name: index.count * OFFSET_TYPE.itemsize}
         try:
