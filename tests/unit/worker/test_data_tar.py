@@ -136,6 +136,22 @@ def test_folders_and_files_without_an_extension_are_in_no_sample(tmp_path: Path)
     }
 
 
+def test_samples_that_were_appended_may_have_a_header_of_their_own(tmp_path: Path) -> None:
+    """The library writes its pax_headers before what it appends: behind the sample before."""
+    for mode, name in (("w", "a.txt"), ("a", "b.txt")):
+        with tarfile.open(tmp_path / "a.tar", mode, pax_headers={"comment": mode}) as archive:
+            member = tarfile.TarInfo(name)
+            member.size = len(name)
+            archive.addfile(member, io.BytesIO(name.encode()))
+    indexed(tmp_path)
+    data = open_tar(str(tmp_path), seed=1)
+    found = [data.sample(number) for number in range(2)]
+    assert [(one.key, dict(one.files)) for one in found] == [
+        ("a", {"txt": b"a.txt"}),
+        ("b", {"txt": b"b.txt"}),
+    ]
+
+
 @pytest.mark.parametrize("shuffle_gb", [0.0, 0.0001])
 def test_each_sample_comes_once_an_epoch_though_the_world_size_changes(
     tmp_path: Path, shuffle_gb: float

@@ -174,9 +174,17 @@ def _files(raw: bytes) -> tuple[str, dict[str, bytes]]:
     found: dict[str, bytes] = {}
     key = ""
     with tarfile.open(fileobj=io.BytesIO(raw), mode="r:") as entries:
-        for member in entries:
+        while (member := _next(entries)) is not None:
             parts = split_name(member.name)
             if parts is not None and (content := entries.extractfile(member)) is not None:
                 key, extension = parts
                 found[extension] = content.read()
     return key, found
+
+
+def _next(entries: tarfile.TarFile) -> tarfile.TarInfo | None:
+    """The next entry of a sample, whose bytes are verified and could be read when indexed."""
+    try:
+        return entries.next()
+    except tarfile.ReadError:  # a global header at the end, of the entries behind the sample
+        return None
