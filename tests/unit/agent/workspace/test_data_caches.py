@@ -35,9 +35,9 @@ def test_the_next_attempt_has_what_this_one_read(
             given, given.nodes[0], 0, workspace.paths, gpus="", token="t", secrets={}
         )
         monkeypatch.setenv("GANGLINE_DATA_CACHE", said["GANGLINE_DATA_CACHE"])
-        file = ReadSettings().cache_folder().file("0" * 32, "shard-000000.tok", 100)
-        found.append(file.read_bytes())
-        file.write_bytes(b"x" * 100)
+        with ReadSettings().cache_folder().file("0" * 32, "shard-000000.tok", 100) as file:
+            found.append(file.read())
+            Path(str(file.name)).write_bytes(b"x" * 100)
         preparer.clear(key)
     assert found == [bytes(100), b"x" * 100]
 
