@@ -17,6 +17,11 @@ def believed(said: datetime, received: datetime) -> datetime:
     return said if received - MOST_OFF <= said <= received else received
 
 
+def near(one: datetime, other: datetime, seconds: float) -> bool:
+    """Whether less than this lies between two dates; either may be later, by a clock put back."""
+    return abs((other - one).total_seconds()) < seconds
+
+
 def lasts(since: datetime, now: datetime, span: timedelta) -> bool:
     """Whether a span of time is not over; one that begins later is of a clock that was put back.
 

@@ -17,6 +17,7 @@ from gangline_checkpoints.core.policy.interval import (
     failure_rate,
 )
 from gangline_checkpoints.core.state import CheckpointPlan, CheckpointState
+from gangline_schemas.clocks import near
 from gangline_schemas.events.checkpoints import AttemptNoted, IntervalAdvised
 from gangline_schemas.events.faults import CheckpointRequested
 
@@ -73,7 +74,7 @@ def _while_it_runs(state: CheckpointState, job: Job, now: datetime, *, suspected
 
 
 def _recent(suspected_at: datetime | None, now: datetime) -> bool:
-    return suspected_at is not None and abs((now - suspected_at).total_seconds()) < SUSPECTED_S
+    return suspected_at is not None and near(suspected_at, now, SUSPECTED_S)
 
 
 def _advised(

@@ -17,6 +17,7 @@ from gangline_faults.core.policy.limits import FaultLimits
 from gangline_faults.core.policy.progress import Hang
 from gangline_faults.core.policy.progress import describe as describe_hang
 from gangline_faults.core.state import EARLY_EXITS, FaultPlan, FaultState
+from gangline_schemas.clocks import near
 from gangline_schemas.events.checkpoints import CheckpointCommitted
 from gangline_schemas.events.faults import (
     ExitNoted,
@@ -184,8 +185,7 @@ def fail_settled(
         noted = gang.noted
         if noted is None:
             continue
-        # abs: it may have been noted by a clock that was ahead and went back since.
-        if abs((plan.now - noted.noted_at).total_seconds()) < settle_s:
+        if near(noted.noted_at, plan.now, settle_s):
             continue
         rule = classify(noted.exited, gpus=gang.world_size > 0)
         if rule is None:  # cannot be: only failures are noted

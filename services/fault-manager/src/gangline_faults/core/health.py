@@ -17,6 +17,7 @@ from gangline_faults.core.policy.distrust import may_distrust
 from gangline_faults.core.policy.limits import FaultLimits
 from gangline_faults.core.policy.trends import Sign, TrendLimits, note_reading
 from gangline_faults.core.state import FaultPlan, FaultState
+from gangline_schemas.clocks import near
 from gangline_schemas.events.faults import CheckpointRequested, NodeDistrusted
 from gangline_schemas.events.heartbeats import WorkerHeartbeat
 from gangline_schemas.events.scheduling import NodeCordoned
@@ -40,7 +41,7 @@ def act(plan: FaultPlan, trends: TrendLimits, limits: FaultLimits) -> None:
     """Decide at a Tick. Cost: O(gangs x nodes that have just reported a sign)."""
     now = plan.now
     for node_id, readings in sorted(plan.soft.health.items()):
-        fresh = [sign for sign in readings.signs if not _longer_ago(sign.at, now, FRESH_S)]
+        fresh = [sign for sign in readings.signs if near(sign.at, now, FRESH_S)]
         node = plan.state.nodes.get(node_id)
         if not fresh or node is None or node.incarnation != readings.incarnation:
             continue
@@ -97,8 +98,7 @@ def _may_ask(plan: FaultPlan, job_id: str, trends: TrendLimits) -> bool:
 
 
 def _longer_ago(last: datetime | None, now: datetime, seconds: float) -> bool:
-    # abs: it may have been by a clock that was ahead and went back since.
-    return last is None or abs((now - last).total_seconds()) >= seconds
+    return last is None or not near(last, now, seconds)
 
 
 def _may_distrust(plan: FaultPlan, node_id: str, fresh: list[Sign], limits: FaultLimits) -> bool:

@@ -13,6 +13,7 @@ from datetime import datetime
 
 from gangline_faults.core.model import Blame, Health, Node
 from gangline_faults.core.policy.limits import FaultLimits
+from gangline_schemas.clocks import near
 from gangline_schemas.events.faults import FailureClass
 
 SAME_S = 60.0
@@ -25,8 +26,7 @@ STRAGGLED = FailureClass.UNKNOWN
 
 def with_blame(blames: Sequence[Blame], blame: Blame) -> tuple[Blame, ...]:
     """The newest failures of a node with one more, unless it is the same as the last."""
-    # abs: the last may have been by a clock that was ahead and went back since.
-    if blames and abs((blame.at - blames[-1].at).total_seconds()) < SAME_S:
+    if blames and near(blames[-1].at, blame.at, SAME_S):
         return tuple(blames)
     return (*blames, blame)[-MOST_BLAMES:]
 
