@@ -14,8 +14,9 @@ import re
 from io import FileIO
 from pathlib import Path
 
+from gangline_worker.data.manifest import XXH3_PATTERN
+
 _CHECKED_PER_LIMIT = 16  # so far a process may go beyond the limit before it looks: a sixteenth
-_DIGEST = re.compile("[0-9a-f]{32}")
 
 
 class CacheFolder:
@@ -87,7 +88,7 @@ class CacheFolder:
         self._unchecked_bytes = 0
         found: list[tuple[float, int, Path, int]] = []
         for path in self.folder.glob("*/*"):
-            if not _DIGEST.fullmatch(path.parent.name):
+            if not re.fullmatch(XXH3_PATTERN, path.parent.name):
                 continue
             with contextlib.suppress(FileNotFoundError):
                 stat = path.stat()

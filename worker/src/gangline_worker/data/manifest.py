@@ -34,7 +34,8 @@ MANIFEST_FILE = "manifest.json"
 TAR_SUFFIX = ".tar"
 OFFSET_TYPE = np.dtype("<u8")  # of one document's offset in an index
 
-Xxh3 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
+XXH3_PATTERN = r"^[0-9a-f]{32}$"
+Xxh3 = Annotated[str, StringConstraints(pattern=XXH3_PATTERN)]
 CORPUS_PATTERN = r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$"
 Dtype = Literal["uint16", "uint32"]
 TokenType = np.dtype[np.uint16] | np.dtype[np.uint32]
