@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 
 def import_modules() -> None:
@@ -23,30 +21,16 @@ def import_modules() -> None:
 
 
 def take_a_step() -> None:
-    """Have a tiny model take a step on the CPU: what is imported or built by that."""
-    with _unasked_driver():
-        _take_a_step()
+    """Have a tiny model take a step on the CPU: what is imported or built by that.
 
-
-@contextmanager
-def _unasked_driver() -> Iterator[None]:
-    """Keep torch from asking CUDA's driver for GPUs: an answer leaves a thread, which bars forks.
-
-    It asks when a mesh is made and when it computes shapes, also where no GPU is visible.
+    torch asks CUDA's driver for GPUs when it makes a mesh and computes shapes, also where none is
+    visible. An answer leaves a thread, which bars forks. So in this step it asks nothing.
     """
-    import torch
+    from unittest.mock import patch
 
-    driver = torch._C  # noqa: SLF001 - the only way to it
-
-    asking = {"_cuda_getDeviceCount": lambda: 0, "_ensureCUDADeviceGuardSet": lambda: None}
-    found = {name: getattr(driver, name) for name in asking}
-    for name, answer in asking.items():
-        setattr(driver, name, answer)
-    try:
-        yield
-    finally:
-        for name, original in found.items():
-            setattr(driver, name, original)
+    answers = {"_cuda_getDeviceCount": lambda: 0, "_ensureCUDADeviceGuardSet": lambda: None}
+    with patch.multiple("torch._C", create=True, **answers):
+        _take_a_step()
 
 
 def _take_a_step() -> None:
