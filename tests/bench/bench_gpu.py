@@ -11,6 +11,9 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -26,8 +29,7 @@ SAVE_EVERY = 10
 SETTLED_STEPS = 5
 STEPS = 40
 WARM = ("standby", "off")
-PAUSE_S = 12.0
-"""Before a kill: a standby that was used has a successor by then."""
+READY_S = 120.0
 
 
 def steps_of(gang: Gang, name: str) -> list[float]:
@@ -51,31 +53,39 @@ def trained(watch: LogWatch, submitter: Submitter, name: str, every: int) -> dic
 
 def parts(gang: Gang, attempt: int, at: float) -> str:
     """When what came of a kill happened, in seconds after it."""
-    told = {}
+    after = {}
     for seen in gang.watch.seen:
         of = getattr(seen.data, "job_id", None) or getattr(seen.data, "run_id", None)
         if of != gang.job:
             continue
         number = getattr(seen.data, "attempt", 0)
         if seen.type in {"worker.exited", "gang.failed"} and number == attempt:
-            told[seen.type] = seen.envelope.time.timestamp() - at
+            after[seen.type] = seen.envelope.time.timestamp() - at
         if seen.type in {"gang.allocated", "worker.started"} and number == attempt + 1:
-            told[seen.type] = seen.envelope.time.timestamp() - at
+            after[seen.type] = seen.envelope.time.timestamp() - at
         if seen.type == "worker.log" and number == attempt + 1:
             for line in seen.data.lines:
-                told.setdefault(line.text[:60], line.time_ms / 1e3 - at)
-    return "; ".join(f"{name} {after:.2f}" for name, after in told.items() if after > 0)
+                after.setdefault(line.text[:60], line.time_ms / 1e3 - at)
+    return "; ".join(f"{name} {seconds:.2f}" for name, seconds in after.items() if seconds > 0)
+
+
+def wait_standby(log: Path, watch: LogWatch) -> None:
+    """Until the next rank can be a standby: each rank before it was one, so one more is ready."""
+    ends = time.monotonic() + READY_S
+    while log.read_text().count('"standby.ready"') <= len(watch.of("worker.started")):
+        if time.monotonic() > ends:
+            raise RuntimeError(f"no standby was ready within {READY_S:.0f} s; see {log}")
+        watch.poll()
 
 
 def restarts(
-    context: Context, watch: LogWatch, submitter: Submitter, name: str, settings: dict[str, Any]
+    context: Context, gang: Gang, name: str, wait_ready: Callable[[], None]
 ) -> list[float]:
     """Seconds from `kill -9` of a rank to the first step of the next attempt."""
-    gang = Gang.submit(watch, submitter, name, memory_gb=8, gpus=1, **settings)
     taken = []
     for attempt in range(1, context.repeats(3) + 1):
         gang.wait_settled(attempt, SETTLED_STEPS)
-        time.sleep(PAUSE_S)
+        wait_ready()
         at = gang.signal(attempt, 0, signal.SIGKILL)
         taken.append(gang.first_step_s(attempt + 1) - at)
         context.say(f"{name}: first new step after {taken[-1]:.2f} s: {parts(gang, attempt, at)}")
@@ -99,8 +109,12 @@ def run(context: Context) -> list[Result]:
             running_platform(nodes=1, slots=None, environment=environment) as platform,
             on_the_bus(platform, TOPICS) as (watch, submitter),
         ):
-            if warm == WARM[0]:
+            log = platform.data_dir / "logs" / "node-0.log"
+            wait_ready = partial(wait_standby, log, watch) if warm == "standby" else lambda: None
+            if warm == "standby":
+                wait_ready()
                 quiet = trained(watch, submitter, "quiet", 0)
+                wait_ready()
                 saving = trained(watch, submitter, "saving", SAVE_EVERY)
                 note = f"{gpus[0].model}, {median(quiet['tokens_per_s']):,.0f} tokens/s"
                 results.append(context.median("gpu_mfu", quiet["mfu"][SAVE_EVERY:], "", note=note))
@@ -110,6 +124,9 @@ def run(context: Context) -> list[Result]:
                 note = f"a save of 6.8 GB each {SAVE_EVERY} steps"
                 results.append(context.result("gpu_saving_ratio", ratio, "x", note=note))
             for size, settings in (("small", small), ("large", large)):
-                taken = restarts(context, watch, submitter, f"{size}-{warm}", settings)
+                name = f"{size}-{warm}"
+                wait_ready()
+                gang = Gang.submit(watch, submitter, name, memory_gb=8, gpus=1, **settings)
+                taken = restarts(context, gang, name, wait_ready)
                 results.append(context.median(f"gpu_restart_{size}_{warm}_s", taken, "s"))
     return results

@@ -25,7 +25,7 @@ def test_an_agent_offers_its_gpus_and_runs_a_gang_on_one_again_and_again(
         assert offered.model != "cpu"
 
         def told() -> tuple[GpuStatus, GpuHealth] | None:
-            """What the newest heartbeat that tells of GPUs says; one without follows any change."""
+            """Of the newest heartbeat with both: each reading of the health is sent once."""
             for beat in reversed(harness.of(WorkerHeartbeat)):
                 if beat.gpus and beat.health:
                     [status] = [gpu for gpu in beat.gpus if gpu.index == index]
