@@ -13,8 +13,10 @@ import pytest
 
 from gangline_faults.core.policy import last_words
 from gangline_faults.core.policy.classify import TABLE, classify, describe
+from gangline_faults.core.policy.trends import LOST_XIDS
 from gangline_schemas.events.faults import FailureCause, FailureClass
 from gangline_schemas.events.workers import ExitReason, WorkerExited
+from gangline_schemas.xids import CONTAINED_XIDS, PROGRAM_XIDS
 
 ROOT = Path(__file__).parents[3]
 NODE, USER, INFRASTRUCTURE = (
@@ -223,6 +225,12 @@ ROWS: list[tuple[str, WorkerExited, FailureCause, FailureClass]] = [
     ),
     ("no status", ended(), INFRASTRUCTURE, FailureClass.UNKNOWN),
 ]
+XIDS = {
+    r"a reset of the GPU or a reboot for Xid": LOST_XIDS,
+    r"\| Xid of a program \| Xid": PROGRAM_XIDS,
+    r"\| contained ECC error \| Xid": CONTAINED_XIDS,
+}
+"""Errors by number, and what stands before them in the docs."""
 ELSEWHERE = {
     "lease lost", "damaged checkpoint", "launch failed", "bad device", "bad disk", "bad link",
     "storage, exit code 65", "storage, exit code 74",
@@ -244,6 +252,13 @@ def test_every_row_has_a_case_and_a_line_in_the_docs() -> None:
     page = (ROOT / "docs" / "concepts" / "faults.md").read_text(encoding="utf-8")
     rows = [line.split(" | ")[0].removeprefix("| ") for line in page.splitlines()]
     assert [rule.name for rule in TABLE] == [row for row in rows if row in {r.name for r in TABLE}]
+
+
+def test_the_docs_have_the_numbers_of_the_driver() -> None:
+    page = (ROOT / "docs" / "concepts" / "faults.md").read_text(encoding="utf-8")
+    found = [re.search(rf"{before} ([\d,\s]+(?:and \d+)?)", page) for before in XIDS]
+    numbers = [{int(each) for each in re.findall(r"\d+", one[1])} for one in found if one]
+    assert numbers == [*XIDS.values()]
 
 
 def test_every_class_has_a_runbook() -> None:
