@@ -57,9 +57,10 @@ def in_month(gpus: int, start: datetime, end: datetime) -> int:
 
 
 def budget_us(gpu_hours: float) -> int:
-    """A budget of GPU-hours in GPU-microseconds, rounded down: of the number as it is written.
+    """Hours, of a budget or a job file, in microseconds, rounded down.
 
-    The float 3.3 is a little less than 3.3, and three times the float 1.1 a little more.
+    They count as they are written: the float 3.3 is a little less than 3.3, and three times the
+    float 1.1 is a little more.
     """
     return int(Fraction(str(gpu_hours)) * US_PER_HOUR)
 

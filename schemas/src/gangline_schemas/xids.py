@@ -5,4 +5,4 @@ from __future__ import annotations
 PROGRAM_XIDS = frozenset({8, 13, 31, 32, 43, 45, 68, 69})
 """NVIDIA's catalog: the program or its channel is at fault, and starting it again is enough."""
 CONTAINED_XIDS = frozenset({94})
-"""An ECC error that hit one program alone: the GPU works on, and resets when it is free."""
+"""An ECC error that hit one program alone: the GPU can be used until its next reset."""

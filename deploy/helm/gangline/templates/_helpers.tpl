@@ -168,7 +168,7 @@ readinessProbe:
 {{/* Helm reads each number as a float, and would write 25000000 as 2.5e+07. */}}
 {{- define "gangline.env" -}}
 {{- range $name, $value := . }}
-{{- if and (kindIs "float64" $value) (eq (toString (floor $value)) (toString $value)) }}
+{{- if and (kindIs "float64" $value) (eq (floor $value) $value) }}
 - {name: {{ $name }}, value: {{ printf "%.0f" $value | quote }}}
 {{- else }}
 - {name: {{ $name }}, value: {{ $value | quote }}}

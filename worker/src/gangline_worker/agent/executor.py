@@ -99,7 +99,7 @@ class Executor:
         self._checks = ThreadPoolExecutor(2, thread_name_prefix="check")  # for which no store waits
         self._uploads = ThreadPoolExecutor(4, thread_name_prefix="upload")
         self._dumps = ThreadPoolExecutor(4, thread_name_prefix="stacks")
-        # A terabyte of copies takes longer to delete than a lease lasts.
+        # The loop renews the lease: it does not wait until large copies are deleted.
         self._deletes = ThreadPoolExecutor(1, thread_name_prefix="delete")
         self._works: set[Future[None]] = set()
 

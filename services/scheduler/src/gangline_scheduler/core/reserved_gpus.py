@@ -3,7 +3,7 @@
 GPUs that are reserved for others are not free for a job, and count as used by their teams. A gang
 starts on its reserved GPUs once all of them are free. A reservation ends when it is not needed any
 more, or later than was promised.
-Cost: O(gangs with reserved GPUs) for each question.
+Cost: O(gangs with reserved GPUs) for each question; to end late ones, also gangs on their nodes.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ from .rank_messages import on_message
 
 _STOOD_STILL_S = 2.0  # between two Ticks: this process itself stood still
 _HELD_S = 300.0
-"""A process that frees much memory takes minutes to die; one that waits for a device never does."""
+"""So long a killed process may still end; one that waits for a broken device never does."""
 _JOBS_REMEMBERED = 10_000
 _ENDED = {ReleaseReason.SUCCEEDED, ReleaseReason.FAILED, ReleaseReason.CANCELLED}
 
