@@ -28,8 +28,13 @@ def take_a_step() -> None:
     """
     from unittest.mock import patch
 
-    answers = {"_cuda_getDeviceCount": lambda: 0, "_ensureCUDADeviceGuardSet": lambda: None}
-    with patch.multiple("torch._C", create=True, **answers):
+    asks_nothing = patch.multiple(
+        "torch._C",
+        create=True,
+        _cuda_getDeviceCount=lambda: 0,
+        _ensureCUDADeviceGuardSet=lambda: None,
+    )
+    with asks_nothing:
         _take_a_step()
 
 
