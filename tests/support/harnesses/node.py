@@ -19,6 +19,7 @@ from typing import Self, TypeVar
 
 from gangline_bus.codec import decode, encode
 from gangline_bus.kafka import KafkaBus
+from gangline_bus.ports import BusError
 from gangline_bus.topics import TopicNames, create_topics
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic, topic_of
@@ -305,12 +306,19 @@ class NodeHarness:
             log = (self.folder / "agent.log").read_text()[-3000:]
             assert time.monotonic() < ends, f"{message}; the agent said:\n{log}"
 
+    def _has_topics(self, bus: KafkaBus, topics: Sequence[Topic]) -> bool:
+        """Whether the broker's metadata has them: it may follow their creation by a moment."""
+        with contextlib.suppress(BusError):
+            return all(self.names.places(bus, topic) for topic in topics)
+        return False
+
     def _record(self, bootstrap: str) -> None:
         bus = KafkaBus(bootstrap, client="harness-record")
         reader = bus.reader("harness")
         topics = (
             Topic.WORKERS, Topic.FAULTS, Topic.LOGS, Topic.STEPS, Topic.HEARTBEATS, Topic.METRICS,
         )  # fmt: skip
+        until(lambda: self._has_topics(bus, topics), "the broker never had the topics")
         reader.assign({place: 0 for topic in topics for place in self.names.places(bus, topic)})
         while not self._ended.is_set():
             found = [decode(record) for record in reader.poll(1000, 0.1)]
