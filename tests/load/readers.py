@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import httpx
 
@@ -70,19 +71,25 @@ class Readers:
 
     def _view(self) -> None:
         """One stream of changes. They are counted, not read: viewers have machines of their own."""
-        kinds = {"follow": "true", "kind": ["job", "node", "alert"]}
-        while not self._stopping.is_set():
-            try:
-                with self._client() as http, http.stream("GET", CHANGES, params=kinds) as answer:
-                    answer.raise_for_status()
-                    for part in answer.iter_bytes():
-                        self.account.messages += part.count(EVENT_END)
-                        if self._stopping.is_set():
-                            return
-            except httpx.HTTPError:
-                time.sleep(1.0)
+        kinds: dict[str, Any] = {"follow": "true", "kind": ["job", "node", "alert"]}
+        with self._client() as http:
+            while not self._stopping.is_set():
+                try:
+                    self._count(http, kinds)
+                except httpx.HTTPError:
+                    time.sleep(1.0)
+
+    def _count(self, http: httpx.Client, kinds: dict[str, Any]) -> None:
+        """The messages of one stream, until it ends."""
+        with http.stream("GET", CHANGES, params=kinds) as answer:
+            answer.raise_for_status()
+            for part in answer.iter_bytes():
+                self.account.messages += part.count(EVENT_END)
+                if self._stopping.is_set():
+                    return
 
     def _client(self) -> httpx.Client:
+        """One for each thread's whole life: reading the system's certificates costs CPU."""
         headers = {"Authorization": f"Bearer {self._settings.token}", "Accept-Encoding": "gzip"}
         return httpx.Client(
             base_url=self._settings.url, headers=headers, timeout=30, trust_env=False
