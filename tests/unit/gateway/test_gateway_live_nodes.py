@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from gangline_gateway import gang_heartbeats, present
-from gangline_gateway.gpu_map import map_node
+from gangline_gateway.gpu_map import first_ranks, map_node
 from gangline_schemas.api.jobs import Ranks
 from gangline_schemas.events.faults import (
     NodeDistrusted,
@@ -179,4 +179,4 @@ def test_a_heartbeat_with_a_wrong_utilization_leaves_the_map(value: bytes) -> No
     model = fold([JOINED])
     beat = b'{"incarnation": "i", "gpus": [{"index": 0, "utilization": %b}]}' % value
     model.live.take_heartbeat("n0", NOW, beat)
-    assert map_node(model.view(), node_of(model), None).utilization is None
+    assert map_node(model.view(), node_of(model), None, first_ranks(model.view())).utilization is None

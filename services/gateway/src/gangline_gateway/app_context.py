@@ -32,6 +32,7 @@ from gangline_gateway.publish import Publisher
 from gangline_gateway.reports.recent import RecentReports
 from gangline_gateway.route_rules import rule_of
 from gangline_gateway.scheduler_questions import SchedulerQuestions
+from gangline_gateway.shared_answers import SharedAnswers
 from gangline_gateway.sse import Streams
 from gangline_gateway.state_history import StateHistory
 from gangline_gateway.tail import Tail
@@ -100,6 +101,7 @@ class AppContext:
     reports: RecentReports = field(default_factory=RecentReports)
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     submitting: KeyLocks = field(default_factory=KeyLocks)
+    shared: SharedAnswers = field(default_factory=SharedAnswers)
     uploads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(UPLOADS))
     pages_of: UserSlots = field(
         default_factory=lambda: UserSlots(PAGES_PER_USER, "pages of points")

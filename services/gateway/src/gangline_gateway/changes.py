@@ -24,7 +24,7 @@ from gangline_alerts.core.model import Alert
 from gangline_bus.ports import Record
 from gangline_gateway import alerts_state, present, sse
 from gangline_gateway.followed import NoStateError
-from gangline_gateway.gpu_map import map_node
+from gangline_gateway.gpu_map import first_ranks, map_node
 from gangline_gateway.live_view import LiveView
 from gangline_gateway.tail import Behind, Tail
 from gangline_schemas.catalog import Topic
@@ -274,6 +274,7 @@ class _Collector:
 
     def _node_news(self, view: LiveView) -> Iterable[_News]:
         before, self._nodes = self._nodes, _nodes(view)
+        ranks = first_ranks(view)
         for node_id, facts in self._nodes.items():
             if _same(before.get(node_id), facts):
                 continue
@@ -282,7 +283,8 @@ class _Collector:
                 yield _News(
                     "node",
                     lambda visible, node=node: (  # type: ignore[misc]
-                        f"event: node\ndata: {map_node(view, node, visible).model_dump_json()}\n\n"
+                        "event: node\ndata: "
+                        f"{map_node(view, node, visible, ranks).model_dump_json()}\n\n"
                     ),
                 )
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 
 from pydantic_core import from_json
@@ -14,6 +15,8 @@ from gangline_gateway.present import straggler
 from gangline_gateway.scheduling import Shard
 from gangline_scheduler.core.reserved_gpus import free_for
 from gangline_schemas.api.cluster import GangOnNode, GpuMap, LargestGang, MapNode
+
+FirstRanks = Callable[[str], dict[str, int]]
 
 
 def gpu_map(
@@ -30,6 +33,7 @@ def gpu_map(
     """
     found = [node for node in map(view.node, view.nodes) if node is not None]
     found.sort(key=lambda node: (node.info.block, node.info.rack, node.info.node_id))
+    ranks = first_ranks(view)
     return GpuMap(
         at=now,
         gpus=sum(len(node.info.gpus) for node in found),
@@ -37,11 +41,25 @@ def gpu_map(
         gpus_ready=view.gpus_ready,
         gpus_used=view.used_gpus.total(),
         largest_gangs=largest_gangs(shards),
-        nodes=[map_node(view, node, visible) for node in found] if nodes else [],
+        nodes=[map_node(view, node, visible, ranks) for node in found] if nodes else [],
     )
 
 
-def map_node(view: LiveView, node: LiveNode, visible: frozenset[str] | None) -> MapNode:
+def first_ranks(view: LiveView) -> FirstRanks:
+    """By job: the first rank on each of its gang's nodes. Each gang is gone through once."""
+
+    @functools.cache
+    def of(job_id: str) -> dict[str, int]:
+        job = view.scheduled(job_id)
+        nodes = job.gang.nodes if job is not None and job.gang is not None else ()
+        return {node.node_id: node.first_rank for node in nodes}
+
+    return of
+
+
+def map_node(
+    view: LiveView, node: LiveNode, visible: frozenset[str] | None, ranks: FirstRanks
+) -> MapNode:
     """One node of the map."""
     info = node.info
     busy = _utilization(node)
@@ -55,22 +73,21 @@ def map_node(view: LiveView, node: LiveNode, visible: frozenset[str] | None) -> 
         rack=info.rack,
         model=info.gpus[0].model if info.gpus else "",
         gpus=indexes,
-        gangs=list(_gangs(view, node, visible)),
+        gangs=list(_gangs(node, visible, ranks)),
         utilization=[busy.get(index) for index in indexes] if busy else None,
     )
 
 
-def _gangs(view: LiveView, node: LiveNode, visible: frozenset[str] | None) -> Iterable[GangOnNode]:
+def _gangs(
+    node: LiveNode, visible: frozenset[str] | None, ranks: FirstRanks
+) -> Iterable[GangOnNode]:
     for job_id, part in node.scheduled.allocations if node.scheduled is not None else ():
         seen = visible is None or part.team in visible
-        job = view.scheduled(job_id)
-        gang = job.gang.nodes if job is not None and job.gang is not None else ()
-        ranks = (each.first_rank for each in gang if each.node_id == node.info.node_id)
         yield GangOnNode(
             job_id=job_id if seen else None,
             team=part.team if seen else None,
             gpus=list(part.gpus),
-            first_rank=next(ranks, None) if seen else None,
+            first_rank=ranks(job_id).get(node.info.node_id) if seen else None,
         )
 
 

@@ -136,10 +136,15 @@ def list_nodes(
     response_model=GpuMap,
     responses=answers(),
 )
-def map_gpus(app: App, caller: Caller) -> GpuMap:
+async def map_gpus(app: App, caller: Caller) -> GpuMap:
     """Each GPU's node, rack and gang, and the largest gang that fits now, in one answer."""
-    view = app.tail.view()
-    return gpu_map(view, shards(view.scheduling), app.clock(), visible_teams(caller))
+    visible = visible_teams(caller)
+
+    def make() -> GpuMap:
+        view = app.tail.view()
+        return gpu_map(view, shards(view.scheduling), app.clock(), visible)
+
+    return await app.shared.get(("gpus", visible), make)
 
 
 @cluster.get(
