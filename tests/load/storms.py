@@ -46,10 +46,9 @@ def rack_gone(world: World) -> None:
     world.lost = range(NODES_PER_RACK)
     world.order(f"lose 0 {NODES_PER_RACK}")
     deadline = time.monotonic() + READY_S
-    while len(world.seen.failed) < NODES_PER_RACK:
+    while missing := world.gone - world.seen.silent:
         if time.monotonic() > deadline:
-            found = len(world.seen.failed)
-            raise TimeoutError(f"{found} of {NODES_PER_RACK} nodes failed in time")
+            raise TimeoutError(f"{len(missing)} of {NODES_PER_RACK} nodes did not fail in time")
         time.sleep(0.2)
 
 

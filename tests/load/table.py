@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,8 @@ UNBOUNDED = frozenset({"broker away"})
 """Storms in which nothing can be allocated for longer than the goal."""
 QUIET_MS, STORM_MS = 200.0, 2000.0
 FLEET_LATE_S = 0.5
+GATHERED_S = 30.0
+"""The tracker gathers rows for some seconds before it writes them."""
 
 
 @dataclass
@@ -84,8 +87,14 @@ def account(world: World, client: Client, accounts: Sequence[Mapping[str, Any]])
         host=host, port=int(port), password=client.token, database="gangline"
     )
 
-    def count(table: str) -> int:
-        return int(database.query(f"SELECT count() FROM {table}").result_rows[0][0])
+    def wrong(table: str, wanted: int) -> int:
+        """Rows that are lost or doubled once the tracker has written what it had gathered."""
+        deadline = time.monotonic() + GATHERED_S
+        while True:
+            found = int(database.query(f"SELECT count() FROM {table}").result_rows[0][0])
+            if found >= wanted or time.monotonic() > deadline:
+                return abs(found - wanted)
+            time.sleep(1.0)
 
     late = [max(item["late_s"], default=0.0) for item in accounts]
     twice = sum(1 for ends in world.seen.ends.values() if ends > 1)
@@ -93,11 +102,11 @@ def account(world: World, client: Client, accounts: Sequence[Mapping[str, Any]])
         Row("the fleet's own lateness, worst", max(late), "s", FLEET_LATE_S),
         Row("CPU of the fleet", sum(item["cpu_s"] for item in accounts), "s"),
         Row("beats sent", sent["beats"], ""),
-        Row("beats lost or doubled", abs(count("heartbeats") - sent["beats"]), "", 0),
+        Row("beats lost or doubled", wrong("heartbeats", sent["beats"]), "", 0),
         Row("points sent", sent["points"], ""),
-        Row("points lost or doubled", abs(count("steps") - sent["points"]), "", 0),
+        Row("points lost or doubled", wrong("steps", sent["points"]), "", 0),
         Row("lines sent", sent["lines"], ""),
-        Row("lines lost or doubled", abs(count("logs") - sent["lines"]), "", 0),
+        Row("lines lost or doubled", wrong("logs", sent["lines"]), "", 0),
         Row("records that the bus refused", sent["refused"], "", 0),
         Row("jobs submitted", world.submitted, ""),
         Row("gangs started", sent["started"], ""),

@@ -47,7 +47,8 @@ class Seen:
 
     admissions: int = 0
     suspected: Counter[str] = field(default_factory=Counter)
-    failed: set[str] = field(default_factory=set)
+    silent: set[str] = field(default_factory=set)
+    """Nodes that failed because nothing came from them."""
     ends: Counter[str] = field(default_factory=Counter)
     latencies: list[tuple[float, float]] = field(default_factory=list)
     """Of probes: when they were submitted (monotonic), and the seconds to `gang.allocated`."""
@@ -169,7 +170,8 @@ class World:
         elif event.type == "node.suspected":
             seen.suspected[event.node_id] += 1  # type: ignore[attr-defined]
         elif event.type == "node.failed":
-            seen.failed.add(event.node_id)  # type: ignore[attr-defined]
+            if event.reason == "silent":  # type: ignore[attr-defined]
+                seen.silent.add(event.node_id)  # type: ignore[attr-defined]
         elif event.type == "gang.allocated":
             if (sent := self._probes.pop(event.job_id, None)) is not None:  # type: ignore[attr-defined]
                 seen.latencies.append((sent, now - sent))
@@ -211,10 +213,14 @@ class World:
         """Probes that were submitted and have no GPU yet."""
         return len(self._probes)
 
+    @property
+    def gone(self) -> set[str]:
+        """The nodes of `lost`, by name."""
+        return {f"sim-{number}" for number in self.lost}
+
     def healthy_suspected(self) -> list[str]:
-        """Nodes that were suspected although they beat."""
-        gone = {f"sim-{number}" for number in self.lost}
-        return sorted(self.seen.suspected.keys() - gone)
+        """Nodes that were suspected or failed although they beat."""
+        return sorted((self.seen.suspected.keys() | self.seen.silent) - self.gone)
 
     @property
     def submitted(self) -> int:
