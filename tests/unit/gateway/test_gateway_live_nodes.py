@@ -179,4 +179,6 @@ def test_a_heartbeat_with_a_wrong_utilization_leaves_the_map(value: bytes) -> No
     model = fold([JOINED])
     beat = b'{"incarnation": "i", "gpus": [{"index": 0, "utilization": %b}]}' % value
     model.live.take_heartbeat("n0", NOW, beat)
-    assert map_node(model.view(), node_of(model), None, first_ranks(model.view())).utilization is None
+    assert (
+        map_node(model.view(), node_of(model), None, first_ranks(model.view())).utilization is None
+    )

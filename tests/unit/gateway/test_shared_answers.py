@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
 
 import pytest
 
@@ -16,10 +15,12 @@ class Making:
 
     def __init__(self) -> None:
         self.begun = 0
+        self.first = threading.Event()
         self._ends = threading.Semaphore(0)
 
     def __call__(self) -> int:
         self.begun += 1
+        self.first.set()
         mine = self.begun
         assert self._ends.acquire(timeout=10)
         return mine
@@ -28,17 +29,11 @@ class Making:
         self._ends.release(count)
 
 
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not holds():
-            await asyncio.sleep(0.001)
-
-
 def test_callers_who_come_meanwhile_share_the_next_one() -> None:
     async def scenario() -> list[int]:
         shared, making = SharedAnswers(), Making()
         first = asyncio.create_task(shared.get("map", making))
-        await until(lambda: making.begun == 1)
+        assert await asyncio.to_thread(making.first.wait, 10)
         later = [asyncio.create_task(shared.get("map", making)) for _ in range(50)]
         await asyncio.sleep(0)
         assert making.begun == 1
@@ -61,7 +56,7 @@ def test_keys_do_not_wait_for_each_other() -> None:
     async def scenario() -> str:
         shared, making = SharedAnswers(), Making()
         slow = asyncio.create_task(shared.get("one team", making))
-        await until(lambda: making.begun == 1)
+        assert await asyncio.to_thread(making.first.wait, 10)
         found = await shared.get("another team", lambda: "here")
         making.end(1)
         await slow
@@ -90,7 +85,7 @@ def test_a_caller_that_leaves_leaves_the_answer_to_the_others() -> None:
     async def scenario() -> int:
         shared, making = SharedAnswers(), Making()
         leaves = asyncio.create_task(shared.get("map", making))
-        await until(lambda: making.begun == 1)
+        assert await asyncio.to_thread(making.first.wait, 10)
         stays = asyncio.create_task(shared.get("map", making))
         await asyncio.sleep(0)
         leaves.cancel()
