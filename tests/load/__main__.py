@@ -35,7 +35,7 @@ from load.world import World
 TEAMS = "teams:\n  - {team: default, gpu_limit: 1000000, gpu_guarantee: 0, job_limit: 100000}\n"
 BEAT_S = 5.0
 LAG_S = 60.0
-JOBS_BEGIN_S = 30.0
+JOBS_BEGIN_S = 300.0
 say = partial(print, flush=True)
 
 
@@ -101,7 +101,7 @@ class Run:
         with self._world as world:
             self._show(Row("all nodes joined", world.join(), "s", 30.0))
             world.begin_work()
-            time.sleep(JOBS_BEGIN_S)
+            self._show(Row("jobs began", world.almost_all_began(JOBS_BEGIN_S), "s"))
             readers = LoadProcess("load.readers", self._reader_settings())
             try:
                 self._quiet()

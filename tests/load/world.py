@@ -34,6 +34,7 @@ from load.nodes import NAMES
 from load.processes import LoadProcess
 
 PROBE_EVERY_S = 0.5
+ALMOST_ALL = 0.98
 WATCHED = frozenset(
     {b"node.admitted", b"node.suspected", b"gang.allocated", b"job.state.changed", b"node.failed"}
 )
@@ -72,6 +73,7 @@ class World:
         self._random = random.Random(0)
         self._probes: dict[str, float] = {}
         self._running: set[str] = set()
+        self._began: set[str] = set()
         self._stopping, self._paused = threading.Event(), threading.Event()
         self._bus = KafkaBus(fleets[0].bootstrap, client="load")
         self._writer = self._bus.writer(prompt=True)
@@ -119,6 +121,15 @@ class World:
     def begin_work(self) -> None:
         """Keep the jobs running and send probes from here on."""
         self._threads[1].start()
+
+    def almost_all_began(self, timeout_s: float) -> float:
+        """Seconds until the burst of the start is over. Meanwhile some jobs end, others follow."""
+        began = time.monotonic()
+        while len(self._began) < ALMOST_ALL * self.jobs:
+            if time.monotonic() - began > timeout_s:
+                raise TimeoutError(f"{len(self._began)} of {self.jobs} jobs began in time")
+            time.sleep(0.05)
+        return time.monotonic() - began
 
     def order(self, text: str) -> None:
         """Tell each process of the fleet."""
@@ -173,11 +184,14 @@ class World:
             if event.reason == "silent":  # type: ignore[attr-defined]
                 seen.silent.add(event.node_id)  # type: ignore[attr-defined]
         elif event.type == "gang.allocated":
+            if not event.job_id.startswith("probe"):  # type: ignore[attr-defined]
+                self._began.add(event.job_id)  # type: ignore[attr-defined]
             if (sent := self._probes.pop(event.job_id, None)) is not None:  # type: ignore[attr-defined]
                 seen.latencies.append((sent, now - sent))
         elif event.state.terminal:  # type: ignore[attr-defined]
             seen.ends[event.job_id] += 1  # type: ignore[attr-defined]
             self._running.discard(event.job_id)  # type: ignore[attr-defined]
+            self._began.discard(event.job_id)  # type: ignore[attr-defined]
 
     def _work(self) -> None:
         """Jobs as long as fewer than wanted run, and a probe each half second."""

@@ -23,7 +23,7 @@ class SharedAnswers:
         self._next: dict[Hashable, asyncio.Task[Any]] = {}
 
     async def get(self, key: Hashable, make: Callable[[], ValueT]) -> ValueT:
-        """What `make` gives in a thread, or raises. Callers with the same key share it."""
+        """Run `make` in a thread, give its value or raise its error. Equal keys share it."""
         task: asyncio.Task[ValueT] | None = self._next.get(key)
         if task is None:
             running = self._running.get(key)
