@@ -37,6 +37,12 @@ def words(message: str) -> WorkerExited:
 
 
 ERROR = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n{}'
+NCCL_ERROR = (
+    "[rank1]: torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/"
+    "c10d/NCCLUtils.cpp:94, {}, NCCL version 2.27.5\n[rank1]: ncclError: as it says.\n"
+    "[rank1]: Last error:\n[rank1]: {}\n"
+)
+REMOTE = "socketProgress: Connection closed by remote peer n2<43210>"
 ROWS: list[tuple[str, WorkerExited, FailureCause, FailureClass]] = [
     ("lease lost", ended(ExitReason.LEASE_LOST, signal=9), NODE, FailureClass.NODE),
     (
@@ -114,6 +120,9 @@ ROWS: list[tuple[str, WorkerExited, FailureCause, FailureClass]] = [
             "CUDA error: Invalid access of peer GPU memory over nvlink or a hardware error",
             "CUDA error: CUDA-capable device(s) is/are busy or unavailable",
             "RuntimeError: CUDA error: unknown error",
+            NCCL_ERROR.format("unhandled cuda error", "Cuda failure 999 'unknown error'"),
+            NCCL_ERROR.format("unhandled cuda error", "Cuda failure 'unknown error'"),
+            "CUDA error: all CUDA-capable devices are busy or unavailable",
             "Failed to initialize NVML: Driver/library version mismatch",
             "RuntimeError: No CUDA GPUs are available",
             "Error 803: system has unsupported display driver / cuda driver combination",
@@ -139,6 +148,9 @@ ROWS: list[tuple[str, WorkerExited, FailureCause, FailureClass]] = [
         for text in (
             "RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx`",
             "RuntimeError: CUDA error: the launch timed out and was terminated",
+            "torch.AcceleratorError: CUDA error: invalid program counter",
+            NCCL_ERROR.format("unhandled cuda error", "Cuda failure 718 'invalid program counter'"),
+            "CUDA error: operation not supported on global/shared address space",
         )
     ),
     *(
@@ -179,6 +191,7 @@ ROWS: list[tuple[str, WorkerExited, FailureCause, FailureClass]] = [
             "RuntimeError: Timed out waiting 1800000ms for recv operation to complete",
             "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)",
             "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp",
+            NCCL_ERROR.format("remote process exited or there was a network error", REMOTE),
         )
     ),
     ("storage, exit code 65", ended(exit_code=65), INFRASTRUCTURE, FailureClass.STORAGE),

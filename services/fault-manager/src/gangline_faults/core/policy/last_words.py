@@ -24,16 +24,18 @@ _XID = re.compile(r"\bXid(?:\s*\([^)]{0,64}\))?[:\s]+(\d{1,3})\b")
 BAD_DEVICE = re.compile(
     r"\bXid\b|uncorrectable (?:ECC|NVLink)|no CUDA-capable device"
     r"|CUDA driver initialization failed|GPU has fallen off the bus|GPU is lost"
-    r"|system not yet initialized|is/are busy or unavailable|hardware stack error"
-    r"|over nvlink or a hardware error|CUDA unknown error|CUDA error: unknown error"
+    r"|system not yet initialized|devices?(?:\(s\) is/| )are busy or unavailable"
+    r"|hardware stack error|over nvlink or a hardware error|CUDA unknown error"
+    r"|CUDA error: unknown error|Cuda failure(?: \d{1,4})? 'unknown error'"
     r"|Driver/library version mismatch|NVML/RM version mismatch|No CUDA GPUs are available"
     r"|unsupported display driver / cuda driver combination",
     re.IGNORECASE,
 )
 ASSERTED = re.compile(r"device-side assert triggered", re.IGNORECASE)
 BAD_ACCESS = re.compile(
-    r"illegal memory access|misaligned address|unspecified launch failure"
+    r"illegal memory access|misaligned address|unspecified launch failure|invalid program counter"
     r"|illegal instruction was encountered|the launch timed out and was terminated"
+    r"|operation not supported on global/shared address space"
     r"|CU(?:BLAS|DNN)_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR)",
     re.IGNORECASE,
 )
@@ -49,7 +51,7 @@ BAD_LINK = re.compile(
 )
 LOST_WORKER = re.compile(r"DataLoader worker \(pid.{0,200}?(?:is killed by|exited unexpectedly)")
 COLLATERAL = re.compile(
-    r"Connection closed by peer|Connection reset|Broken pipe|Socket Timeout"
+    r"Connection closed by (?:remote )?peer|Connection reset|Broken pipe|Socket Timeout"
     r"|Connection refused|recvValue failed|failed to recv|Failed to recv"
     r"|DistBackendError|DistNetworkError|DistStoreError|\bNCCL\b|ProcessGroupNCCL"
     r"|Watchdog caught collective operation timeout|heartbeat monitor"
@@ -72,10 +74,10 @@ STORE_AWAY = re.compile(
 _OF_RANK = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
 """The text that torch.distributed puts before each line of a traceback that ends a program."""
 _SAYS_NOTHING = re.compile(
-    r"\bNCCL (?:INFO|version)\b|destroy_process_group\(\) was not called before program exit"
+    r"\bNCCL INFO\b|^NCCL version\b|destroy_process_group\(\) was not called before program exit"
     r"|process group has NOT been destroyed before"
 )
-"""Of NCCL and torch.distributed, whatever ended the program."""
+"""Of NCCL and torch.distributed, whatever ended the program; torch's errors have the version too."""
 _WARNED = re.compile(r"^(?:\[rank\d+\]:)?\[[IW]\d{3,4} [^\]\n]{0,200}\]", re.MULTILINE)
 """The head of a torch warning: its source file (ProcessGroupNCCL.cpp) says nothing either."""
 _ENDED_WITH = re.compile(
