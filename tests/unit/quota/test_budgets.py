@@ -37,23 +37,23 @@ def quota() -> Drive[State]:
     return drive
 
 
-def start(drive: Drive[State]) -> list[Event]:
+def start(drive: Drive[State], attempt: int = 1) -> list[Event]:
     node = NodeAssignment(
         node_id="n", incarnation="i", address="::1", gpus=(0, 1, 2, 3), first_rank=0
     )
     rendezvous = Rendezvous(address="::1", port=1)
     return drive.give(
         GangAllocated(
-            job_id="a", attempt=1, team="nlp", world_size=4, nodes=(node,), rendezvous=rendezvous,
-            spec=spec("nlp", gpus=4),
+            job_id="a", attempt=attempt, team="nlp", world_size=4, nodes=(node,),
+            rendezvous=rendezvous, spec=spec("nlp", gpus=4),
         )
     )  # fmt: skip
 
 
-def stop(drive: Drive[State]) -> list[Event]:
+def stop(drive: Drive[State], attempt: int = 1) -> list[Event]:
     return drive.give(
         GangReleased(
-            job_id="a", attempt=1, reason=ReleaseReason.SUCCEEDED, allocated_at=drive.now,
+            job_id="a", attempt=attempt, reason=ReleaseReason.SUCCEEDED, allocated_at=drive.now,
             gpu_seconds=1,
         )
     )  # fmt: skip
@@ -113,3 +113,30 @@ def test_charged_usage_counts_like_live_usage(quota: Drive[State]) -> None:
     lowered = LAB.model_copy(update={"gpu_hours_per_month": 8.0})
     quota.give(TeamConfigureRequested(config=lowered))
     assert told(quota.tick()) == [("lab", "2026-11", True, 8.0)]
+
+
+def test_a_clock_that_was_months_ahead_opens_no_spent_budget_once_it_is_right(
+    quota: Drive[State],
+) -> None:
+    start(quota)
+    quota.tick(2.5 * 3600)
+    right = quota.now
+    stop(quota)
+    quota.now += timedelta(days=200)
+    start(quota, attempt=2)
+    quota.now += HOUR
+    stop(quota, attempt=2)
+    assert told(quota.tick()) == [("lab", "2027-06", False, 4.0)]
+    quota.now = right
+    assert told(quota.tick()) == [("lab", "2026-11", True, 10.0)]
+
+
+def test_nor_does_one_that_was_ahead_while_a_gang_ran(quota: Drive[State]) -> None:
+    start(quota)
+    quota.tick(2.5 * 3600)
+    right = quota.now
+    quota.now += timedelta(days=200)
+    stop(quota)
+    quota.now = right
+    assert all(exhausted for _, _, exhausted, _ in told(quota.tick()))
+    assert quota.state.budgets["lab"].exhausted

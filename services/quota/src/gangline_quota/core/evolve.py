@@ -168,16 +168,20 @@ def _(state: State, event: UsageCharged, _at: datetime) -> None:
 
 
 def _spend(spent: dict[tuple[str, str], int], team: str, parts: Iterable[tuple[str, int]]) -> None:
-    """Add a team's use by month. With its first use in a month, old months become one sum."""
+    """Add a team's use by month. With its first use in a month, old months become one sum.
+
+    The newest months with use are kept, however far apart they are. A clock that is ahead names a
+    month that has not come; the present one must be known when it is right again.
+    """
     for month, part in parts:
         first = (team, month) not in spent
         spent[team, month] = spent.get((team, month), 0) + part
         if first:
-            kept = gpu_time.months_before(month, MONTHS_KEPT - 1)
-            old = [key for key in spent if key[0] == team and key[1] < kept]
-            earlier = sum(spent.pop(key) for key in old)
+            months = sorted(key for key in spent if key[0] == team and key[1] != EARLIER)
+            old = months[:-MONTHS_KEPT]
             if old:
-                spent[team, EARLIER] = earlier
+                earlier = sum(spent.pop(key) for key in old)
+                spent[team, EARLIER] = spent.get((team, EARLIER), 0) + earlier
 
 
 def _thousandths(cpus: float | None) -> int:

@@ -20,8 +20,11 @@ from gangline_schemas.team_limits import TeamConfig
 
 REJECTED_KEPT = 10_000
 REQUESTS_KEPT = 10_000
-MONTHS_KEPT = 3
-"""Of what a team used; before them all months are one sum, `EARLIER`."""
+MONTHS_KEPT = 24
+"""The newest in which a team used something; before them all months are one sum, `EARLIER`.
+
+A gang that runs while the clock is ahead is charged for all months up to then.
+"""
 EARLIER = ""
 TEAMS_FILE_USER = "teams-file"
 """The user of requests that come from the file of teams read at the start."""
