@@ -240,6 +240,29 @@ def test_a_clock_that_was_put_back_gives_a_job_no_more_time() -> None:
     assert only(cluster.tick(seconds=3700), GangStopping).reason is StopReason.MAX_RUNTIME
 
 
+def test_a_stop_by_a_clock_that_was_hours_ahead_ends_by_the_right_one() -> None:
+    cluster = Cluster(node())
+    cluster.run("a", stop_grace_seconds=60)
+    assert only(cluster.cancel("a"), GangStopping).deadline == cluster.now + timedelta(seconds=60)
+    cluster.now -= timedelta(hours=5)
+
+    again = only(cluster.tick(seconds=1), GangStopping)
+    assert (again.reason, again.deadline) == (
+        StopReason.CANCELLED,
+        cluster.now + timedelta(seconds=60),
+    )
+    assert cluster.tick(seconds=60) == []
+    assert states(cluster.tick(seconds=20)) == ["cancelled"]
+
+
+def test_a_clock_that_is_put_back_by_seconds_leaves_a_stop_as_it_is() -> None:
+    cluster = Cluster(node())
+    cluster.run("a", stop_grace_seconds=60)
+    cluster.cancel("a")
+    cluster.now -= timedelta(seconds=10)
+    assert cluster.tick(seconds=1) == []
+
+
 @pytest.mark.parametrize("finished", [True, False])
 @pytest.mark.parametrize("first", ["node.leaving", "node.left"])
 def test_a_leaving_node_lets_its_gangs_save_and_wait_again(*, first: str, finished: bool) -> None:

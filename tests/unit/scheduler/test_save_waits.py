@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from gangline_schemas.base import Event
@@ -73,6 +75,16 @@ def test_a_verdict_that_comes_twice_counts_once(cluster: Cluster) -> None:
 def test_it_waits_no_longer_than_the_work_took(cluster: Cluster) -> None:
     cluster.fail("a")
     assert every(cluster.tick(60), GangReleased) == []
+    assert resumed(cluster.tick(1)) == 10
+
+
+def test_a_wait_by_a_clock_that_was_hours_ahead_ends_by_the_right_one(cluster: Cluster) -> None:
+    failed = cluster.fail("a", left_out=(SampleRange(first=0, count=2),))
+    cluster.now -= timedelta(hours=5)
+
+    again = only(cluster.tick(1), GangStopping)
+    assert again.verdict == only(failed, GangStopping).verdict
+    assert every(cluster.tick(600), GangReleased) == []
     assert resumed(cluster.tick(1)) == 10
 
 

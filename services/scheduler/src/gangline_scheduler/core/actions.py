@@ -1,7 +1,8 @@
 """The actions of a tick, in the order that `Policy.actions` names. Each sees what earlier ones did.
 
 - `expire`: gangs whose stop deadline has passed end, or run on if they failed; gangs that reached
-  their `max_runtime_hours` are stopped. Reservations of jobs that ended are over.
+  their `max_runtime_hours` are stopped. A deadline of a clock that was ahead is set again.
+  Reservations of jobs that ended are over.
 - `drain`: gangs whose time on a draining node is over leave it (relocate.py).
 - `allocate`: a full pass over the queue (cycle.py).
 - `resize`: elastic gangs give GPUs to a job that still waits, or take idle ones (relocate.py).
@@ -16,15 +17,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 from gangline_scheduler.core import cycle, jobs, preemption_plan, relocate, waiting_reasons
+from gangline_scheduler.core.model import Gang, Job, Stop
 from gangline_scheduler.core.plan import Plan
 from gangline_scheduler.core.policy.config import Policy
 from gangline_scheduler.core.policy.configured import Limits
 from gangline_scheduler.core.policy.reservation import Reservation
 from gangline_scheduler.core.reserved_gpus import end_reservations
 from gangline_schemas.base import Event
-from gangline_schemas.events.scheduling import JobStateChanged, StopReason
+from gangline_schemas.events.scheduling import GangStopping, JobStateChanged, StopReason
 from gangline_schemas.job import JobState
 
 
@@ -66,6 +69,9 @@ def _expire(plan: Plan, tick: TickRun) -> None:
         if job.gang is None:
             continue
         stop = job.gang.stop
+        if stop is not None and _is_too_far(plan, job, stop, tick.limits):
+            plan.add(job_id, _from_now(plan, job, job.gang, stop, tick.limits))
+            continue
         if stop is not None:
             # Agents need a moment to report that a gang is gone. One with a verdict is known to be.
             margin = stop.deadline if stop.verdict else stop.deadline + tick.limits.stop_margin
@@ -77,6 +83,28 @@ def _expire(plan: Plan, tick: TickRun) -> None:
         if limit is not None and job.ran_by(plan.now) > limit * 3600 and not ending:
             jobs.exceed_runtime(plan, job)
     end_reservations(plan)
+
+
+def _longest(job: Job, stop: Stop, limits: Limits) -> timedelta:
+    """The time that such a stop gives at most."""
+    return limits.save_wait if stop.verdict else timedelta(seconds=job.spec.stop_grace_seconds)
+
+
+def _is_too_far(plan: Plan, job: Job, stop: Stop, limits: Limits) -> bool:
+    """Whether the deadline is of a clock that was ahead, and would be waited for in vain."""
+    return stop.deadline - plan.now > _longest(job, stop, limits) + limits.stop_margin
+
+
+def _from_now(plan: Plan, job: Job, gang: Gang, stop: Stop, limits: Limits) -> GangStopping:
+    """The same stop, with a deadline by the clock as it is now."""
+    return GangStopping(
+        job_id=job.job_id,
+        attempt=gang.attempt,
+        reason=stop.reason,
+        deadline=plan.now + _longest(job, stop, limits),
+        resize_to=job.resize_to,
+        verdict=stop.verdict,
+    )
 
 
 def _drain(plan: Plan, tick: TickRun) -> None:
