@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import threading
+import time
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pynvml
+import pytest
+
+from gangline_schemas.events.workers import GpuInfo
 from gangline_worker.agent.decide.effects import CloseGang
-from gangline_worker.agent.decide.keys import GangKey, Moment
+from gangline_worker.agent.decide.inputs import RankExited
+from gangline_worker.agent.decide.keys import GangKey, Moment, RankKey
 from gangline_worker.agent.executor import Executor, Parts
 from gangline_worker.agent.inbox import Inbox
 
@@ -36,7 +43,7 @@ class Deletes:
         """Nothing is prepared."""
 
 
-def executor_with(deletes: Deletes) -> Executor:
+def executor_with(deletes: Deletes, node: object = None) -> Executor:
     nothing: Any = SimpleNamespace(close=lambda _: None, leave=lambda _: None)
     parts = Parts(
         Inbox(),
@@ -48,7 +55,7 @@ def executor_with(deletes: Deletes) -> Executor:
         None,
         lambda: None,
         nothing,
-        nothing,
+        cast("Any", node),
         {},
     )
     executor = Executor(parts)
@@ -73,3 +80,25 @@ def test_an_agent_that_stops_has_deleted_what_its_gangs_had() -> None:
     deletes.may.set()
     executor.stop()
     assert deletes.done == ["work of job-1"]
+
+
+def test_an_exit_says_that_another_process_has_the_memory_of_the_gangs_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gpus = (GpuInfo(index=3, model="h100-80gb", memory_gb=80),)
+    executor = executor_with(Deletes(), SimpleNamespace(gpus=gpus))
+    executor._workspaces[GANG] = cast("Any", SimpleNamespace(assignment=SimpleNamespace(gpus=(3,))))
+    monkeypatch.setattr(executor.launcher, "begun_s", lambda _: time.time())
+    holder = SimpleNamespace(pid=1, usedGpuMemory=70 << 30)  # older than any rank
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", lambda index: index)
+    monkeypatch.setattr(
+        pynvml, "nvmlDeviceGetComputeRunningProcesses", lambda index: [holder] if index == 3 else []
+    )
+    failed = RankExited(
+        RankKey(GANG, 0), code=1, out_of_memory=True, last_words="CUDA out of memory."
+    )
+    executor._rank_exited(failed)
+    assert executor._inbox.take(1.0) == [replace(failed, gpu_memory_taken=True)]
+    executor._rank_exited(replace(failed, code=None, signal=9))  # the kernel's kill
+    assert executor._inbox.take(1.0) == [replace(failed, code=None, signal=9)]

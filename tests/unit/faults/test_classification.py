@@ -37,6 +37,11 @@ def words(message: str) -> WorkerExited:
 
 
 ERROR = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n{}'
+LACKED = (
+    "CUDA out of memory. Tried to allocate 1.95 GiB. GPU 0 has a total capacity of 14.57 GiB of "
+    "which 1.58 GiB is free. Process 2493055 has 12.02 GiB memory in use. Including non-PyTorch "
+    "memory, this process has 966.00 MiB memory in use."
+)
 NCCL_ERROR = (
     "[rank1]: torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/"
     "c10d/NCCLUtils.cpp:94, {}, NCCL version 2.27.5\n[rank1]: ncclError: as it says.\n"
@@ -58,6 +63,18 @@ ROWS: list[tuple[str, WorkerExited, FailureCause, FailureClass]] = [
         FailureClass.STORAGE,
     ),
     ("launch failed", ended(ExitReason.LAUNCH_FAILED), INFRASTRUCTURE, FailureClass.LAUNCH),
+    (
+        "GPU memory of others",
+        ended(exit_code=1, out_of_memory=True, gpu_memory_taken=True, message=f"E: {LACKED}"),
+        INFRASTRUCTURE,
+        FailureClass.DEVICE,
+    ),
+    (
+        "out of memory",
+        ended(exit_code=1, out_of_memory=True, message=f"E: {LACKED}"),
+        FailureCause.OUT_OF_MEMORY,
+        FailureClass.OUT_OF_MEMORY,
+    ),
     (
         "out of memory",
         ended(signal=9, out_of_memory=True),
@@ -245,8 +262,8 @@ XIDS = {
 }
 """Errors by number, and what stands before them in the docs."""
 ELSEWHERE = {
-    "lease lost", "damaged checkpoint", "launch failed", "bad device", "bad disk", "bad link",
-    "storage, exit code 65", "storage, exit code 74",
+    "lease lost", "damaged checkpoint", "launch failed", "GPU memory of others", "bad device",
+    "bad disk", "bad link", "storage, exit code 65", "storage, exit code 74",
 }  # fmt: skip
 
 

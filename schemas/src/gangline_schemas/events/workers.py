@@ -178,6 +178,10 @@ class WorkerExited(Event):
     exit_code: int | None = Field(default=None, ge=0, le=255)
     signal: int | None = Field(default=None, ge=1, le=128)
     out_of_memory: bool = False
+    gpu_memory_taken: bool = Field(
+        default=False,
+        description="It ran out of GPU memory that a process outside its gang has.",
+    )
     message: Message = Field(default="", description="Its last words, redacted.")
     last_step: Step | None = None
     damaged_object: ObjectKey | None = Field(

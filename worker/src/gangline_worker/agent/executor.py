@@ -21,6 +21,7 @@ from .checkpoints.transfer import Checkpoints
 from .decide import effects, inputs
 from .decide.gang import Gang
 from .decide.keys import GangKey, Moment, RankKey
+from .health.gpu_memory import taken_by_others
 from .images.problems import ImageProblem, ImageRefused
 from .inbox import Inbox
 from .isolation.cold_start import Launch
@@ -386,7 +387,22 @@ class Executor:
 
     def _rank_exited(self, exited: inputs.RankExited) -> None:
         self._ranks.drain(exited.rank, _DRAIN_S)
+        if exited.code is not None and exited.out_of_memory and self._gpu_memory_taken(exited):
+            exited = replace(exited, gpu_memory_taken=True)
         self._inbox.put(exited)
+
+    def _gpu_memory_taken(self, exited: inputs.RankExited) -> bool:
+        """False in pods of Kubernetes, whose GPUs and processes are not known by their numbers."""
+        gang = exited.rank.gang
+        workspace = self._workspaces.get(gang)
+        if workspace is None or self._parts.pods is not None:
+            return False
+        return taken_by_others(
+            exited.last_words,
+            assigned_gpus(self._parts.node, workspace),
+            lambda pid: self.launcher.gang_owns(pid, gang),
+            self.launcher.begun_s(exited.rank),
+        )
 
     def _check(self, effect: effects.CheckShard, workspace: GangWorkspace) -> None:
         rank, ready = effect.rank, effect.ready

@@ -5,13 +5,18 @@ from __future__ import annotations
 from gangline_bus.state_json import DataclassCodec
 from gangline_faults.core.state import FaultState
 
-VERSION = 1
+VERSION = 2
 """The format of the state: docs/guides/upgrades.md says when to count it up."""
+
+
+def _without_taken_memory(name: str, value: object) -> tuple[str, object]:
+    """Version 1 did not know whether other processes have a GPU's memory: none is noted."""
+    return name, value
 
 
 def codec() -> DataclassCodec[FaultState]:
     """Implements `SnapshotCodec[FaultState]`."""
-    return DataclassCodec(FaultState, version=VERSION)
+    return DataclassCodec(FaultState, version=VERSION, converters={1: _without_taken_memory})
 
 
 fingerprint = codec().fingerprint

@@ -53,6 +53,7 @@ def on_exited(node: NodeInfo, gang: Gang, rank: Rank, item: RankExited, at: Mome
         "exit_code": item.code,
         "signal": item.signal,
         "out_of_memory": item.out_of_memory and failed,
+        "gpu_memory_taken": item.gpu_memory_taken and failed,
         "message": item.last_words[-MESSAGE_LIMIT:],
         "damaged_object": rank.damaged_object if failed else None,
     }

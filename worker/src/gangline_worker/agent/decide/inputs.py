@@ -85,13 +85,15 @@ class SpawnFailed:
 class RankExited:
     """The process and all it started are gone, and all it wrote was read.
 
-    Exactly one of `code` and `signal` is given. `last_words` are redacted.
+    Exactly one of `code` and `signal` is given. `last_words` are redacted. `gpu_memory_taken`: it
+    ran out of GPU memory that a process of no rank of its gang has.
     """
 
     rank: RankKey
     code: int | None = None
     signal: int | None = None
     out_of_memory: bool = False
+    gpu_memory_taken: bool = False
     last_words: str = ""
 
 

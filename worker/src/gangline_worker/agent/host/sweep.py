@@ -83,6 +83,12 @@ def _kill(chosen: Callable[[Process], bool]) -> int:
     return killed
 
 
+def started_s(pid: int) -> float | None:
+    """When a process was started, in seconds since the machine was; None when it is gone."""
+    fields = _status(f"/proc/{pid}")
+    return None if fields is None else int(fields[19]) / _TICKS
+
+
 def reap_orphans(own: frozenset[int]) -> None:
     """Collect ended children that this process inherited as a subreaper, but none of `own`."""
     with contextlib.suppress(OSError):

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from typing import IO, TypeVar
 
 from gangline_worker.agent.decide.inputs import RankExited
-from gangline_worker.agent.decide.keys import RankKey
+from gangline_worker.agent.decide.keys import GangKey, RankKey
 from gangline_worker.agent.host.forked import Forked
-from gangline_worker.agent.host.sweep import descends, kill_rank, reap_orphans
+from gangline_worker.agent.host.sweep import descends, kill_rank, reap_orphans, started_s
 from gangline_worker.agent.isolation.cold_start import Launch, start_cold
 from gangline_worker.agent.isolation.oom import OomKills
 from gangline_worker.agent.isolation.rank_exec import tied_command
@@ -88,6 +88,7 @@ class RankProcess:
     ) -> None:
         self.rank = rank
         self.pid = process.pid
+        self.begun_s = _begun_s(process)
         self._token = token
         self._process = process
         self._logs = logs
@@ -224,6 +225,12 @@ class RankProcess:
         return RankExited(
             self.rank, signal=-status, out_of_memory=memory or killed, last_words=words
         )
+
+
+def _begun_s(process: subprocess.Popen[bytes] | WarmRank | AdoptedRank | PodRank) -> float:
+    """A process that waited warm is older than the program that it becomes now."""
+    since_s = started_s(process.pid) if isinstance(process, AdoptedRank) else None
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if since_s is None else since_s
 
 
 class Launcher:
@@ -375,6 +382,16 @@ class Launcher:
         """Collect what ranks left behind and what has ended since."""
         with self._lock:
             reap_orphans(frozenset(self.not_orphans))
+
+    def begun_s(self, rank: RankKey) -> float:
+        """When a rank's program began, in seconds since the machine started; 0: it is over."""
+        with self._lock:
+            found = self._ranks.get(rank)
+        return 0.0 if found is None else found.begun_s
+
+    def gang_owns(self, pid: int, gang: GangKey) -> bool:
+        """Whether a process is a rank of that gang or was started by one."""
+        return any(rank.gang == gang and self.owns(pid, rank) for rank in self.pids())
 
     def owns(self, pid: int, rank: RankKey) -> bool:
         """Whether a process is that rank or was started by it."""

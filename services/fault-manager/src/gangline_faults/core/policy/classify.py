@@ -90,6 +90,14 @@ TABLE: tuple[Rule, ...] = (
         avoid_node=True,
     ),
     Rule(
+        "GPU memory of others",
+        lambda exited: exited.gpu_memory_taken,
+        FailureCause.INFRASTRUCTURE,
+        FailureClass.DEVICE,
+        "lacked memory of its GPU that a process outside its gang has",
+        avoid_node=True,
+    ),
+    Rule(
         "out of memory",
         lambda exited: (
             exited.out_of_memory or bool(last_words.OUT_OF_MEMORY.search(exited.message))

@@ -77,7 +77,7 @@ _SAYS_NOTHING = re.compile(
     r"\bNCCL INFO\b|^NCCL version\b|destroy_process_group\(\) was not called before program exit"
     r"|process group has NOT been destroyed before"
 )
-"""Of NCCL and torch.distributed, whatever ended the program; torch's errors have the version too."""
+"""Of NCCL and torch.distributed, whatever ended the program; errors of torch have its version."""
 _WARNED = re.compile(r"^(?:\[rank\d+\]:)?\[[IW]\d{3,4} [^\]\n]{0,200}\]", re.MULTILINE)
 """The head of a torch warning: its source file (ProcessGroupNCCL.cpp) says nothing either."""
 _ENDED_WITH = re.compile(
