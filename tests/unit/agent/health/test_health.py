@@ -63,6 +63,7 @@ class Driver:
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     made = Driver()
     told = {
         "nvmlInit": lambda: None,
@@ -82,6 +83,15 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     for name, function in told.items():
         monkeypatch.setattr(pynvml, name, function)
     return made
+
+
+@pytest.fixture
+def two_gpus(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    uuids = ["GPU-aaaa0000-1111", "GPU-bbbb0000-1111"]
+    memory = SimpleNamespace(total=80 << 30, used=0)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetUUID", lambda index: uuids[index])
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetName", lambda _: "NVIDIA H100 80GB HBM3")
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", lambda _: memory)
 
 
 def test_a_gpu_tells_what_it_can(driver: Driver):
@@ -245,6 +255,46 @@ def test_a_display_card_is_never_offered(
     monkeypatch.setattr(pynvml, "nvmlDeviceGetName", lambda index: products[index][0])
     monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", memory)
     assert [(gpu.index, gpu.model) for gpu in find_gpus()] == offered
+
+
+@pytest.mark.parametrize(
+    ("said", "offered"),
+    [
+        ("1", [1]),
+        ("1, 0", [0, 1]),
+        ("0,1,2", [0, 1]),
+        ("0,-1,1", [0]),
+        ("GPU-bbbb0000", [1]),
+        ("gpu-BBBB", [1]),
+        ("", []),
+        ("-1", []),
+        ("NoDevFiles", []),
+    ],
+)
+def test_only_visible_gpus_are_offered_and_watched(
+    two_gpus: None, monkeypatch: pytest.MonkeyPatch, said: str, offered: list[int]
+):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", said)
+    assert [gpu.index for gpu in find_gpus()] == offered
+    assert [gpu.index for gpu in GpuWatch().read()] == offered
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ("2", "'2', which names none of 2 GPUs"),
+        ("GPU-", "names none of 2 GPUs"),  # of both: which one is meant?
+        ("cuda:0", "names none of 2 GPUs"),
+        ("MIG-aaaa0000-1", "only whole GPUs are offered"),
+    ],
+)
+def test_a_node_whose_visible_gpus_are_not_there_is_none_of_cpus(
+    two_gpus: None, monkeypatch: pytest.MonkeyPatch, said: str, why: str
+):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", said)
+    with pytest.raises(DriverUnusable, match=why):
+        find_gpus()
+    assert GpuWatch().read() == ()
 
 
 def test_nor_is_one_of_whose_gpus_none_answers(driver: Driver, monkeypatch: pytest.MonkeyPatch):

@@ -11,6 +11,7 @@ import pynvml
 
 from gangline_schemas.events.heartbeats import GpuHealth
 from gangline_schemas.xids import CONTAINED_XIDS, PROGRAM_XIDS
+from gangline_worker.agent.host.visible_gpus import NoSuchGpu, visible_gpus
 
 from .fitness import OFF_THE_BUS
 
@@ -119,14 +120,14 @@ class _Gpu:
 
 
 class GpuWatch:
-    """All GPUs of this machine, () without a driver. It receives Xids while it lives."""
+    """All GPUs that are visible here, () without a driver. It receives Xids while it lives."""
 
     def __init__(self) -> None:
         self._gpus: list[_Gpu] = []
         self._events: object | None = None
-        with contextlib.suppress(pynvml.NVMLError):
+        with contextlib.suppress(pynvml.NVMLError, NoSuchGpu):
             pynvml.nvmlInit()
-            self._gpus = [_Gpu(index) for index in range(pynvml.nvmlDeviceGetCount())]
+            self._gpus = [_Gpu(index) for index in visible_gpus(pynvml.nvmlDeviceGetCount())]
             self._events = pynvml.nvmlEventSetCreate()
         self._by_handle = {_address(gpu.handle): gpu for gpu in self._gpus}
         if self._events is not None:

@@ -18,6 +18,7 @@ from gangline_schemas.events.workers import GpuInfo, NodeInfo
 from gangline_schemas.features import RELEASE
 from gangline_schemas.gpus import is_display_card, offered_name
 from gangline_worker.agent.host.addresses import loopback_of
+from gangline_worker.agent.host.visible_gpus import NoSuchGpu, visible_gpus
 
 log = structlog.get_logger(__name__)
 
@@ -54,16 +55,20 @@ def node_name(hostname: str) -> str:
 
 
 def find_gpus() -> tuple[GpuInfo, ...]:
-    """The GPUs that answer NVML, without display cards; () where there are none.
+    """The GPUs that answer NVML and are visible to this process, without display cards.
+
+    () where there are none, and where CUDA_VISIBLE_DEVICES is empty.
 
     Raises:
-        DriverUnusable: there is one, and it or no GPU of it works.
+        DriverUnusable: there is one, and it or no GPU of it works, or none has a visible name.
     """
     import pynvml
 
     try:
         pynvml.nvmlInit()
-        count = pynvml.nvmlDeviceGetCount()
+        visible = visible_gpus(pynvml.nvmlDeviceGetCount())
+    except NoSuchGpu as error:
+        raise DriverUnusable(str(error)) from None
     except pynvml.NVMLError as error:
         if error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
             return ()
@@ -72,7 +77,7 @@ def find_gpus() -> tuple[GpuInfo, ...]:
             return ()
         raise _unusable(str(error)) from error
     found, displays = [], 0
-    for index in range(count):
+    for index in visible:
         try:
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
             name = str(pynvml.nvmlDeviceGetName(handle))
@@ -86,8 +91,8 @@ def find_gpus() -> tuple[GpuInfo, ...]:
             continue
         model = offered_name(name, memory_gib)
         found.append(GpuInfo(index=index, model=model, memory_gb=memory_gib))
-    if count > displays and not found:
-        raise _unusable(f"none of {count - displays} GPUs answers")
+    if len(visible) > displays and not found:
+        raise _unusable(f"none of {len(visible) - displays} GPUs answers")
     return tuple(found)
 
 
