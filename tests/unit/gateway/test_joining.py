@@ -13,6 +13,7 @@ from gangline_gateway.node_settings import NodeSettingsError, read_node_settings
 from gangline_gateway.node_tokens import FOLDER, NodeTokens
 from gangline_storage.local import LocalStore
 from support.builders.gateway import GatewayHarness, bearer, served
+from support.builders.live_job import unfit
 
 NODES = """
 bootstrap_servers = "kafka:9093"
@@ -146,3 +147,20 @@ def test_bad_settings_are_named(nodes_file: Path, text: str, said: str) -> None:
     nodes_file.write_text(text)
     with pytest.raises(NodeSettingsError, match=said):
         read_node_settings(nodes_file, "n1", "0.1.0")
+
+
+def test_a_drain_of_a_node_that_never_joined_is_refused(
+    harness: GatewayHarness, gateway: httpx.Client
+) -> None:
+    harness.say(unfit("its disk is bad"), "n0")
+    harness.wait(lambda: harness.tail.view().node("n0"))
+    refused = gateway.post("/v1/nodes/n0/drain", json={"drain": True}, headers=bearer("admin"))
+    assert (refused.status_code, refused.json()["type"]) == (
+        409,
+        "urn:gangline:problem:node-not-joined",
+    )
+    assert "n0 is unfit and has never joined" in refused.json()["detail"]
+    assert "its disk is bad; and more" in refused.json()["detail"]
+
+    unknown = gateway.post("/v1/nodes/n9/drain", json={"drain": True}, headers=bearer("admin"))
+    assert (unknown.status_code, "gangline nodes" in unknown.json()["detail"]) == (404, True)

@@ -19,9 +19,9 @@ from gangline_gateway.app_context import (
     visible_teams,
 )
 from gangline_gateway.gpu_map import gpu_map
-from gangline_gateway.live_model import Outcome
+from gangline_gateway.live_model import LiveNode, Outcome
 from gangline_gateway.live_view import LiveView
-from gangline_gateway.problems import conflict, not_found, unavailable
+from gangline_gateway.problems import ProblemError, conflict, not_found, unavailable
 from gangline_gateway.queue import queue, seen
 from gangline_gateway.quota_state import state_of
 from gangline_gateway.scheduler_questions import NoAnswerError
@@ -178,8 +178,9 @@ async def drain_node(
     caller: Admin,
 ) -> Drained:
     """Needs an admin. With `move_jobs` gangs move after their next checkpoint; else they stay."""
-    if app.tail.view().node(node_id) is None:
-        raise not_found("node")
+    view = app.tail.view()
+    if view.scheduled_node(node_id) is None:  # the scheduler would ignore it
+        raise _nothing_to_drain(node_id, view.node(node_id))
     event = NodeDrainRequested(
         node_id=node_id,
         drain=body.drain,
@@ -204,6 +205,18 @@ async def drain_node(
     status = await app.tail.until(settled, app.answer_wait_s)
     now = status or app.tail.query(status_of)
     return Drained(node_id=node_id, status=now)
+
+
+def _nothing_to_drain(node_id: str, found: LiveNode | None) -> ProblemError:
+    if found is None:
+        return ProblemError(
+            404, "not-found", f"there is no node {node_id}; `gangline nodes` lists all of them"
+        )
+    return conflict(
+        "node-not-joined",
+        f"node {node_id} is {found.status} and has never joined, so nothing can start there: "
+        f"{found.reasons}. To keep it out when that is fixed, stop its agent",
+    )
 
 
 @cluster.get(
