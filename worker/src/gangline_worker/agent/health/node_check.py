@@ -19,6 +19,7 @@ import random
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,7 +56,7 @@ def run(folder: Path, *, full: bool, gpus: tuple[int, ...] = ()) -> Iterator[str
     ]
     if full:
         checks.append(("its limits", lambda: iter(unfit_limits(current()))))
-        checks += [("its GPUs", lambda: gpu_products(gpus)), ("its processes", sums)]
+        checks += [("its GPUs", lambda: gpu_products_apart(gpus)), ("its processes", sums)]
     for what, check in checks:
         try:
             yield from check()
@@ -102,8 +103,22 @@ def disk(folder: Path) -> Iterator[str]:
         yield "its disk gives back other bytes than were written"
 
 
+def gpu_products_apart(gpus: tuple[int, ...]) -> Iterator[str]:
+    """The same on each GPU, by a process that has ended when `sums` starts others.
+
+    In the compute mode EXCLUSIVE_PROCESS a GPU takes one process at a time.
+    """
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, spawn, tie_to, (os.getpid(),)) as pool:
+        yield from pool.submit(_found_on, gpus).result()
+
+
+def _found_on(gpus: tuple[int, ...]) -> list[str]:
+    return list(gpu_products(gpus))
+
+
 def gpu_products(gpus: tuple[int, ...]) -> Iterator[str]:
-    """The same on each GPU that CUDA sees."""
+    """The product on each GPU that CUDA sees."""
     import torch
 
     left, right, product = (torch.from_numpy(matrix) for matrix in factors())
