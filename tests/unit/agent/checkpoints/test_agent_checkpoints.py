@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from gangline_schemas.checkpoint import RankManifest, TensorSlice
+from gangline_schemas.events.scheduling import CheckpointRef
 from gangline_schemas.events.workers import CheckpointShardWritten, ObjectDigest
 from gangline_storage.digest import digest_bytes
 from gangline_storage.local import LocalStore
 from gangline_worker.agent.checkpoints.integrity import CheckpointDamaged, WrongPath
 from gangline_worker.agent.checkpoints.repair import Repairs
 from gangline_worker.agent.checkpoints.share import Share
-from gangline_worker.agent.checkpoints.transfer import Checkpoints
+from gangline_worker.agent.checkpoints.transfer import FETCHES, Checkpoints
 from gangline_worker.agent.decide.inputs import Prepared
 from gangline_worker.agent.decide.keys import GangKey
 from gangline_worker.agent.host.folders import Folders
@@ -94,6 +97,54 @@ def test_a_committed_checkpoint_is_fetched_whole_to_another_node(
         "rank-00001.json",
     ]
     assert (folder / "rank-00001.bin").read_bytes() == b"bin of 1 at 5"
+
+
+class HeldStore(LocalStore):
+    """Reads of the first commit record wait until `go`; `asked` counts records that were read."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.go = threading.Event()
+        self.asked = threading.Semaphore(0)
+
+    def get(self, key: str) -> bytes:
+        if key.endswith("COMMIT.json") and "/held-" in key:
+            self.asked.release()
+            assert self.go.wait(30)
+        return super().get(key)
+
+
+def copied(store: LocalStore, ref: CheckpointRef, job_id: str) -> CheckpointRef:
+    """The same checkpoint, of another job."""
+    old, new = "/checkpoints/job/", f"/checkpoints/{job_id}/"
+    for found in list(store.list(ref.commit_key.rpartition("/")[0] + "/")):
+        data = store.get(found.key)
+        if found.key == ref.commit_key:
+            data = data.replace(old.encode(), new.encode()).replace(
+                b'"job_id":"job"', f'"job_id":"{job_id}"'.encode()
+            )
+        store.put(found.key.replace(old, new), data)
+    return ref.model_copy(update={"job_id": job_id, "commit_key": ref.commit_key.replace(old, new)})
+
+
+def test_a_gang_does_not_wait_for_the_checkpoint_of_another(
+    node: Checkpoints, store: LocalStore, tmp_path: Path
+) -> None:
+    ref = commit(store, uploaded(node))
+    held = HeldStore(tmp_path / "store")
+    other = Checkpoints(tmp_path / "other", held, node_id="m", link=False)
+    jobs = [f"held-{number}" for number in range(FETCHES)]
+    refs = [copied(store, ref, job_id) for job_id in (*jobs, jobs[0])]
+    with ThreadPoolExecutor(len(refs) + 1) as pool:
+        waiting = [pool.submit(other.fetch, each, "nlp") for each in refs[1:FETCHES]]
+        for _ in waiting:
+            assert held.asked.acquire(timeout=30)
+        assert (other.fetch(ref, "nlp") / "rank-00001.bin").is_file()
+        waiting += [pool.submit(other.fetch, each, "nlp") for each in (refs[0], refs[-1])]
+        assert held.asked.acquire(timeout=30)
+        assert not held.asked.acquire(timeout=0.2), "two fetches of one job"
+        held.go.set()
+        assert all((done.result(30) / "rank-00001.bin").is_file() for done in waiting)
 
 
 def write_real(node: Checkpoints, rank: int, *, alone: bool) -> CheckpointShardWritten:

@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 import structlog
 
@@ -45,6 +46,8 @@ from .share import Share
 log = structlog.get_logger(__name__)
 
 _RECORDS = 16  # that are remembered, for what ranks ask for
+FETCHES = 4
+"""Of so many jobs checkpoints are brought at a time: a store that is away for one holds up few."""
 
 
 class Checkpoints:
@@ -72,7 +75,8 @@ class Checkpoints:
         self._node_id = node_id
         self._link = link
         self._pace = pace
-        self._fetching = threading.Lock()
+        self._fetching: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
+        self._fetches = threading.BoundedSemaphore(FETCHES)
         self._records: dict[str, CommitRecord] = {}  # by key, the newest last
         self._busy: Counter[Path] = Counter()
         self._referred = Referred()
@@ -191,7 +195,7 @@ class Checkpoints:
         Raises CheckpointDamaged, OSError and StoreError.
         """
         begun_s = time.monotonic()
-        with self._fetching:
+        with self._fetching_of(ref.job_id):
             fetch = self._fetch(ref, team, owner, peers)
             record = self._record(fetch, ref.commit_key)
             found = objects(record)
@@ -228,7 +232,7 @@ class Checkpoints:
         Whose copy it is now, and whether there was one before. Raises CheckpointDamaged (the store
         has no sound one either), WrongPath, OSError and StoreError.
         """
-        with self._fetching:
+        with self._fetching_of(ref.job_id):
             fetch = self._fetch(ref, team, owner, peers)
             record = self._records.get(ref.commit_key)
             if record is None or file == COMMIT_FILE:
@@ -250,10 +254,20 @@ class Checkpoints:
         incoming = self._folder / f".incoming-{threading.get_ident()}"
         return Fetch(self._store, prefix, folder, incoming, owner, peers, self._note)
 
+    @contextlib.contextmanager
+    def _fetching_of(self, job_id: str) -> Iterator[None]:
+        """One fetch at a time writes below a job's folder, and `FETCHES` below all of them."""
+        with self._busy_lock:
+            alone = self._fetching.setdefault(job_id, threading.Lock())
+        with alone, self._fetches:
+            yield
+
     def _record(self, fetch: Fetch, key: str) -> CommitRecord:
-        record = self._records[key] = fetch.record(key)
-        while len(self._records) > _RECORDS:
-            del self._records[next(iter(self._records))]
+        record = fetch.record(key)
+        with self._busy_lock:
+            self._records[key] = record
+            while len(self._records) > _RECORDS:
+                del self._records[next(iter(self._records))]
         return record
 
     def _note(self, folder: Path, others: list[Path]) -> None:
