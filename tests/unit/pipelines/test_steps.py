@@ -66,6 +66,47 @@ def test_a_job_and_its_outputs_may_be_known_in_either_order() -> None:
     assert world.feed(changed(requested.job_id, JobState.SUCCEEDED)) == []
 
 
+def test_only_outputs_of_the_last_attempt_of_a_job_count_in_any_order() -> None:
+    """Rank 0 of attempt 1 had written when another rank failed; the gang began again."""
+    world = PipelineRun()
+    world.apply(pipeline({"a": {"out": ["x", "y"]}}))
+    run = world.begin()
+    (requested,) = world.jobs.values()
+    early = world.outputs_of(requested)
+    world.salt = "again"
+    late = [one.model_copy(update={"attempt": 2}) for one in world.outputs_of(requested)]
+    ended = changed(requested.job_id, JobState.SUCCEEDED)
+    gone = released(requested.job_id)
+
+    world.feed(early[0])
+    world.feed(late[1])
+    assert world.feed(early[1]) == [], "attempt 1 reports after attempt 2"
+    world.feed(ended.model_copy(update={"attempt": 2}))
+    world.feed(gone.model_copy(update={"attempt": 2}))
+    assert world.states(run) == {"a": "running"}, "x of attempt 2 is not there yet"
+    assert world.feed(early[0]) == []
+    world.feed(late[0])
+
+    assert world.states(run) == {"a": "succeeded"}
+    left = {one.name: one.artifact for one in late}
+    assert world.step(run, "a").outputs == left
+    world.take_over()
+
+
+def test_a_step_fails_whose_last_attempt_reported_no_output() -> None:
+    world = PipelineRun()
+    world.apply(pipeline({"a": {"out": ["x"]}}))
+    run = world.begin()
+    (requested,) = world.jobs.values()
+    world.feed(*world.outputs_of(requested))
+    ended = changed(requested.job_id, JobState.SUCCEEDED)
+    world.feed(ended.model_copy(update={"attempt": 2}))
+    world.feed(released(requested.job_id).model_copy(update={"attempt": 2}))
+    world.tick(601)
+    assert world.states(run) == {"a": "failed"}
+    assert "output x" in world.run(run).reason
+
+
 def test_a_step_ends_when_its_job_is_charged_and_each_job_counts_once() -> None:
     world = PipelineRun()
     world.apply(pipeline({"a": {"retry": {"max": 1}}, "b": {"after": ["a"]}}))

@@ -278,6 +278,7 @@ class StepOutputNoted(Event):
     job_id: Identifier
     name: OutputName
     artifact: Artifact
+    attempt: Few = Field(default=0, description="Of the job, that wrote it; 0: not known.")
 
 
 class StepSaveNoted(Event):
@@ -321,6 +322,9 @@ class StepJobEnded(Event):
     job_id: Identifier
     succeeded: bool
     reason: Message = ""
+    attempt: Few = Field(
+        default=0, description="The last one, whose outputs count; 0: not known, each counts."
+    )
 
 
 class StepDeferred(Event):

@@ -132,7 +132,8 @@ def _(state: PipelineState, event: StepStudyEnded, _at: datetime) -> None:
 def _(state: PipelineState, event: StepOutputNoted, _at: datetime) -> None:
     step = state.steps[step_key(event.run_id, event.step)]
     outputs = {**step.outputs, event.name: event.artifact}
-    _step(state, event.run_id, event.step, outputs=outputs)
+    written_by = {**step.written_by, event.name: event.attempt}
+    _step(state, event.run_id, event.step, outputs=outputs, written_by=written_by)
 
 
 @fold.on(StepSaveNoted)
@@ -156,8 +157,15 @@ def _(state: PipelineState, event: StepCharged, _at: datetime) -> None:
 
 @fold.on(StepJobEnded)
 def _(state: PipelineState, event: StepJobEnded, at: datetime) -> None:
-    changed = {"job_ended": event.succeeded, "job_ended_at": at, "reason": event.reason}
-    _step(state, event.run_id, event.step, **changed)
+    _step(
+        state,
+        event.run_id,
+        event.step,
+        job_ended=event.succeeded,
+        job_ended_at=at,
+        last_attempt=event.attempt,
+        reason=event.reason,
+    )
     state.waiting[step_key(event.run_id, event.step)] = (event.run_id, event.step)
 
 
@@ -233,9 +241,11 @@ def _requested(
         job_id=job_id,
         tries=event.tries,
         outputs={},
+        written_by={},
         cause=None,
         job_ended=None,
         job_ended_at=None,
+        last_attempt=0,
         next_at=None,
         charged=0,
         saved_step=None,

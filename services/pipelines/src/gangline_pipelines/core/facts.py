@@ -96,7 +96,11 @@ def _waits(plan: PipelinePlan, run_id: str, name: str, next_at: datetime) -> boo
 def _job_ended(plan: PipelinePlan, event: JobStateChanged) -> None:
     """A job that had GPUs or CPUs is charged before its step ends: its release comes next."""
     place = _note_end(
-        plan, event.job_id, succeeded=event.state is JobState.SUCCEEDED, reason=event.reason
+        plan,
+        event.job_id,
+        succeeded=event.state is JobState.SUCCEEDED,
+        reason=event.reason,
+        attempt=event.attempt,
     )
     if place is None:
         return
@@ -112,7 +116,7 @@ def _ended(plan: PipelinePlan, job_id: str, *, succeeded: bool, reason: str) -> 
 
 
 def _note_end(
-    plan: PipelinePlan, job_id: str, *, succeeded: bool, reason: str
+    plan: PipelinePlan, job_id: str, *, succeeded: bool, reason: str, attempt: int = 0
 ) -> tuple[str, str] | None:
     """Note once how the job of a step ended; the step, or None if there is nothing to note."""
     place = plan.state.jobs.get(job_id)
@@ -122,24 +126,32 @@ def _note_end(
     if plan.state.steps[step_key(run_id, name)].job_ended is not None:
         return None
     ended = StepJobEnded(
-        run_id=run_id, step=name, job_id=job_id, succeeded=succeeded, reason=reason
-    )
+        run_id=run_id, step=name, job_id=job_id, succeeded=succeeded, reason=reason,
+        attempt=attempt,
+    )  # fmt: skip
     plan.add(run_id, ended)
     return place
 
 
 def _written(plan: PipelinePlan, event: StepOutputWritten) -> None:
+    """Note an output. Agents of two attempts may report in either order: the later one counts."""
     place = plan.state.jobs.get(event.job_id)
     if place is None:
         return
     run_id, name = place
     step = plan.state.steps[step_key(run_id, name)]
     declared = graph_of_run(plan.state, plan.state.runs[run_id]).instances[name].spec.outputs
-    if event.name not in declared or step.outputs.get(event.name) == event.artifact:
+    if event.name not in declared:
+        return
+    held = step.written_by.get(event.name, 0)
+    if event.attempt < max(held, step.last_attempt):
+        return
+    if event.attempt == held and step.outputs.get(event.name) == event.artifact:
         return
     noted = StepOutputNoted(
-        run_id=run_id, step=name, job_id=event.job_id, name=event.name, artifact=event.artifact
-    )
+        run_id=run_id, step=name, job_id=event.job_id, name=event.name, artifact=event.artifact,
+        attempt=event.attempt,
+    )  # fmt: skip
     plan.add(run_id, noted)
     if step.job_ended:
         conclude(plan, run_id, name)
@@ -226,7 +238,7 @@ def conclude(plan: PipelinePlan, run_id: str, name: str, *, waited: bool = False
         return
     spec = graph_of_run(plan.state, run).instances[name].spec
     if step.job_ended:
-        lacking = [output for output in spec.outputs if output not in step.outputs]
+        lacking = [output for output in spec.outputs if not _is_there(step, output)]
         saves = spec.study is None and _resumed(plan, run_id, name)
         if not lacking and saves and step.saved_step is None and waited:
             end_step(plan, run_id, name, "failed", "its job left no committed checkpoint")
@@ -282,6 +294,12 @@ def _succeed(plan: PipelinePlan, run_id: str, name: str) -> None:
         )  # fmt: skip
         plan.add(run_id, keyed)
         advance(plan, run_id, graph_of_run(plan.state, run).feeds.get(name, ()))
+
+
+def _is_there(step: StepRun, output: str) -> bool:
+    """Whether the last attempt of a step's job wrote an output. Unknown attempts count as it."""
+    earlier = 0 < step.written_by.get(output, 0) < step.last_attempt
+    return output in step.outputs and not earlier
 
 
 def _gave_up(plan: PipelinePlan, step: StepRun) -> bool:

@@ -146,7 +146,8 @@ class StepRun:
       with its own run as `hit`, its own job made them while outputs of the team were deleted.
     - `starts_from`: the version that its `resume: NAME@ALIAS` meant when it got its key.
     - `job_id`: of a study, its id until it has ended, then the job of its `best` trial.
-    - `job_ended`: whether its job ended well; None while it has not.
+    - `job_ended`: whether its job ended well; None while it has not. `last_attempt`: of that job,
+      0 if it is not known. `written_by`: the attempt that wrote each of `outputs`, likewise.
     """
 
     state: StepState = StepState.PENDING
@@ -156,6 +157,7 @@ class StepRun:
     hit: str = ""
     check: int = 0
     outputs: dict[str, Artifact] = field(default_factory=dict)
+    written_by: dict[str, int] = field(default_factory=dict)
     job_id: str = ""
     saved_step: int | None = None
     saved_key: str | None = None
@@ -164,6 +166,7 @@ class StepRun:
     cause: FailureCause | None = None
     job_ended: bool | None = None
     job_ended_at: datetime | None = None
+    last_attempt: int = 0
     reason: str = ""
     next_at: datetime | None = None
     gpu_seconds: float = 0.0
