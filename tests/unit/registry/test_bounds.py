@@ -9,6 +9,7 @@ import pytest
 
 from gangline_bus.decision import Decision, EffectDone, Tick
 from gangline_registry.core import comparing, forgetting
+from gangline_registry.core.lookup import promoted
 from gangline_registry.core.model import (
     Compare,
     CompareProfiles,
@@ -16,12 +17,15 @@ from gangline_registry.core.model import (
     Profiled,
     ProfilesCompared,
 )
+from gangline_registry.core.snapshot import codec
+from gangline_schemas.events.checkpoints import CheckpointDeleted, CheckpointPromoted
 from gangline_schemas.events.model_requests import (
     GateRemovalRequested,
     ModelPromotionRequested,
     SnapshotProfiled,
 )
 from gangline_schemas.events.registry import EvaluationCompared, ProfileNoted
+from gangline_schemas.memory import REMEMBERED
 from gangline_schemas.models import Override
 from support.builders.registry import ALIAS, MODEL, OLD, TEAM, RegistryRun, gate, profile
 
@@ -129,6 +133,40 @@ def test_a_new_version_is_compared_without_a_look_at_those_of_other_models() -> 
     run.soft = run.decider.observe(run.state, run.soft, Tick(), run.now)
     assert [one for one in run.effects().values() if isinstance(one, Compare)] == asked
     forgetting.forget_versions(run.state, TEAM, MODEL)
+
+
+def test_the_newest_checkpoint_of_a_job_is_found_without_a_look_at_those_of_other_jobs() -> None:
+    run = RegistryRun()
+    for job, step in (("a", 5), ("b", 9), ("a", 20), ("a", 10)):
+        run.feed(promotion(job, step))
+    run.feed(CheckpointDeleted(job_id="b", attempt=1, step=9, reason="test"))
+    run.state.checkpoints = NotScanned(run.state.checkpoints)
+    newest = promoted(run.state, "a", None)
+    assert newest is not None
+    assert newest.step == 20
+    assert promoted(run.state, "b", None) is None
+    assert promoted(run.state, "c", None) is None
+
+
+def test_the_steps_of_a_job_are_forgotten_with_its_checkpoints_and_kept_by_a_snapshot() -> None:
+    run = RegistryRun()
+    for step in (5, 20, 10, 20):
+        run.feed(promotion("a", step))
+    run.feed(CheckpointDeleted(job_id="a", attempt=1, step=20, reason="test"))
+    newest = promoted(run.state, "a", None)
+    assert newest is not None
+    assert newest.step == 10
+    held = codec()
+    loaded = held.load(held.dump(held.copy(run.state)))
+    assert (loaded.checkpoints, loaded.steps) == (run.state.checkpoints, run.state.steps)
+    run.tick(REMEMBERED.total_seconds() + 1)
+    run.feed(promotion("b", 1))
+    assert [*run.state.steps] == ["b"]
+    assert promoted(run.state, "a", None) is None
+
+
+def promotion(job_id: str, step: int) -> CheckpointPromoted:
+    return CheckpointPromoted(job_id=job_id, attempt=1, step=step, run=f"{job_id}-run")
 
 
 def test_a_profile_leaves_the_versions_that_wait_for_comparisons_alone() -> None:

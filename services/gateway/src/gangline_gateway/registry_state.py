@@ -55,6 +55,7 @@ def _copy(state: RegistryState) -> RegistryState:
         numbered=dict(state.numbered),
         aliases=dict(state.aliases),
         checkpoints=dict(state.checkpoints),
+        steps=dict(state.steps),
         promotions=dict(state.promotions),
         judged=dict(state.judged),
         moves=dict(state.moves),

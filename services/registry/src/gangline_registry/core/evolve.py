@@ -89,15 +89,29 @@ def _(state: RegistryState, event: RegistryRefused, _at: datetime) -> None:
 @fold.on(PromotedNoted)
 def _(state: RegistryState, event: PromotedNoted, at: datetime) -> None:
     one = event.checkpoint
-    key = f"{one.job_id}/{one.step}"
-    state.checkpoints.pop(key, None)
-    state.checkpoints[key] = NotedCheckpoint(one, at)
-    forget_old(state.checkpoints, lambda noted: noted.at, at)
+    _forget_checkpoint(state, one.job_id, one.step)
+    state.checkpoints[f"{one.job_id}/{one.step}"] = NotedCheckpoint(one, at)
+    state.steps[one.job_id] = (*state.steps.get(one.job_id, ()), one.step)
+    for _, old in forget_old(state.checkpoints, lambda noted: noted.at, at):
+        _forget_step(state, old.checkpoint.job_id, old.checkpoint.step)
 
 
 @fold.on(PromotedGone)
 def _(state: RegistryState, event: PromotedGone, _at: datetime) -> None:
-    state.checkpoints.pop(f"{event.job_id}/{event.step}", None)
+    _forget_checkpoint(state, event.job_id, event.step)
+
+
+def _forget_checkpoint(state: RegistryState, job_id: str, step: int) -> None:
+    if state.checkpoints.pop(f"{job_id}/{step}", None) is not None:
+        _forget_step(state, job_id, step)
+
+
+def _forget_step(state: RegistryState, job_id: str, step: int) -> None:
+    left = tuple(other for other in state.steps[job_id] if other != step)
+    if left:
+        state.steps[job_id] = left
+    else:
+        del state.steps[job_id]
 
 
 @fold.on(GateSet)

@@ -8,12 +8,11 @@ from gangline_schemas.models import CheckpointOf
 
 
 def promoted(state: RegistryState, job_id: str, step: int | None) -> CheckpointOf | None:
-    """The promoted checkpoint of a step, or the newest; None: none is known."""
-    if step is not None:
-        found = state.checkpoints.get(f"{job_id}/{step}")
-        return None if found is None else found.checkpoint
-    own = (one.checkpoint for one in state.checkpoints.values())
-    return max((one for one in own if one.job_id == job_id), key=lambda one: one.step, default=None)
+    """The promoted checkpoint of a step, or the newest; None: none is known. Cost: the job's."""
+    if step is None:
+        step = max(state.steps.get(job_id, ()), default=None)
+    found = state.checkpoints.get(f"{job_id}/{step}")
+    return None if found is None else found.checkpoint
 
 
 class Refusal(Exception):

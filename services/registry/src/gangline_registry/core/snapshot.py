@@ -13,12 +13,26 @@ VERSION = 2
 
 def codec() -> DataclassCodec[RegistryState]:
     """Implements `SnapshotCodec[RegistryState]`."""
-    return DataclassCodec(RegistryState, version=VERSION, converters={1: _unchanged})
+    return DataclassCodec(
+        RegistryState,
+        version=VERSION,
+        converters={1: _unchanged},
+        left_out={"steps"},
+        rebuild=_rebuild,
+        derived=lambda state: sorted(f"{job} {sorted(own)}" for job, own in state.steps.items()),
+    )
 
 
 def _unchanged(name: str, value: Any) -> tuple[str, Any]:
     """Version 1 knew no keys of checkpoints: there are then none."""
     return name, value
+
+
+def _rebuild(state: RegistryState) -> None:
+    """Derive what is left out of a snapshot, in place. Cost: the checkpoints."""
+    for noted in state.checkpoints.values():
+        one = noted.checkpoint
+        state.steps[one.job_id] = (*state.steps.get(one.job_id, ()), one.step)
 
 
 fingerprint = codec().fingerprint

@@ -39,7 +39,8 @@ class RegistryState:
 
     - `models`: by team/model. `versions`: by team/model/number. `aliases`: by team/model/alias.
     - `numbered`: the numbers of `versions` by team/model, in the order of their registration.
-    - `checkpoints`: promoted ones by job/step. `registrations`: open ones by number.
+    - `checkpoints`: promoted ones by job/step; `steps`: theirs by job, derived from them.
+    - `registrations`: open ones by number.
     - `promotions`: not judged yet, by number; `judged`: the newest others.
     - `moves`: the newest, by number. `changes`: how often what MLflow must have changed;
       `projected`: what it has. `missing`: versions that it lost.
@@ -54,6 +55,7 @@ class RegistryState:
     numbered: dict[str, tuple[int, ...]] = field(default_factory=dict)
     aliases: dict[str, Pointer] = field(default_factory=dict)
     checkpoints: dict[str, NotedCheckpoint] = field(default_factory=dict)
+    steps: dict[str, tuple[int, ...]] = field(default_factory=dict)
     registrations: dict[int, Registration] = field(default_factory=dict)
     promotions: dict[int, Promotion] = field(default_factory=dict)
     judged: dict[int, Promotion] = field(default_factory=dict)
