@@ -14,6 +14,7 @@ VERSIONS_PATH = "/gangline/registry/versions"
 ALIASES_PATH = "/gangline/registry/aliases"
 REGISTRATION_TAG = "gangline.registration"
 MOST_ALIASES = 100_000
+"""Of the gates of all teams; the registry refuses a gate that would protect more."""
 
 
 class VersionQuery(Model):

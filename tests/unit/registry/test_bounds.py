@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gangline_bus.decision import Decision, EffectDone, Tick
-from gangline_registry.core import comparing, forgetting
+from gangline_registry.core import comparing, forgetting, requests
 from gangline_registry.core.lookup import promoted
 from gangline_registry.core.model import (
     Compare,
@@ -18,13 +18,20 @@ from gangline_registry.core.model import (
     ProfilesCompared,
 )
 from gangline_registry.core.snapshot import codec
+from gangline_schemas.base import Event
 from gangline_schemas.events.checkpoints import CheckpointDeleted, CheckpointPromoted
 from gangline_schemas.events.model_requests import (
     GateRemovalRequested,
+    GateRequested,
     ModelPromotionRequested,
     SnapshotProfiled,
 )
-from gangline_schemas.events.registry import EvaluationCompared, ProfileNoted
+from gangline_schemas.events.registry import (
+    EvaluationCompared,
+    GateSet,
+    ProfileNoted,
+    RegistryRefused,
+)
 from gangline_schemas.memory import REMEMBERED
 from gangline_schemas.models import Override
 from support.builders.registry import ALIAS, MODEL, OLD, TEAM, RegistryRun, gate, profile
@@ -167,6 +174,29 @@ def test_the_steps_of_a_job_are_forgotten_with_its_checkpoints_and_kept_by_a_sna
 
 def promotion(job_id: str, step: int) -> CheckpointPromoted:
     return CheckpointPromoted(job_id=job_id, attempt=1, step=step, run=f"{job_id}-run")
+
+
+def test_a_gate_beyond_the_most_aliases_of_all_teams_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """MLflow's table is written in one request, and pipelines know as many."""
+    monkeypatch.setattr(requests, "MOST_ALIASES", 3)
+    run = RegistryRun(gate(aliases=["champion", "stable"]))
+
+    def asked(model: str, *aliases: str) -> Event:
+        given = gate(model=model, aliases=aliases)
+        (event,) = run.feed(GateRequested(config=given, user="anna"))
+        return event
+
+    assert isinstance(asked("other", "champion"), GateSet)
+    refused = asked("third", "champion")
+    assert isinstance(refused, RegistryRefused)
+    assert refused.reason.startswith("gates of all teams protect 3 aliases already, of 3;")
+    assert isinstance(asked("other", "champion", "stable"), RegistryRefused)
+    assert isinstance(asked("other", "stable"), GateSet), "it has one alias as before"
+    run.feed(GateRemovalRequested(team=TEAM, model=MODEL, user="ana"))
+    assert isinstance(asked("third", "champion"), GateSet)
+    run.take_over()
 
 
 def test_a_profile_leaves_the_versions_that_wait_for_comparisons_alone() -> None:

@@ -11,10 +11,9 @@ from gangline_schemas.base import Event
 from gangline_schemas.events.pipelines import AliasNoted
 from gangline_schemas.events.registry import AliasMoved, GateRemoved, GateSet
 from gangline_schemas.memory import keep_newest
+from gangline_schemas.mlflow_registry import MOST_ALIASES
 from gangline_schemas.models import AliasedVersion
 
-MOST_ALIASES = 100_000
-"""The registry has up to eight of each of a team's 1,000 models with a gate."""
 NEVER_SET = "no gate of team {team} protects {name}; apply one: `gangline models gate apply FILE`"
 OF_FILES = (
     "version {version} of {model} is made of files and not of a checkpoint; promote one that "

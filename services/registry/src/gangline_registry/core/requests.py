@@ -34,6 +34,7 @@ from gangline_schemas.events.registry import (
 )
 from gangline_schemas.gate_file import Gate
 from gangline_schemas.memory import REMEMBERED
+from gangline_schemas.mlflow_registry import MOST_ALIASES
 from gangline_schemas.models import MAX_SUITES, VALIDATED_ITSELF, CheckpointOf
 
 MODELS_OF_TEAM = 1000
@@ -110,6 +111,13 @@ def _check_gate(plan: RegistryPlan, gate: Gate) -> None:
     own = sum(name.startswith(f"{gate.team}/") for name in state.models)
     if model_key(gate.team, gate.model) not in state.models and own >= MODELS_OF_TEAM:
         raise Refusal(f"team {gate.team} has gates of {MODELS_OF_TEAM} models; remove some first")
+    held = state.models.get(model_key(gate.team, gate.model))
+    others = len(state.aliases) - (len(held.gate.aliases) if held is not None else 0)
+    if others + len(gate.aliases) > MOST_ALIASES:
+        raise Refusal(
+            f"gates of all teams protect {len(state.aliases):,} aliases already, of "
+            f"{MOST_ALIASES:,}; remove some first"
+        )
     if gate.baseline != "current":
         version_of(plan, gate.team, gate.model, gate.baseline)
 
