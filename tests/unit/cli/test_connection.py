@@ -177,6 +177,20 @@ def test_a_submission_is_repeated_under_one_key(stub: Stub) -> None:
     assert spec["resources"] == {"gpus": 1}, "what the caller gave is not changed"
 
 
+def test_the_start_of_a_run_is_repeated_under_one_key(stub: Stub) -> None:
+    begun = {
+        "run_id": "p-1", "team": "nlp", "pipeline": "p", "number": 1, "state": "running",
+        "trigger": "manual", "kind": "manual", "subject": "a request", "params": {},
+        "user": "ada", "reason": "", "started_at": None, "ended_at": None, "steps": {},
+        "jobs": 0, "gpu_seconds": 0.0, "retries": 0,
+    }  # fmt: skip
+    stub.on("POST", "/v1/pipelines/p/runs", AWAY, begun)
+    with client_of(stub, []) as client:
+        client.run_pipeline("p")
+    first, second = stub.asked
+    assert first.headers["idempotency-key"] == second.headers["idempotency-key"]
+
+
 def test_a_refusal_is_not_repeated(stub: Stub) -> None:
     stub.on("POST", "/v1/training-jobs/a/cancel", problem(409, "ended", "the job has ended"))
     with client_of(stub, []) as client, pytest.raises(CliError, match="has ended") as refused:

@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from gangline_bus.codec import Received
 from gangline_gateway.app import over
+from gangline_gateway.app_context import KeyLocks
 from gangline_gateway.followed import Copies
 from gangline_gateway.publish import SOURCE
 from gangline_schemas.artifacts import (
@@ -25,7 +26,8 @@ from gangline_schemas.artifacts import (
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import topic_of
 from gangline_schemas.envelope import Envelope
-from gangline_schemas.events.pipelines import RunStarted
+from gangline_schemas.events.pipeline_requests import RunRequested
+from gangline_schemas.events.pipelines import RunQueued, RunStarted
 from gangline_service.tokens import Principal, Role
 from gangline_storage import digest_bytes
 from gangline_storage.local import LocalStore
@@ -51,6 +53,7 @@ class Context:
         self.world = PipelineRun()
         self.tail = self.publisher = self
         self.count = 0
+        self.submitting = KeyLocks()
 
     def clock(self) -> Any:
         return self.world.now
@@ -58,9 +61,9 @@ class Context:
     def pipelines(self) -> Copies[Any]:
         return Copies([self.world.state])
 
-    async def publish(self, subject: str, event: Event) -> str:
+    async def publish(self, subject: str, event: Event, request_id: str | None = None) -> str:
         self.count += 1
-        name = f"r{self.count}"
+        name = request_id or f"r{self.count}"
         envelope = Envelope(name, SOURCE, self.world.now, subject, event)
         self.world.take(Received(envelope, topic_of(event.type).value, 0, self.count))
         return name
@@ -118,6 +121,39 @@ def test_a_pipeline_is_applied_run_shown_and_explained(context: Context, ask: As
     assert listed["last"]["run_id"] == run
     assert "spec" not in listed
     assert [one["run_id"] for one in ask("GET", "/v1/pipeline-runs").json()["runs"]] == [run]
+
+
+def test_a_repeated_idempotency_key_is_the_same_run(context: Context, ask: Ask) -> None:
+    spec = chain(params={"lr": 0.1}).model_dump(mode="json", exclude_defaults=True)
+    ask("PUT", "/v1/pipelines/p", json=spec)
+    body = {"params": {"lr": 0.5}}
+    key = {"Idempotency-Key": "k-1"}
+    first = ask("POST", "/v1/pipelines/p/runs", json=body, headers=key)
+    again = ask("POST", "/v1/pipelines/p/runs", json=body, headers=key)
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert first.json()["run_id"] == again.json()["run_id"]
+    assert len(context.world.events(RunStarted)) == 1
+    context.world.finish()
+    ended = ask("POST", "/v1/pipelines/p/runs", json=body, headers=key)
+    assert (ended.status_code, ended.json()["state"]) == (200, "succeeded")
+    other = ask("POST", "/v1/pipelines/p/runs", json={"params": {"lr": 1.0}}, headers=key)
+    assert other.status_code == 409
+    assert other.json()["type"].endswith("key-reused")
+    ask("POST", "/v1/pipelines/p/runs", json=body)
+    assert len(context.world.events(RunStarted)) == 2
+
+
+def test_a_key_that_was_used_before_the_answers_were_forgotten_begins_no_second_run(
+    context: Context, ask: Ask
+) -> None:
+    """Requests of another gateway, whose view is behind, reach the service a second time."""
+    ask("PUT", "/v1/pipelines/p", json=SPEC)
+    asked = RunRequested(team=TEAM, pipeline="p", user="ada")
+    asyncio.run(context.publish("p", asked, "same"))
+    context.world.state.requests.clear()
+    asyncio.run(context.publish("p", asked, "same"))
+    assert len(context.world.events(RunStarted)) == 1
+    assert not context.world.events(RunQueued)
 
 
 def test_another_team_neither_sees_nor_changes_anything(context: Context, ask: Ask) -> None:

@@ -71,12 +71,16 @@ def run(
     team: TeamName = None,
     wait: Wait = False,
     timeout: Timeout = None,
+    idempotency_key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="The same key gives the same run.")
+    ] = None,
 ) -> None:
     """Run a pipeline now.
 
     Exit codes with --wait: 0 succeeded, 100 failed, 101 not finished, 103 cancelled.
     """
-    begun = session.client.run_pipeline(name, _params(params or []), team=team)
+    given = _params(params or [])
+    begun = session.client.run_pipeline(name, given, idempotency_key, team=team)
     if not wait:
         session.out.show(begun, begun.run_id)
         session.out.note(f"see its steps: gangline pipeline run-show {begun.run_id}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -79,12 +80,26 @@ class Pipelines(Jobs):
         return self._read(PipelineDetails, "POST", place, body={"paused": paused}, params=params)
 
     def run_pipeline(
-        self, name: str, params: Mapping[str, Any] | None = None, *, team: str | None = None
+        self,
+        name: str,
+        params: Mapping[str, Any] | None = None,
+        idempotency_key: str | None = None,
+        *,
+        team: str | None = None,
     ) -> PipelineRun:
-        """Run a pipeline now, or after the run that has not ended."""
-        place = f"/v1/pipelines/{path_id(name)}/runs"
-        body = {"params": dict(params or {})}
-        return self._read(PipelineRun, "POST", place, body=body, params={"team": team})
+        """Run a pipeline now, or after the run that has not ended.
+
+        The same key again gives the same run. Without one, each call is a new run.
+        """
+        return self._read(
+            PipelineRun,
+            "POST",
+            f"/v1/pipelines/{path_id(name)}/runs",
+            body={"params": dict(params or {})},
+            params={"team": team},
+            headers={"Idempotency-Key": idempotency_key or uuid.uuid4().hex},
+            repeatable=True,
+        )
 
     def pipeline_runs(
         self, name: str | None = None, *, team: str | None = None, limit: int = 50

@@ -29,17 +29,18 @@ async def answered(
     key: str,
     event: Event,
     state_of: Callable[[], AnsweringT],
+    request_id: str | None = None,
 ) -> tuple[str, AnsweringT]:
     """Publish a request with this key; its id, and the state with its answer.
 
-    Raises a 409 or 503 problem.
+    `request_id`: of a request that may be repeated. Raises a 409 or 503 problem.
     """
 
     def answer(asked: str) -> tuple[AnsweringT, str] | None:
         state = state_of()
         return (state, state.requests[asked]) if asked in state.requests else None
 
-    return await decided(app, key, event, answer, app.answer_wait_s)
+    return await decided(app, key, event, answer, app.answer_wait_s, request_id)
 
 
 async def decided(
@@ -48,13 +49,14 @@ async def decided(
     event: Event,
     answer: Callable[[str], tuple[StateT, str] | None],
     wait_s: float,
+    request_id: str | None = None,
 ) -> tuple[str, StateT]:
     """Publish a request with this key; its id, and the state with its answer.
 
     `answer` gives the state and the reason of a refusal, or "", by the key of the request; None
     before an answer. Raises a 409 or 503 problem.
     """
-    request_id = await app.publisher.publish(key, event)
+    request_id = await app.publisher.publish(key, event, request_id)
     asked = request_key(SOURCE, request_id)
     found = await app.tail.until(lambda _: answer(asked), wait_s)
     if found is None:

@@ -29,12 +29,14 @@ class Publisher:
         self._writer = writer
         self._names = names
 
-    async def publish(self, subject: str, event: Event) -> str:
+    async def publish(self, subject: str, event: Event, request_id: str | None = None) -> str:
         """Publishes with this subject as the key; returns the event's ce_id.
+
+        `request_id`: the ce_id, of a request that may be repeated; default: a new one.
 
         Raises a 503 problem if the bus did not acknowledge it in time: it may still arrive.
         """
-        request_id = str(uuid.uuid4())
+        request_id = request_id or str(uuid.uuid4())
         envelope = Envelope(
             id=request_id,
             source=SOURCE,

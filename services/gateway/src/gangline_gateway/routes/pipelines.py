@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from itertools import islice
 from typing import Annotated
+from uuid import uuid4
 
-from fastapi import Body, Path, Query
+from fastapi import Body, Path, Query, Response
 
 from gangline_gateway import audit, pipelines_state
 from gangline_gateway.answered import answered
@@ -13,10 +14,12 @@ from gangline_gateway.app_context import App, AppContext, Caller, answers, may_c
 from gangline_gateway.pipelines_state import pipelines_of
 from gangline_gateway.problems import ProblemError, conflict, invalid, not_found, unavailable
 from gangline_gateway.publish import SOURCE
+from gangline_gateway.routes.jobs import IdempotencyKey
 from gangline_pipelines.core.checks import problems
 from gangline_pipelines.core.model import Pipeline as PipelineFacts
 from gangline_pipelines.core.model import Run
-from gangline_pipelines.core.naming import pipeline_key, run_id
+from gangline_pipelines.core.naming import digest, pipeline_key, run_id
+from gangline_pipelines.core.requests import MANUAL
 from gangline_pipelines.core.state import PipelineState, spec_key
 from gangline_schemas.api.pipelines import (
     Announced,
@@ -31,7 +34,7 @@ from gangline_schemas.api.pipelines import (
     StepWhy,
 )
 from gangline_schemas.base import Event
-from gangline_schemas.envelope import request_key
+from gangline_schemas.envelope import derived_id, request_key
 from gangline_schemas.events.pipeline_requests import (
     PipelineConfigureRequested,
     PipelinePauseRequested,
@@ -175,20 +178,43 @@ async def pause_pipeline(
     summary="Run a pipeline",
     status_code=201,
     response_model=PipelineRun,
-    responses=answers(404, 409),
+    responses={200: {"model": PipelineRun, "description": "The run existed."}, **answers(404, 409)},
 )
 async def run_pipeline(
-    name: Name, body: RunBody, app: App, caller: Caller, team: Team = None
+    name: Name,
+    body: RunBody,
+    response: Response,
+    app: App,
+    caller: Caller,
+    team: Team = None,
+    key: IdempotencyKey = None,
 ) -> PipelineRun:
     """Begins now, or is queued behind the run that has not ended."""
     _, held = _held(app, caller, name, team)
     may_change(caller, held.team)
+    given = uuid4().hex if key is None else key
+    request = derived_id("pipeline-run", held.team, name, given)
+    begun = run_id(held.team, name, MANUAL, request_key(SOURCE, request))
     event = RunRequested(team=held.team, pipeline=name, params=body.params, user=caller.name)
-    request, state = await _answered(app, name, event)
-    begun = run_id(held.team, name, "manual", request_key(SOURCE, request))
+    async with app.submitting.hold(begun):
+        run = pipelines_state.one_run(pipelines_of(app.tail.pipelines()), begun)
+        if run is not None:
+            response.status_code = 200
+            return _same(run, event)
+        _, state = await _answered(app, name, event, request)
     run = pipelines_state.one_run(state, begun)
     if run is None:
         raise conflict("refused", "another run has taken its place already")
+    return _same(run, event)
+
+
+def _same(run: PipelineRun, event: RunRequested) -> PipelineRun:
+    """The run, if it is the one of this request. Raises a 409 problem."""
+    if digest(run.params) != digest(event.params):  # 1, 1.0 and true are equal
+        raise conflict(
+            "key-reused",
+            "this Idempotency-Key was used for a run with other params; use a new key",
+        )
     return run
 
 
@@ -376,6 +402,8 @@ async def _changed(
     return pipelines_state.run_details(state, state.runs[name])
 
 
-async def _answered(app: AppContext, key: str, event: Event) -> tuple[str, PipelineState]:
+async def _answered(
+    app: AppContext, key: str, event: Event, request_id: str | None = None
+) -> tuple[str, PipelineState]:
     """The request's id, and the state with its answer. Raises a 409 or 503 problem."""
-    return await answered(app, key, event, lambda: pipelines_of(app.tail.pipelines()))
+    return await answered(app, key, event, lambda: pipelines_of(app.tail.pipelines()), request_id)

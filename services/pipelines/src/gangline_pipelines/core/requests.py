@@ -163,16 +163,23 @@ def _run(plan: PipelinePlan, event: RunRequested, ref: dict[str, str]) -> str | 
     shown = "".join(char if char.isprintable() else "?" for char in subject[-256:])
     cause = RunCause(kind="manual", trigger=MANUAL, subject=shown, params=event.params)
     name = run_id(held.team, held.name, MANUAL, subject)
+    if name in plan.state.runs or name in plan.state.queued:
+        return None  # repeated by its sender's key, after its answer was forgotten
+    reason = _no_place(plan, held, spec)
+    if reason is None:
+        begin = enqueue if held.active else start
+        begin(plan, held, name, cause, event.user, ref)
+    return reason
+
+
+def _no_place(plan: PipelinePlan, held: Pipeline, spec: PipelineSpec) -> str | None:
+    """Why a run can neither begin nor wait now; None if it can."""
     if not held.active:
-        full = no_room(plan, held)
-        if full is None:
-            start(plan, held, name, cause, event.user, ref)
-        return full
+        return no_room(plan, held)
     if spec.overlap == "skip":
         return f"{held.active} runs, and overlap is skip; cancel it first"
     if spec.overlap == "queue" and len(held.queued) >= spec.limits.queued:
         return f"{held.active} runs, and {len(held.queued)} runs wait already (limits.queued)"
-    enqueue(plan, held, name, cause, event.user, ref)
     return None
 
 
