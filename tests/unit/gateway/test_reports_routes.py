@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
@@ -15,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 from gangline_gateway.app import over
 from gangline_gateway.app_context import AppContext
 from gangline_gateway.history_access import HistoryAccess, Queries
+from gangline_gateway.reports import page
 from gangline_gateway.reports.facts import Facts, Gang, Job, NodeChange, Period, Quota, RunMfu
 from gangline_gateway.reports.source import TooMuchError
 from gangline_service.tokens import Principal, Role
@@ -108,6 +110,24 @@ class Page(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.words.append(data)
+
+
+@pytest.mark.parametrize(
+    ("path", "made"), [(UTILIZATION, "utilization_page"), (WEEKLY, "weekly_page")]
+)
+def test_others_are_answered_while_a_page_is_made(
+    monkeypatch: pytest.MonkeyPatch, path: str, made: str
+) -> None:
+    plain, made_by = getattr(page, made), list[int]()
+
+    def noted(report: object) -> str:
+        made_by.append(threading.get_ident())
+        return str(plain(report))
+
+    monkeypatch.setattr(page, made, noted)
+    assert "<html" in Routes(Source(happened)).get(path, headers=BROWSER).text
+    assert len(made_by) == 1
+    assert threading.get_ident() not in made_by
 
 
 def test_json_is_the_default_and_the_period_is_what_was_asked() -> None:

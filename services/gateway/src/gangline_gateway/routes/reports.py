@@ -134,7 +134,7 @@ async def report_weekly(
         )
         report = WeeklyReport(week=week, this=this, before=before)
         app.reports.keep((week, teams), report, now)
-    return _answer(report, page.weekly_page, accept)
+    return await asyncio.to_thread(_answer, report, page.weekly_page, accept)
 
 
 async def _week(app: AppContext, period: Period, teams: frozenset[str] | None) -> Week:
