@@ -292,7 +292,9 @@ def test_as_many_metrics_are_kept_as_a_message_may_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GANGLINE_CHECKPOINT_DIR", str(tmp_path))
-    assert save({}, 1, {f"accuracy of class {number}": 0.5 for number in range(40_000)})
+    many = {f"accuracy of class {number}": 0.5 for number in range(40_000)}
+    with pytest.warns(UserWarning, match="first 1,000 of its 40,000 metrics"):
+        assert save({}, 1, many)
     assert save({}, 2), "waits for the first"
     found = Checkpoint(committed(tmp_path)[0]).record.metrics
     assert len(found) == METRICS_PER_STEP

@@ -154,7 +154,8 @@ def save(
     without DTensors, that only as many ranks can restore.
 
     Steps grow within a run; one that was saved is not written again. As in `report`, metrics that
-    are not finite are left out, and those beyond 1,000. Gives False, with a warning, when:
+    are not finite are left out. A checkpoint holds the first 1,000 metrics; if there are more, a
+    warning says so. Gives False, with a warning, when:
     - the environment names no GANGLINE_CHECKPOINT_DIR,
     - this process was forked from one that saved before,
     - the last save failed (a full disk, a step that did not grow),
@@ -178,6 +179,13 @@ def save(
         warnings.warn(f"step {step} is not saved: its loss is not finite", stacklevel=2)
         return False
     step, figures = operator.index(step), _figures(metrics or {})
+    if len(figures) > METRICS_PER_STEP:
+        warnings.warn(
+            f"step {step}: the checkpoint holds the first {METRICS_PER_STEP:,} of its "
+            f"{len(figures):,} metrics; `gangline.report` takes all of them",
+            stacklevel=2,
+        )
+        figures = dict(islice(figures.items(), METRICS_PER_STEP))
     with _saving, _checkpointing():
         tensors, kept = _taken_apart(state, per_rank)
         saver = _saver(Path(named))
@@ -250,8 +258,11 @@ def _figures(metrics: Mapping[str, SupportsFloat]) -> dict[str, float]:
             found[name] = float(value)
         except (TypeError, ValueError, RuntimeError, OverflowError) as error:
             raise TypeError(f"metrics.{name}: cannot save {value!r:.80} as a number") from error
-    sound = ((name, value) for name, value in found.items() if figure(value) is not None)
-    return dict(islice(filter(lambda item: is_metric_name(item[0]), sound), METRICS_PER_STEP))
+    return {
+        name: value
+        for name, value in found.items()
+        if figure(value) is not None and is_metric_name(name)
+    }
 
 
 def _finish(saver: AsyncSaver) -> None:
