@@ -70,6 +70,34 @@ def test_a_file_above_the_limit_is_refused_whole(counted: Counted, *, known: boo
     counted.put("nlp/c", 400, known=known)
 
 
+def test_parts_of_open_uploads_are_counted_at_intervals_however_many_begin(tmp_path: Path) -> None:
+    """To count them costs a request for each open upload."""
+    counted = Counted(tmp_path, limit=100)
+    now, asked = [0.0], list[str]()
+    counted.artifacts = Artifacts(counted.artifacts.store, lambda: now[0])
+    counted.artifacts.count_in(counted.counts)
+
+    def begin(team: str, waiting: int) -> None:
+        def count() -> int:
+            asked.append(team)
+            return waiting
+
+        counted.artifacts.check_room(f"workspaces/{team}/file", count)
+
+    for _ in range(50):
+        begin("nlp", 100)
+    begin("vision", 0)
+    assert asked == ["nlp", "vision"]
+    now[0] = artifacts.WAITING_KNOWN_S
+    with pytest.raises(OverLimit):
+        begin("nlp", 101)
+    assert asked == ["nlp", "vision", "nlp"]
+    with pytest.raises(OverLimit):
+        begin("nlp", 0)
+    now[0] *= 2
+    begin("nlp", 0)
+
+
 def test_only_the_first_change_costs_a_listing(counted: Counted) -> None:
     for number in range(5):
         counted.put(f"nlp/{number}", 10)

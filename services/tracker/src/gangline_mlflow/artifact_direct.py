@@ -101,7 +101,7 @@ class DirectArtifacts(TeamArtifacts, MultipartUploadMixin, MultipartDownloadMixi
         return PresignedDownloadUrlResponse(url=url, headers={}, file_size=size_bytes)
 
     def _waiting_bytes(self, team: str) -> int:
-        """The bytes of parts of a team's uploads. Cost: a request for each upload.
+        """The bytes of parts of a team's uploads. Cost: a request for each; asked at intervals.
 
         An upload that is too old to get further parts is given up.
         """

@@ -7,6 +7,7 @@ and the store itself refuses dots, backslashes and control characters, and follo
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +22,11 @@ if TYPE_CHECKING:  # they import SQLAlchemy, which takes memory before the first
     from gangline_mlflow.bodies import RequestBody
 
 
+WAITING_KNOWN_S = 15.0
+"""So long the bytes of parts of a team's open uploads count as they were: they are slow to count.
+
+A file that goes above the limit is refused when its upload ends, whatever was counted before.
+"""
 _WAIT_S = 10.0
 """A slow upload must not hold threads that other requests need."""
 
@@ -48,10 +54,13 @@ class Busy(Exception):
 class Artifacts:
     """Reads and writes; may be used from any thread. Methods raise the store's errors."""
 
-    def __init__(self, store: ObjectStore) -> None:
+    def __init__(self, store: ObjectStore, seconds: Callable[[], float] = time.monotonic) -> None:
         self.store = store
+        self._seconds = seconds
         self._counts: ArtifactBytes | None = None
         self._writing = KeyLocks()
+        self._counting = KeyLocks()
+        self._waiting: dict[str, tuple[float, int]] = {}
 
     def count_in(self, counts: ArtifactBytes) -> None:
         """Count and limit each team's bytes from now on."""
@@ -81,12 +90,22 @@ class Artifacts:
     def check_room(self, path: str, waiting: Callable[[], int] = lambda: 0) -> None:
         """Raise OverLimit if the path's team has reached its limit.
 
-        `waiting`: bytes that are stored and no file yet; not asked for a team without a limit.
+        `waiting`: bytes that are stored and no file yet. It is not asked for a team without a
+        limit, and of each other one every `WAITING_KNOWN_S` at most.
         """
-        counts = self._counts
-        limited = counts is not None and counts.is_limited(path.split("/")[1])
-        with self._changing(path, max(1, waiting()) if limited else 1):
+        counts, team = self._counts, path.split("/")[1]
+        limited = counts is not None and counts.is_limited(team)
+        with self._changing(path, max(1, self._waiting_of(team, waiting)) if limited else 1):
             return
+
+    def _waiting_of(self, team: str, count: Callable[[], int]) -> int:
+        with self._counting.hold(team):
+            known = self._waiting.get(team)
+            if known is not None and self._seconds() - known[0] < WAITING_KNOWN_S:
+                return known[1]
+            counted = count()
+            self._waiting[team] = self._seconds(), counted
+            return counted
 
     def listed(self, folder: str) -> list[Entry]:
         """The files and folders right below a folder; empty for a file, and where nothing is.
