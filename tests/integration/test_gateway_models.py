@@ -14,6 +14,7 @@ from gangline_registry.core.profile import write_profile
 from gangline_registry.core.profiling import profile_of
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.checkpoints import CheckpointPromoted
+from gangline_schemas.events.registry import VersionBegun
 from gangline_schemas.events.requests import CheckpointPinRequested
 from support.builders.gateway import GatewayHarness
 from support.fixtures.gateway_http import ADMIN, NLP, VISION, harness, http_client, problem, submit
@@ -107,10 +108,13 @@ def test_a_rollback_is_decided_while_mlflow_is_away(
     harness.wait(lambda: harness.catalogue.aliases["nlp/away/champion"] == 1)
 
 
-def test_a_checkpoint_is_pinned_though_mlflow_makes_its_version_later(
+def test_the_log_names_the_checkpoint_to_retain_though_mlflow_makes_its_version_later(
     http_client: httpx.Client, harness: GatewayHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The request is answered with 503 then, and the user need not send it again."""
+    """The request is answered with 503 then, and the user need not send it again.
+
+    The gateway itself pins nothing: MLflow may refuse the version.
+    """
     job_id = submit(http_client)
     harness.wait(lambda: harness.tail.job(job_id) is not None)
     harness.say(CheckpointPromoted(job_id=job_id, attempt=1, step=20, run=f"{job_id}-p"), job_id)
@@ -120,10 +124,14 @@ def test_a_checkpoint_is_pinned_though_mlflow_makes_its_version_later(
     try:
         path = "/v1/models/pinned/versions"
         problem(http_client.post(path, headers=NLP, json={"job_id": job_id}), 503, "undecided")
-        requests = harness.broker.dump(harness.names.name(Topic.REQUESTS))
-        events = [decode(record).data for record in requests]
-        pins = [one for one in events if isinstance(one, CheckpointPinRequested)]
-        assert [(one.step, one.pinned) for one in pins if one.job_id == job_id] == [(20, True)]
+        asked, decided = (
+            [decode(record).data for record in harness.broker.dump(harness.names.name(topic))]
+            for topic in (Topic.REQUESTS, Topic.REGISTRY)
+        )
+        begun = [one for one in decided if isinstance(one, VersionBegun) and one.model == "pinned"]
+        (place,) = [one.checkpoint for one in begun if one.checkpoint is not None]
+        assert (place.job_id, place.attempt, place.step) == (job_id, 1, 20)
+        assert not [one for one in asked if isinstance(one, CheckpointPinRequested)]
     finally:
         harness.catalogue.away = False
 

@@ -260,7 +260,10 @@ class PromotionRefused(Event):
 
 
 class CheckpointPinChanged(Event):
-    """A user wants this checkpoint kept whatever the job's retention says, or no longer."""
+    """This checkpoint is kept whatever the job's retention says, or no longer.
+
+    A user asked for it, or a version of a model was made of it.
+    """
 
     type: ClassVar[str] = "checkpoint.pin.changed"
     job_id: Identifier
@@ -268,6 +271,17 @@ class CheckpointPinChanged(Event):
     step: Step
     pinned: bool
     user: User = "unknown"
+
+
+class RegistrationNoted(Event):
+    """The registry makes a version of this checkpoint, so it is retained; or has ended to."""
+
+    type: ClassVar[str] = "checkpoint.registration.noted"
+    registration: Few = Field(ge=1, description="Its number in the registry's log.")
+    job_id: Identifier
+    attempt: Attempt
+    step: Step
+    open: bool
 
 
 class CheckpointDeleted(Event):

@@ -17,7 +17,7 @@
    After checkpoint.requested (a sign of a failure): a shorter one, for an hour.
 8. job.resume.changed and a good end, where the job wants checkpoints promoted: a run will validate
    the one that the scheduler knows. The end of that run: promoted, or refused with its reason.
-9. checkpoint.pin.admitted: retained until it is unpinned.
+9. checkpoint.pin.admitted: retained until it is unpinned. The registry's versions pin theirs.
 10. Tick: the committed checkpoint that was read longest ago is read again, when that is due.
 11. A minute before an ended job's late parts are not waited for any more: checkpoints in the store
     of which no rank reported a part are abandoned, so that their objects are deleted.
@@ -67,6 +67,7 @@ from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.faults import CheckpointRequested
 from gangline_schemas.events.quota import JobRejected, PinAdmitted
+from gangline_schemas.events.registry import VersionBegun, VersionRefused, VersionRegistered
 from gangline_schemas.events.scheduling import (
     GangAllocated,
     GangReleased,
@@ -82,7 +83,9 @@ class CheckpointDecider(BaseDecider[CheckpointState, Reports]):
 
     name: str = "checkpoint-service"
     log: Topic = Topic.CHECKPOINTS
-    inputs: tuple[Topic, ...] = (Topic.SCHEDULING, Topic.WORKERS, Topic.QUOTA, Topic.FAULTS)
+    inputs: tuple[Topic, ...] = (
+        Topic.SCHEDULING, Topic.WORKERS, Topic.QUOTA, Topic.FAULTS, Topic.REGISTRY,
+    )  # fmt: skip
     fold: Fold[CheckpointState] = fold
     scrubbing: Scrubbing = field(default_factory=Scrubbing)
 
@@ -155,6 +158,8 @@ def _take(plan: CheckpointPlan, event: Event, at: datetime) -> None:
             advice.of_sign(plan, event)
         case PinAdmitted():
             pins.change(plan, event)
+        case VersionBegun() | VersionRegistered() | VersionRefused():
+            pins.follow(plan, event)
         case JobRejected():
             promotions.judge(plan, event.job_id, event)
         case GangAllocated():

@@ -33,6 +33,7 @@ from gangline_schemas.events.checkpoints import (
     ObjectsDeleted,
     PromotionRefused,
     PromotionRequested,
+    RegistrationNoted,
     RestoreNoted,
     ResumeNoted,
     ScrubBegun,
@@ -247,6 +248,15 @@ def _(state: CheckpointState, event: IntervalAdvised, _at: datetime) -> None:
 def _(state: CheckpointState, event: CheckpointPinChanged, _at: datetime) -> None:
     job = state.jobs[event.job_id]
     job.kept = job.kept_with(_step_id(event), pinned=event.pinned)
+
+
+@fold.on(RegistrationNoted)
+def _(state: CheckpointState, event: RegistrationNoted, _at: datetime) -> None:
+    if event.open:
+        state.registering[event.registration] = (event.job_id, event.attempt, event.step)
+        state.registration = event.registration
+    else:
+        state.registering.pop(event.registration, None)
 
 
 @fold.on(PromotionRequested)

@@ -32,6 +32,8 @@ class CheckpointState:
       `scrub_away`: whether it ended because the store was away.
     - `failures`: of all jobs.
     - `validating`: the checkpoints that wait for validation, by the run that will do it.
+    - `registering`: those of which the registry makes versions now, by the number of the
+      registration; `registration`: the newest number.
     - `working`: the jobs with something to verify or to delete.
     """
 
@@ -48,6 +50,8 @@ class CheckpointState:
     round: tuple[str, int] = ("", 0)
     failures: Failures = field(default_factory=Failures)
     validating: dict[str, Stored] = field(default_factory=dict)
+    registering: dict[int, Stored] = field(default_factory=dict)
+    registration: int = 0
 
     def find(self, job_id: str) -> Job | None:
         """A job, also an ended one with retained checkpoints. Not to be changed."""
@@ -55,14 +59,17 @@ class CheckpointState:
         return self.jobs.get(job_id) if line is None else archive.read(job_id, line)[0]
 
     def in_use(self) -> dict[str, set[StepId]]:
-        """Checkpoints that unfinished jobs start from or validate, by the job that owns them."""
+        """Checkpoints that unfinished jobs start from or validate, by the job that owns them.
+
+        And those that become versions of models.
+        """
         found: dict[str, set[StepId]] = {}
         for job_id in self.active:
             job = self.jobs[job_id]
             for start in (job.resume, job.restored, job.validates):
                 if start is not None:
                     found.setdefault(start.job_id, set()).add(StepId(start.attempt, start.step))
-        for owner, attempt, step in self.validating.values():
+        for owner, attempt, step in (*self.validating.values(), *self.registering.values()):
             found.setdefault(owner, set()).add(StepId(attempt, step))
         return found
 

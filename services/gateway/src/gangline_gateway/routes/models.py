@@ -22,7 +22,6 @@ from gangline_gateway.requested_model import (
 )
 from gangline_gateway.routes.jobs import team_of_job
 from gangline_gateway.trained_on import trained_on
-from gangline_registry.core.lookup import promoted
 from gangline_registry.core.model import model_key, version_key
 from gangline_registry.core.scores import described, encode
 from gangline_schemas.api import models as api
@@ -34,9 +33,8 @@ from gangline_schemas.events.model_requests import (
     ServingRequested,
     VersionRequested,
 )
-from gangline_schemas.events.requests import CheckpointPinRequested
 from gangline_schemas.gate_file import Gate
-from gangline_schemas.models import CheckpointOf, Evaluation, ServingReport
+from gangline_schemas.models import Evaluation, ServingReport
 from gangline_service.tokens import Principal
 
 models = router("Models")
@@ -113,7 +111,7 @@ async def remove_gate(model: ModelToChange) -> Response:
 async def register(
     model: ModelPart, body: api.VersionBody, app: App, caller: Caller, team: TeamQuery = None
 ) -> api.VersionRow:
-    """Or take over a version that MLflow has. The checkpoint is pinned: retention leaves it.
+    """Or take over a version that MLflow has. The checkpoint service pins its checkpoint.
 
     The same checkpoint again is the same version.
     """
@@ -128,30 +126,12 @@ async def register(
     else:
         owner = _team_for_new(app, caller, model, team)
     may_change(caller, owner)
-    pinned = None
-    if body.job_id is not None:  # first, as MLflow may make the version after we stop waiting
-        pinned = promoted(state_of(app), body.job_id, body.step)
-        await _pin(app, caller, pinned)
     asked = VersionRequested(
         team=owner, model=model, job_id=body.job_id, step=body.step, version=body.version,
         snapshot=snapshot, description=body.description, user=caller.name,
     )  # fmt: skip
     state, answer = await decided(app, model_key(owner, model), asked, _REGISTER_WAIT_S)
-    one = state.versions[version_key(owner, model, answer.number)]
-    if one.checkpoint != pinned:
-        await _pin(app, caller, one.checkpoint)
-    return registry_state.version(state, one)
-
-
-async def _pin(app: AppContext, caller: Principal, checkpoint: CheckpointOf | None) -> None:
-    """Let retention leave a checkpoint."""
-    if checkpoint is None:
-        return
-    pin = CheckpointPinRequested(
-        job_id=checkpoint.job_id, step=checkpoint.step, attempt=checkpoint.attempt,
-        user=caller.name,
-    )  # fmt: skip
-    await app.publisher.publish(checkpoint.job_id, pin)
+    return registry_state.version(state, state.versions[version_key(owner, model, answer.number)])
 
 
 @models.post(
