@@ -17,6 +17,7 @@ import pytest
 
 from gangline.local.kafka import EmbeddedKafka
 from gangline.local.s3proxy import S3Proxy
+from gangline_schemas.mlflow_registry import ALIASES_PATH, AliasesQuery, AliasRow
 from support.harnesses.mlflow_gateway import MlflowGateway, mlflow_gateway
 from support.harnesses.mlflow_process import peak_bytes
 from support.harnesses.tracker_process import wait_until
@@ -198,6 +199,53 @@ def test_deleted_runs_are_removed_with_their_files(
     assert http.post("/gangline/gc").status_code == 403
 
 
+def test_runs_and_models_of_versions_that_a_protected_alias_needs_stay(
+    served: MlflowGateway, http: httpx.Client
+) -> None:
+    """MLflow's own gc looks at no versions: the champion would lose its files."""
+    model = f"kept-{time.time_ns()}"
+    with mlflow_client(served) as client:
+        experiments = [client.create_experiment(f"{model}-{number}") for number in range(3)]
+        runs = [client.create_run(one).info for one in (*experiments, experiments[0])]
+        client.create_registered_model(model)
+        for run in runs:
+            client.log_text(run.run_id, "text", "model/weights.txt")
+        for run in runs[:3]:
+            client.create_model_version(model, f"runs:/{run.run_id}/model", run.run_id)
+        protect(served, AliasRow(workspace="nlp", model=model, alias="champion", version=2,
+                                 keep=(1, 2)))  # fmt: skip
+        client.delete_run(runs[0].run_id)
+        client.delete_run(runs[3].run_id)
+        client.delete_experiment(experiments[1])
+        client.delete_experiment(experiments[2])
+        told = collect(served, "--older-than-days", "0")
+        assert "team nlp: done; 2 stay, from which protected aliases have versions" in told
+        for run in runs[:2]:
+            assert client.get_run(run.run_id).info.lifecycle_stage == "deleted"
+        for run in runs[2:]:
+            with pytest.raises(mlflow.exceptions.MlflowException, match="not found"):
+                client.get_run(run.run_id)
+        client.restore_experiment(experiments[1])
+        protect(served)
+        collect(served, "--older-than-days", "0")
+        with pytest.raises(mlflow.exceptions.MlflowException, match="not found"):
+            client.get_run(runs[0].run_id)
+    for run, left in zip(runs, (0, 1, 0, 0), strict=True):
+        path = run.artifact_uri.removeprefix("mlflow-artifacts:/")
+        listed = http.get(FILES, params={"path": f"{path}/model"}).json().get("files", [])
+        assert len(listed) == left
+
+
+def protect(served: MlflowGateway, *rows: AliasRow) -> None:
+    """What the registry service asks of the server."""
+    answer = httpx.post(
+        served.mlflow.url + ALIASES_PATH,
+        content=AliasesQuery(aliases=rows).model_dump_json(),
+        headers={"authorization": f"Bearer {served.mlflow.token}"},
+    )
+    assert answer.status_code == 200, answer.text
+
+
 def points_of(served: MlflowGateway, run_id: str) -> int:
     with served.mlflow.tracker.client() as client:
         rows = client.query(
@@ -207,7 +255,7 @@ def points_of(served: MlflowGateway, run_id: str) -> int:
     return int(rows[0][0])
 
 
-def collect(served: MlflowGateway, *options: str) -> None:
+def collect(served: MlflowGateway, *options: str) -> str:
     environment = {
         **os.environ,
         "GANGLINE_MLFLOW_URL": served.mlflow.url,
@@ -216,6 +264,7 @@ def collect(served: MlflowGateway, *options: str) -> None:
     argv = [sys.executable, "-m", "gangline_mlflow", "gc", "nlp", *options]
     ended = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
+    return ended.stderr
 
 
 def test_a_large_file_takes_no_memory(served: MlflowGateway, http: httpx.Client) -> None:

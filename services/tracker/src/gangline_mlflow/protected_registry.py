@@ -26,6 +26,12 @@ CREATE TABLE IF NOT EXISTS gangline_protected_aliases
 """
 _ALL = "SELECT workspace, name, alias, version, keep FROM gangline_protected_aliases"
 _OF_MODEL = f"{_ALL} WHERE workspace = :workspace AND name = :name"
+_OF_TEAM = f"{_ALL} WHERE workspace = :workspace"
+_VERSIONS = """
+SELECT name, version, run_id, source, storage_location FROM model_versions
+WHERE workspace = :workspace AND name IN
+  (SELECT name FROM gangline_protected_aliases WHERE workspace = :workspace)
+"""
 _PROTECT = """
 INSERT INTO gangline_protected_aliases (workspace, name, alias, version, keep)
 VALUES (:workspace, :name, :alias, :version, :keep)
@@ -127,6 +133,25 @@ class ProtectedRegistry(WorkspaceAwareSqlAlchemyStore):  # type: ignore[misc]  #
             asked.model, asked.source, asked.run_id, tags, description=asked.description or None
         )
         return int(made.version)
+
+    def needed_sources(self) -> frozenset[str]:
+        """Ids of the runs and logged models that versions come from which protected aliases need.
+
+        Among other parts of addresses.
+        """
+        team = {"workspace": self._get_active_workspace()}
+        with self.engine.connect() as connection:
+            aliases = connection.execute(sa.text(_OF_TEAM), team).all()
+            versions = connection.execute(sa.text(_VERSIONS), team).all()
+        needed = {
+            (row.name, number) for row in aliases for number in (row.version, *json.loads(row.keep))
+        }
+        found: set[str] = set()
+        for row in versions:
+            if (row.name, row.version) in needed:
+                found |= {row.run_id, *(row.source or "").split("/")}
+                found |= {*(row.storage_location or "").split("/")}
+        return frozenset(found - {None, ""})
 
     # The six ways in which MLflow's clients could move a protected alias
 

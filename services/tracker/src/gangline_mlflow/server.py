@@ -61,7 +61,7 @@ def create_app(settings: Settings) -> Any:
     )
     registry = _get_model_registry_store()
     lanes = ArtifactLane(FastLane(TraceLane(fastapi_app.app), store), artifacts)
-    guarded = RunLane(Guard(Collector(lanes, store), store.jobs), store)
+    guarded = RunLane(Guard(Collector(lanes, store, registry), store.jobs), store)
     return RegistryLane(guarded, registry)
 
 
