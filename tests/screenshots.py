@@ -34,7 +34,7 @@ from support.harnesses.console_page import (
 from support.harnesses.console_tour import MODEL_GATE, seed, stops
 from support.harnesses.console_tour import STUDY as SMALL_STUDY
 from support.harnesses.log_watch import PACED
-from support.harnesses.up_process import wait_until
+from support.waiting import wait_until
 
 PROGRAM = """import math, gangline_worker as w
 for step in range(1, 21):

@@ -45,7 +45,7 @@ from support.harnesses.console_page import (
     console_page,
 )
 from support.harnesses.console_tour import stops
-from support.harnesses.tracker_process import wait_until
+from support.waiting import wait_until
 
 SETTLED_MS = 400
 """Answers to scripts that begin later than so long after the load event are live changes."""

@@ -29,9 +29,10 @@ from gangline_schemas.catalog import Topic, topic_of
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.admin import TeamConfigureRequested
 from gangline_schemas.events.requests import JobSubmitted
-from gangline_schemas.events.workers import GpuInfo, NodeInfo, NodeJoined
+from gangline_schemas.events.workers import NodeJoined
 from gangline_schemas.job import JobSpec
 from gangline_schemas.team_limits import TeamConfig
+from support.builders.gangs import node_info
 from support.harnesses.log_watch import job_spec
 
 TEAMS = tuple(f"team-{index}" for index in range(5))
@@ -83,7 +84,8 @@ def measure(folder: Path, jobs: int) -> tuple[Took, Took]:
         create_topics(bus, TopicNames())
         configs = [TeamConfig(team=team, gpu_limit=1000) for team in TEAMS]
         publish(bus, [(TeamConfigureRequested(config=config), config.team) for config in configs])
-        publish(bus, [(NodeJoined(node=node(f"node-{n}")), f"node-{n}") for n in range(NODES)])
+        nodes = [node_info(f"node-{number}", GPUS_PER_NODE) for number in range(NODES)]
+        publish(bus, [(NodeJoined(node=node), node.node_id) for node in nodes])
         quota, scheduler = start(bus, Quota()), start(bus, Scheduler())
         drain(bus, quota, Topic.ADMIN, Topic.REQUESTS)
         drain(bus, scheduler, Topic.QUOTA, Topic.WORKERS)
@@ -101,20 +103,6 @@ def measure(folder: Path, jobs: int) -> tuple[Took, Took]:
 
 def submitted(number: int, spec: JobSpec) -> JobSubmitted:
     return JobSubmitted(job_id=f"job-{number}", spec=spec)
-
-
-def node(node_id: str) -> NodeInfo:
-    gpus = tuple(GpuInfo(index=i, model="cpu", memory_gb=8) for i in range(GPUS_PER_NODE))
-    return NodeInfo(
-        node_id=node_id,
-        incarnation="1",
-        address="127.0.0.1",
-        hostname=node_id,
-        gpus=gpus,
-        cpus=64,
-        memory_gb=512,
-        rendezvous_ports=(29500,),
-    )
 
 
 def run(context: Context) -> list[Result]:

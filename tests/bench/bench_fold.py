@@ -32,7 +32,6 @@ from gangline_schemas.envelope import Envelope, LogPosition
 from gangline_schemas.events.quota import JobAdmitted, TeamConfigured
 from gangline_schemas.events.workers import (
     ExitReason,
-    GpuInfo,
     NodeInfo,
     NodeJoined,
     WorkerExited,
@@ -40,6 +39,7 @@ from gangline_schemas.events.workers import (
 )
 from gangline_schemas.job import JobSpec
 from gangline_schemas.team_limits import TeamConfig
+from support.builders.gangs import node_info
 
 EVENTS = 1_000_000
 NODES, GPUS = 100, 8
@@ -210,17 +210,8 @@ def _id(out: OutRecord) -> bytes:
 
 
 def _node(index: int) -> NodeInfo:
-    return NodeInfo(
-        node_id=f"node-{index}",
-        incarnation="1",
-        address="127.0.0.1",
-        hostname=f"node-{index}",
-        rack=f"rack-{index // 8}",
-        gpus=tuple(GpuInfo(index=i, model="h100", memory_gb=80) for i in range(GPUS)),
-        cpus=64,
-        memory_gb=512,
-        rendezvous_ports=tuple(range(29_500, 29_564)),
-    )
+    ports = tuple(range(29_500, 29_564))
+    return node_info(f"node-{index}", GPUS, rack=f"rack-{index // 8}", rendezvous_ports=ports)
 
 
 def take_snapshot(folded: Folded[Any], kept: Kept) -> tuple[float, float, int]:

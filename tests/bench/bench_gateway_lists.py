@@ -32,19 +32,15 @@ from gangline_schemas.envelope import Envelope, LogPosition
 from gangline_schemas.events.heartbeats import GangStatus, GpuStatus, RankStatus, WorkerHeartbeat
 from gangline_schemas.events.quota import TeamConfigured
 from gangline_schemas.events.scheduling import (
-    GangAllocated,
-    GangReleased,
     JobQueued,
     JobStateChanged,
     JobWaiting,
     NodeAdmitted,
-    NodeAssignment,
     ReleaseReason,
-    Rendezvous,
 )
-from gangline_schemas.events.workers import GpuInfo, NodeInfo
 from gangline_schemas.job import JobSpec, JobState
 from gangline_schemas.team_limits import TeamConfig
+from support.builders.gangs import assigned, gang_allocated, gang_released, node_info
 from support.builders.gateway import GatewayHarness, bearer, served
 
 JOBS, RUNNING, PENDING, NODES, GPUS, TEAMS = 12_000, 500, 1_500, 1_250, 8, 20
@@ -104,7 +100,7 @@ class Cluster:
             team = TeamConfig(team=f"team-{index:02d}", gpu_limit=600)
             self.say(TeamConfigured(config=team), team.team)
         for index in range(NODES):
-            self.say(NodeAdmitted(node=node_info(index)), f"node-{index:04d}")
+            self.say(NodeAdmitted(node=node_info(f"node-{index:04d}", GPUS)), f"node-{index:04d}")
         for index in range(JOBS):
             self._job(index)
 
@@ -117,29 +113,13 @@ class Cluster:
             self.say(waits, job_id, at)
             return
         node = index % NODES
-        part = NodeAssignment(
-            node_id=f"node-{node:04d}", incarnation="i", address="127.0.0.1",
-            gpus=(0, 1, 2, 3), first_rank=0,
-        )  # fmt: skip
-        self.say(
-            GangAllocated(
-                job_id=job_id, attempt=1, team=spec.team, world_size=4, nodes=(part,),
-                rendezvous=Rendezvous(address="127.0.0.1", port=29500), spec=spec,
-            ),
-            job_id,
-            at,
-        )  # fmt: skip
+        part = assigned(f"node-{node:04d}", (0, 1, 2, 3))
+        self.say(gang_allocated(job_id, spec, part), job_id, at)
         self.move(job_id, JobState.INITIALIZING, JobState.RUNNING)
         if index < JOBS - PENDING - RUNNING:
             self.move(job_id, JobState.RUNNING, JobState.SUCCEEDED)
-            done = ReleaseReason.SUCCEEDED
-            self.say(
-                GangReleased(
-                    job_id=job_id, attempt=1, reason=done, allocated_at=at, gpu_seconds=60.0
-                ),
-                job_id,
-                at,
-            )  # fmt: skip
+            released = gang_released(job_id, 1, at, ReleaseReason.SUCCEEDED, 60.0)
+            self.say(released, job_id, at)
 
     def move(self, job_id: str, before: JobState, after: JobState) -> None:
         change = JobStateChanged(job_id=job_id, attempt=1, previous=before, state=after)
@@ -153,14 +133,6 @@ class Cluster:
             job = f"llama-sft-{JOBS - PENDING + (50 * number + part) % PENDING:010d}"
             self.say(JobWaiting(job_id=job, code="capacity", message=f"waits, {number}"), job)
             yield
-
-
-def node_info(index: int) -> NodeInfo:
-    return NodeInfo(
-        node_id=f"node-{index:04d}", incarnation="i", address="127.0.0.1", hostname="h",
-        gpus=tuple(GpuInfo(index=gpu, model="h100", memory_gb=80) for gpu in range(GPUS)),
-        cpus=96, memory_gb=1024, rendezvous_ports=(29500,),
-    )  # fmt: skip
 
 
 def beats(number: int) -> Iterator[Envelope]:

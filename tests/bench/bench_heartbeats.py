@@ -33,9 +33,9 @@ from gangline_schemas.events.heartbeats import (
     RankStatus,
     WorkerHeartbeat,
 )
-from gangline_schemas.events.scheduling import GangAllocated, NodeAssignment, Rendezvous
-from gangline_schemas.events.workers import NodeInfo, NodeJoined
+from gangline_schemas.events.workers import NodeJoined
 from gangline_service.deciding import settle_collector
+from support.builders.gangs import gang_allocated, node_info, spread
 from support.harnesses.log_watch import job_spec
 
 NODES, GPUS = 10_000, 8
@@ -53,14 +53,15 @@ class Cluster:
         self._now = START
         self._jobs: list[str] = []
         for number in range(nodes):
-            self._give(NodeJoined(node=node_info(number)))
+            self._give(NodeJoined(node=node_info(f"n{number}", 0)))
         sizes = [64] * (nodes // 160) + [4] * (nodes // 16)
         while len(self._jobs) < nodes:
             first, size = len(self._jobs), sizes.pop() if sizes else 1
             size = min(size, nodes - first)
             job_id = f"job-{first}"
             self._jobs += [job_id] * size
-            self._give(allocated(job_id, range(first, first + size)))
+            places = spread([f"n{number}" for number in range(first, first + size)], GPUS)
+            self._give(gang_allocated(job_id, job_spec("train"), *places))
 
     def records(self, second: int) -> list[Record]:
         """What the nodes send in this second."""
@@ -96,42 +97,6 @@ class Cluster:
 
     def _observe(self, observed: Observed) -> None:
         self._soft = self._decider.observe(self._state, self._soft, observed, self._now)
-
-
-def node_info(number: int) -> NodeInfo:
-    """A node without what the fault manager does not look at."""
-    return NodeInfo(
-        node_id=f"n{number}",
-        incarnation="i",
-        address="127.0.0.1",
-        hostname="h",
-        gpus=(),
-        cpus=1,
-        memory_gb=1,
-        rendezvous_ports=(20_000,),
-    )
-
-
-def allocated(job_id: str, nodes: range) -> GangAllocated:
-    """A gang on these nodes, whole ones."""
-    return GangAllocated(
-        job_id=job_id,
-        attempt=1,
-        team="nlp",
-        world_size=GPUS * len(nodes),
-        nodes=tuple(
-            NodeAssignment(
-                node_id=f"n{number}",
-                incarnation="i",
-                address="127.0.0.1",
-                gpus=tuple(range(GPUS)),
-                first_rank=GPUS * place,
-            )
-            for place, number in enumerate(nodes)
-        ),
-        rendezvous=Rendezvous(address="127.0.0.1", port=20_000),
-        spec=job_spec("train"),
-    )
 
 
 def heartbeat(

@@ -15,16 +15,14 @@ from scheduler_harness import START, BusyCluster, settle, spec
 
 from gangline_scheduler.core.evolve import fold
 from gangline_schemas.events.scheduling import (
-    GangAllocated,
     GangMemberChanged,
     JobStateChanged,
-    NodeAssignment,
-    Rendezvous,
 )
 from gangline_schemas.events.workers import ExitReason
 from gangline_schemas.job import JobSpec, JobState
 from gangline_schemas.team_limits import TeamConfig
 from gangline_simulator.cluster import one_pool
+from support.builders.gangs import assigned, gang_allocated
 
 NODES, GPUS_PER_NODE = 1000, 8
 GANG = 100 * GPUS_PER_NODE
@@ -55,18 +53,8 @@ def full_of_small_jobs() -> BusyCluster:
 def run_on(cluster: BusyCluster, small: JobSpec, node_id: str, gpu: int) -> None:
     """Fold a one-GPU job that runs there."""
     job_id = cluster.fold_waiting(small, since=START)
-    part = NodeAssignment(
-        node_id=node_id, incarnation="1", address=node_id, gpus=(gpu,), first_rank=0
-    )
-    allocated = GangAllocated(
-        job_id=job_id,
-        attempt=1,
-        team=small.team,
-        world_size=1,
-        nodes=(part,),
-        rendezvous=Rendezvous(address=node_id, port=1),
-        spec=small,
-    )
+    part = assigned(node_id, (gpu,), incarnation="1", address=node_id)
+    allocated = gang_allocated(job_id, small, part)
     fold(cluster.state, allocated, START)
     started = GangMemberChanged(job_id=job_id, attempt=1, rank=0, status="started")
     for before, after in (

@@ -17,7 +17,8 @@ from harness import Context, Result, scratch
 
 from gangline.local.kafka import EmbeddedKafka
 from gangline_gateway.curves import CurveQuery, CurveReader
-from support.harnesses.tracker_process import TrackerProcess, wait_until
+from support.harnesses.tracker_process import TrackerProcess
+from support.waiting import wait_until
 
 WINDOW_S = 60.0
 POINTS_PER_S = 1_250_000

@@ -39,7 +39,6 @@ from gangline_schemas.events.alerts import AlertRaised, AlertResolved
 from gangline_schemas.events.heartbeats import GpuStatus, WorkerHeartbeat
 from gangline_schemas.events.progress import RunProgress
 from gangline_schemas.events.scheduling import (
-    GangReleased,
     JobQueued,
     JobStateChanged,
     NodeAdmitted,
@@ -47,6 +46,7 @@ from gangline_schemas.events.scheduling import (
     ReleaseReason,
 )
 from gangline_schemas.job import JobState, Notification
+from support.builders.gangs import gang_released
 
 REMEMBERED = 25_000
 """Runs: of what the service remembers of ended ones, the newest thousand alerts take longest."""
@@ -106,10 +106,7 @@ class AlertYear(Automated):
         self.give("allocated", allocated(job, spec, nodes))
 
     def _end(self, job: str, state: JobState) -> None:
-        released = GangReleased(
-            job_id=job, attempt=1, reason=ReleaseReason.SUCCEEDED, allocated_at=self.now,
-            gpu_seconds=1.0,
-        )  # fmt: skip
+        released = gang_released(job, 1, self.now, ReleaseReason.SUCCEEDED, 1.0)
         self.give("released", released)
         changed = JobStateChanged(job_id=job, attempt=1, previous=JobState.RUNNING, state=state)
         self.give("ended", changed)

@@ -29,15 +29,13 @@ from gangline_schemas.events.checkpoints import CheckpointCommitted
 from gangline_schemas.events.scheduling import (
     CheckpointRef,
     GangAllocated,
-    GangReleased,
     JobStateChanged,
-    NodeAssignment,
     ReleaseReason,
-    Rendezvous,
 )
-from gangline_schemas.events.workers import GpuInfo, NodeInfo
+from gangline_schemas.events.workers import NodeInfo
 from gangline_schemas.job import JobSpec, JobState
 from gangline_schemas.team_limits import TeamConfig
+from support.builders import gangs
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 NODES, GPUS = 1_250, 8
@@ -129,11 +127,9 @@ def node_name(number: int) -> str:
 
 def node_info(node_id: str, number: int = 0) -> NodeInfo:
     """A node of 8 GPUs in a rack of 32."""
-    return NodeInfo(
-        node_id=node_id, incarnation="i", address="10.0.0.1", hostname=node_id,
-        rack=f"r{number // 32}", block=f"b{number // 512}",
-        gpus=tuple(GpuInfo(index=gpu, model="h100", memory_gb=80) for gpu in range(GPUS)),
-        cpus=96, memory_gb=2048, rendezvous_ports=tuple(range(29_500, 29_564)),
+    return gangs.node_info(
+        node_id, GPUS, rack=f"r{number // 32}", block=f"b{number // 512}", cpus=96,
+        memory_gb=2048, rendezvous_ports=tuple(range(29_500, 29_564)),
     )  # fmt: skip
 
 
@@ -151,26 +147,13 @@ def allocated(
     job_id: str, spec: JobSpec, nodes: Sequence[str], attempt: int = 1, gpus: int = GPUS
 ) -> GangAllocated:
     """A gang on so many GPUs of each of these nodes."""
-    parts = tuple(
-        NodeAssignment(
-            node_id=node_id, incarnation="i", address="10.0.0.1", gpus=tuple(range(gpus)),
-            first_rank=gpus * place,
-        )
-        for place, node_id in enumerate(nodes)
-    )  # fmt: skip
-    return GangAllocated(
-        job_id=job_id, attempt=attempt, team=spec.team, world_size=gpus * len(nodes), nodes=parts,
-        rendezvous=Rendezvous(address="10.0.0.1", port=29_500), spec=spec,
-    )  # fmt: skip
+    return gangs.gang_allocated(job_id, spec, *gangs.spread(nodes, gpus), attempt=attempt)
 
 
 def ended(job_id: str, attempt: int, allocated_at: datetime) -> list[Event]:
     """What the scheduler says of a gang that ended well."""
     return [
-        GangReleased(
-            job_id=job_id, attempt=attempt, reason=ReleaseReason.SUCCEEDED,
-            allocated_at=allocated_at, gpu_seconds=1.0,
-        ),
+        gangs.gang_released(job_id, attempt, allocated_at, ReleaseReason.SUCCEEDED, 1.0),
         JobStateChanged(
             job_id=job_id, attempt=attempt, previous=JobState.RUNNING, state=JobState.SUCCEEDED
         ),

@@ -25,7 +25,8 @@ from gangline.local.kafka import EmbeddedKafka
 from gangline.local.server import LocalServer
 from support.harnesses.mlflow_process import MlflowProcess
 from support.harnesses.postgres import EmbeddedPostgres
-from support.harnesses.tracker_process import DEADLINE_S, TrackerProcess, wait_until
+from support.harnesses.tracker_process import TrackerProcess
+from support.waiting import DEADLINE_S, wait_until
 
 VICTIMS = ("tracker", "mlflow", "database", "broker", "client")
 TEAM = "nlp"

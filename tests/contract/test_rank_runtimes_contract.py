@@ -20,8 +20,9 @@ from gangline_worker.agent.runtime import launcher, pod_link
 from gangline_worker.agent.runtime.pod_link import PodMissing
 from gangline_worker.pod_host import STALE_EXIT
 from support.builders.podman import needs_podman
-from support.harnesses.node import alive, python, until
+from support.harnesses.node import alive, python
 from support.harnesses.rank_runtimes import GANG, RankRuntime
+from support.waiting import until
 
 PLACES = ["agent", "pod", "pod with namespaces", "podman"]
 

@@ -15,7 +15,7 @@ from gangline.local.client import Client
 from gangline.sdk import Gangline, connect
 from gangline_schemas.job import JobState
 from support.fixtures.platform import shared_platform
-from support.harnesses.up_process import wait_until
+from support.waiting import wait_until
 
 DRAINED = {"draining", "cordoned"}
 UNENDED = [state.value for state in JobState if not state.terminal]

@@ -22,7 +22,7 @@ import pytest
 from gangline.sdk import Gangline, connect
 from gangline_schemas.events.alerts import NotificationDue
 from support.fixtures.platform import HOOK_KEY, RunningPlatform
-from support.harnesses.up_process import wait_until
+from support.waiting import wait_until
 
 SERVICE = "alerts-0"
 KEY = base64.b64decode(HOOK_KEY.removeprefix("whsec_"))

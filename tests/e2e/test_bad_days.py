@@ -23,7 +23,8 @@ from gangline_schemas.events.requests import JobCancelRequested
 from gangline_schemas.events.scheduling import CheckpointRef
 from support.builders.held_job import reporting, training
 from support.harnesses.log_watch import PACED, LogWatch, Seen
-from support.harnesses.up_process import DEADLINE_S, UpProcess, runs, wait_until
+from support.harnesses.up_process import UpProcess, runs
+from support.waiting import DEADLINE_S, wait_until
 
 BROKER_AWAY_S = 20.0
 SERVICES = (

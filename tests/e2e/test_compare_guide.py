@@ -11,7 +11,7 @@ import pytest
 from gangline.sdk import Gangline, connect
 from support.fixtures.platform import RunningPlatform
 from support.harnesses.cli_run import Ran, runner
-from support.harnesses.up_process import wait_until
+from support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "guides" / "compare.md").read_text(encoding="utf-8")

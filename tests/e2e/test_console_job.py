@@ -12,7 +12,7 @@ from gangline_schemas.api.checkpoints import Checkpoint
 from support.fixtures.platform import RunningPlatform
 from support.harnesses.console_page import ConsolePage
 from support.harnesses.log_watch import PACED, job_spec
-from support.harnesses.up_process import wait_until
+from support.waiting import wait_until
 
 EVIL = "<img src=x onerror=alert(1)>"
 SCRIPT = f"""

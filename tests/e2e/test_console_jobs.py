@@ -11,7 +11,7 @@ from gangline_console.formats import number
 from support.fixtures.platform import RunningPlatform
 from support.harnesses.console_page import ConsolePage
 from support.harnesses.log_watch import PACED, job_spec
-from support.harnesses.up_process import wait_until
+from support.waiting import wait_until
 
 
 def test_a_job_is_followed_and_cancelled_in_the_browser(

@@ -11,7 +11,7 @@ from gangline.sdk import connect
 from support.fixtures.platform import RunningPlatform
 from support.harnesses.console_page import ConsolePage
 from support.harnesses.log_watch import PACED, job_spec
-from support.harnesses.up_process import wait_until
+from support.waiting import wait_until
 
 RACKS, NODES, GPUS = 79, 16, 8
 

@@ -13,7 +13,7 @@ from gangline_console.formats import number
 from support.fixtures.platform import RunningPlatform
 from support.harnesses.console_page import ConsolePage
 from support.harnesses.log_watch import job_spec
-from support.harnesses.up_process import wait_until
+from support.waiting import wait_until
 
 
 def rest(platform: RunningPlatform, path: str) -> Any:

@@ -9,7 +9,7 @@ from gangline_console.formats import number
 from gangline_schemas.job import JobSpec
 from support.fixtures.platform import RunningPlatform
 from support.harnesses.console_page import ConsolePage
-from support.harnesses.up_process import wait_until
+from support.waiting import wait_until
 
 
 def sleeping(name: str, gpus: int) -> JobSpec:

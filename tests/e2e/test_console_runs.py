@@ -14,7 +14,7 @@ from gangline_console.formats import number
 from gangline_schemas.api.runs import Comparison
 from support.fixtures.platform import RunningPlatform
 from support.harnesses.console_page import ConsolePage
-from support.harnesses.up_process import wait_until
+from support.waiting import wait_until
 
 JOB = Path(__file__).parents[2] / "examples" / "metrics-script" / "job.yaml"
 NAME = "console-runs"

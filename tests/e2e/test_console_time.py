@@ -12,7 +12,7 @@ from gangline.sdk import connect
 from gangline_schemas.job import JobSpec
 from support.fixtures.platform import RunningPlatform
 from support.harnesses.console_page import ConsolePage
-from support.harnesses.up_process import wait_until
+from support.waiting import wait_until
 
 SPEC = JobSpec.model_validate({
     "name": "time-holds", "team": "default", "run": "sleep 600", "stop_grace_seconds": 1,

@@ -15,7 +15,7 @@ from support.fixtures.platform import RunningPlatform
 from support.harnesses.console_page import ConsolePage, one_time_code
 from support.harnesses.console_tour import FAILING, STUDY
 from support.harnesses.log_watch import job_spec
-from support.harnesses.up_process import wait_until
+from support.waiting import wait_until
 
 TEAM, MODEL, ALIAS = "research", "walk-tagger", "champion"
 PIPELINE: dict[str, Any] = {

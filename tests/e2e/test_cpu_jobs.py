@@ -8,7 +8,7 @@ from gangline.sdk import connect
 from support.fixtures.platform import RunningPlatform
 from support.harnesses.console_page import ConsolePage
 from support.harnesses.log_watch import PACED
-from support.harnesses.up_process import wait_until
+from support.waiting import wait_until
 
 NEED = {"gpus": 0, "cpus": 1.5, "memory_gb": 0.2, "nodes": 2}
 SHOWS = "import os; print({name: os.environ[name] for name in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', \

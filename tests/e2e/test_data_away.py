@@ -11,7 +11,7 @@ from gangline.sdk import connect
 from support.builders.data import small_snapshot
 from support.fakes.s3_server import BreakingProxy, S3Server, s3_server
 from support.fixtures.platform import RunningPlatform
-from support.harnesses.up_process import wait_until
+from support.waiting import wait_until
 
 __all__ = ["s3_server"]  # a fixture is used by being in this module
 

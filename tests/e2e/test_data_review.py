@@ -10,7 +10,7 @@ from gangline.errors import CliError
 from gangline.sdk import Gangline, connect
 from support.builders.data import BLOCK_BYTES, flip, small_snapshot
 from support.fixtures.platform import RunningPlatform
-from support.harnesses.up_process import DEADLINE_S, wait_until
+from support.waiting import DEADLINE_S, wait_until
 
 USE = {"project": "assistants", "purpose": "model-training"}
 

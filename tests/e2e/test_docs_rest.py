@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from support.fixtures.platform import RunningPlatform
-from support.harnesses.up_process import DEADLINE_S
+from support.waiting import DEADLINE_S
 
 TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "rest.md").read_text(encoding="utf-8")
 SETUP = re.findall(r"^```sh setup\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)

@@ -12,7 +12,7 @@ from gangline.sdk import Gangline, connect
 from gangline_registry.core.profiling import profile_of
 from gangline_schemas.gate_file import Gate
 from support.fixtures.platform import RunningPlatform
-from support.harnesses.up_process import wait_until
+from support.waiting import wait_until
 
 MODEL, ALIAS, TEAM = "e2e-drifting", "champion", "default"
 OLD, NEW = (f"words@xxh3-{number:032x}" for number in (81, 82))

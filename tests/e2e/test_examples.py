@@ -16,7 +16,7 @@ from gangline_schemas.api.jobs import Job
 from support.fixtures.platform import RunningPlatform
 from support.harnesses import paced_script
 from support.harnesses.log_watch import LogWatch
-from support.harnesses.up_process import wait_until
+from support.waiting import wait_until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 END_S = 600.0

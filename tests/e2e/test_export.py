@@ -26,7 +26,7 @@ from gangline.local.ports import pick_ports
 from gangline.sdk import Gangline, connect
 from support.fixtures.platform import RunningPlatform
 from support.harnesses.cli_run import Ran, Runner, runner
-from support.harnesses.up_process import wait_until
+from support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "guides" / "export.md").read_text(encoding="utf-8")

@@ -22,7 +22,7 @@ from gangline.local.kafka_folders import users_folder
 from gangline_service.kafka_file import read_kafka_file
 from support.fixtures.platform import RunningPlatform
 from support.harnesses.log_watch import job_spec
-from support.harnesses.up_process import wait_until
+from support.waiting import wait_until
 
 TOOLS = "org.apache.kafka.tools"
 

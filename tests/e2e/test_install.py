@@ -25,7 +25,7 @@ from gangline.local.ports import pick_ports
 from gangline.local.s3proxy import S3Proxy
 from support.builders.certificates import certificate
 from support.harnesses.postgres import EmbeddedPostgres
-from support.harnesses.up_process import wait_until
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.nightly
 

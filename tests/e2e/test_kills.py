@@ -24,7 +24,8 @@ from gangline_schemas.api.incidents import Incident
 from support.builders.held_job import training
 from support.fixtures.platform import RunningPlatform, start_platform
 from support.harnesses.log_watch import LogWatch
-from support.harnesses.up_process import runs, wait_until
+from support.harnesses.up_process import runs
+from support.waiting import wait_until
 
 INCIDENT_TIMES = ("failed_at", "allocated_at", "running_at", "first_step_at", "closed_at")
 CLOSED = {"outcome", "failure_class", "first_rank", "recover_s", "lost_gpu_s"}

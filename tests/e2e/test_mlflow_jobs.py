@@ -18,7 +18,7 @@ from support.builders.held_job import plain_spec
 from support.fixtures.platform import RunningPlatform
 from support.harnesses import mlflow_script
 from support.harnesses.log_watch import LogWatch
-from support.harnesses.up_process import wait_until
+from support.waiting import wait_until
 
 mlflow = pytest.importorskip("mlflow")
 

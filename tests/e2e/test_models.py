@@ -9,7 +9,7 @@ from mlflow import MlflowClient
 from gangline.sdk import connect
 from gangline_schemas.gate_file import Gate
 from support.fixtures.platform import RunningPlatform
-from support.harnesses.up_process import wait_until
+from support.waiting import wait_until
 
 MODEL, ALIAS, TEAM = "e2e-tagger", "champion", "research"
 

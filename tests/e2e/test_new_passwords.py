@@ -14,7 +14,7 @@ from gangline.local.kafka_folders import secure_folder
 from gangline.local.kafka_renewal import shown
 from support.fixtures.platform import RunningPlatform, start_platform
 from support.harnesses.cli_run import runner
-from support.harnesses.up_process import wait_until
+from support.waiting import wait_until
 from upgrade.jobs import Jobs
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1800)]

@@ -12,7 +12,7 @@ from gangline.sdk import connect
 from gangline_schemas.api.jobs import Job
 from support.fixtures.platform import RunningPlatform
 from support.harnesses.log_watch import PACED
-from support.harnesses.up_process import wait_until
+from support.waiting import wait_until
 
 VIEW = "live-view-0"
 FURTHER = 50

@@ -10,7 +10,7 @@ import pytest
 
 from support.fixtures.platform import RunningPlatform
 from support.harnesses.cli_run import Ran, runner
-from support.harnesses.up_process import wait_until
+from support.waiting import wait_until
 
 Gangline = Callable[..., Ran]
 HOLDER = """

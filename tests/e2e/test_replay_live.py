@@ -21,7 +21,7 @@ from gangline.sdk import Gangline, connect
 from support.builders.held_job import held, plain_spec
 from support.fixtures.platform import RunningPlatform
 from support.harnesses.cli_run import Ran
-from support.harnesses.up_process import DEADLINE_S, wait_until
+from support.waiting import DEADLINE_S, wait_until
 
 LEAST_RUN_S = 3.0
 """Of the jobs that wait."""

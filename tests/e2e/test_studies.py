@@ -15,7 +15,7 @@ from gangline.sdk import Gangline, connect
 from support.fixtures.platform import RunningPlatform
 from support.harnesses.cli_run import Runner, runner
 from support.harnesses.log_watch import PACED, SMALL_MODEL, LogWatch
-from support.harnesses.up_process import wait_until
+from support.waiting import wait_until
 
 TRIALS = int(os.environ.get("GANGLINE_STUDY_TRIALS", "8"))
 STEPS = 18

@@ -10,7 +10,7 @@ from gangline_schemas.job import JobSpec
 from gangline_schemas.mlflow_workspace import mlflow_run_id
 from support.fixtures.platform import RunningPlatform
 from support.harnesses.cli_run import runner
-from support.harnesses.up_process import wait_until
+from support.waiting import wait_until
 
 BUSY = "import time; ends = time.time() + 60\nwhile time.time() < ends: sum(range(10_000))"
 

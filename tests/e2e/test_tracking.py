@@ -17,7 +17,7 @@ import gangline
 from gangline.sdk import Gangline, connect
 from gangline_schemas.mlflow_workspace import mlflow_run_id
 from support.fixtures.platform import RunningPlatform
-from support.harnesses.up_process import wait_until
+from support.waiting import wait_until
 
 pytest.importorskip("mlflow")
 

@@ -16,7 +16,7 @@ from gangline_worker.data.order import SampleOrder
 from support.builders.held_job import LONGEST_HOURS
 from support.fixtures.platform import RunningPlatform
 from support.harnesses.log_watch import LogWatch
-from support.harnesses.up_process import wait_until
+from support.waiting import wait_until
 
 _NOT_FINITE = """
 import os, sys, time

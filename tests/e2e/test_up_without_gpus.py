@@ -9,7 +9,8 @@ import pytest
 
 from gangline.sdk import Gangline, connect
 from support.harnesses.cli_run import runner
-from support.harnesses.up_process import UpProcess, wait_until
+from support.harnesses.up_process import UpProcess
+from support.waiting import wait_until
 
 WAIT_S = 400.0
 _NEED = {"gpus": 0, "cpus": 1, "memory_gb": 0.2}

@@ -12,10 +12,10 @@ from gangline_bus.ports import BusError, OutRecord, TopicPartition
 from gangline_schemas.catalog import Topic, topic_of
 from gangline_schemas.envelope import Envelope, derived_id
 from gangline_schemas.events.heartbeats import WorkerHeartbeat
-from gangline_schemas.events.workers import GpuInfo, NodeInfo
 from gangline_worker.agent.decide import effects, inputs
 from gangline_worker.agent.decide.keys import Moment, RankKey
 from gangsim.effects import NodeEffects
+from support.builders.gangs import node_info
 
 if TYPE_CHECKING:
     from gangsim.plan import NodePlan
@@ -152,18 +152,16 @@ class AgentProcess:
         self.alive = True
         self.paused = False
         self._waiting: list[Callable[[], None]] = []
-        info = NodeInfo(
-            node_id=node.node_id,
+        info = node_info(
+            node.node_id,
+            node.plan.gpus,
+            model="cpu",
+            gpu_memory_gb=8,
             incarnation=incarnation,
-            address="127.0.0.1",
-            hostname=node.node_id,
             rack=node.plan.rack,
-            gpus=tuple(
-                GpuInfo(index=index, model="cpu", memory_gb=8.0) for index in range(node.plan.gpus)
-            ),
             cpu_only=not node.plan.gpus,
             cpus=CPUS,
-            memory_gb=256.0,
+            memory_gb=256,
             rendezvous_ports=tuple(range(21000, 21016)),
         )
         self.core = self.world.parts.agent(info, self.world.parts.limits)

@@ -32,7 +32,6 @@ from gangline_schemas.events.requests import (
 )
 from gangline_schemas.events.workers import (
     ExitReason,
-    GpuInfo,
     NodeInfo,
     NodeJoined,
     NodeLeaving,
@@ -41,6 +40,7 @@ from gangline_schemas.events.workers import (
 )
 from gangline_schemas.job import JobSpec
 from gangline_schemas.team_limits import TeamConfig
+from support.builders.gangs import node_info
 
 START = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 NODES, GPUS = 12, 4
@@ -285,15 +285,8 @@ class Scenario:
         return self.random.choice(running) if running else None
 
     def _node(self, index: int) -> NodeInfo:
-        return NodeInfo(
-            node_id=f"node-{index}",
-            incarnation=f"i{self.incarnations[index]}",
-            address="127.0.0.1",
-            hostname=f"host-{index}",
-            rack=f"rack-{index // 4}",
-            block=f"block-{index // 8}",
-            gpus=tuple(GpuInfo(index=gpu, model="a100", memory_gb=80) for gpu in range(GPUS)),
-            cpus=64,
-            memory_gb=512,
+        return node_info(
+            f"node-{index}", GPUS, model="a100", incarnation=f"i{self.incarnations[index]}",
+            hostname=f"host-{index}", rack=f"rack-{index // 4}", block=f"block-{index // 8}",
             rendezvous_ports=(29500, 29501),
-        )
+        )  # fmt: skip

@@ -13,7 +13,7 @@ from gangline_schemas.job import JobState
 from support.fixtures.gpu import needs_gpus
 from support.fixtures.platform import RunningPlatform, start_platform
 from support.harnesses.log_watch import job_spec
-from support.harnesses.up_process import wait_until
+from support.waiting import wait_until
 
 STEPS = 400
 SYSTEM = {"gpu_utilization_percentage", "gpu_memory_usage_percentage", "gpu_power_usage_watts"}

@@ -12,8 +12,8 @@ from gangline_worker.agent.warm.standby import gpu_files
 from gangline_worker.agent.warm.standby_host import StandbyPool
 from gangline_worker.agent.warm.zygote_host import ZygoteHost
 from support.fixtures.gpu import TRAINS, needs_gpus, nvml_index, rank_variables
-from support.harnesses.node import until
 from support.harnesses.warm_ranks import Ranks, write
+from support.waiting import until
 
 ON_CPU = """
     import sys

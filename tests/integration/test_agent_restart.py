@@ -20,7 +20,8 @@ from gangline_schemas.events.logs import WorkerLog
 from gangline_schemas.events.steps import WorkerStep
 from gangline_schemas.events.workers import ExitReason, NodeJoined, WorkerExited, WorkerStarted
 from gangline_schemas.isolation import Isolation
-from support.harnesses.node import NodeHarness, alive, until
+from support.harnesses.node import NodeHarness, alive
+from support.waiting import until
 
 EventT = TypeVar("EventT", bound=Event)
 

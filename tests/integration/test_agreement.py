@@ -11,7 +11,7 @@ from torch.distributed import TCPStore
 from gangline_worker.checkpoint.commit import committed
 from support.harnesses.agreeing_ranks import EXIT_LOST, Ranks, store_process
 from support.harnesses.gang import Gang
-from support.harnesses.node import until
+from support.waiting import until
 
 RANKS = 6
 """As many as let some ranks learn of rank 0 from others."""

@@ -21,8 +21,9 @@ from gangline_tracker.engine import Engine, EngineSettingsError, EngineUnavailab
 from gangline_tracker.ingest import LOGS
 from gangline_tracker.migrate import STALE_S, locked, migrate, missing_roll_ups, statements
 from gangline_tracker.sink import ClickHouseSink
-from support.harnesses.tracker_process import TrackerProcess, wait_until
+from support.harnesses.tracker_process import TrackerProcess
 from support.harnesses.zookeeper import EmbeddedZooKeeper
+from support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 ROWS = pa.table(

@@ -22,7 +22,8 @@ from gangline_schemas.job import JobState
 from gangline_schemas.mlflow_workspace import mlflow_run_id
 from support.grafana import ALL, Query, Screen, queries
 from support.harnesses.clickhouse_clients import go_answers, node_answers
-from support.harnesses.tracker_process import TrackerProcess, running_tracker, wait_until
+from support.harnesses.tracker_process import TrackerProcess, running_tracker
+from support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 METRICS = ("loss", "lr", "grad_norm", "tokens_per_s", "step_s", "data_wait_s", "mfu")

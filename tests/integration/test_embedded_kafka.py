@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from gangline.local.artifacts import default_cache, fetch_all, kafka_artifacts
 from gangline.local.kafka import EmbeddedKafka
 from gangline.local.process_model import SupervisorError
 from support.harnesses.node import alive
+from support.waiting import wait_until
 
 DEADLINE_S = 120.0
 # A program that starts a broker in its directory and stays until it is killed.
@@ -63,13 +63,6 @@ def consume(kafka: EmbeddedKafka, topic: str, count: int) -> list[bytes]:
     return values
 
 
-def eventually(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {DEADLINE_S} s: {what}"
-        time.sleep(0.05)
-
-
 def test_data_and_ports_outlive_kill_9(tmp_path: Path) -> None:
     with EmbeddedKafka(tmp_path) as kafka:
         before, pid = kafka.bootstrap, kafka.pid
@@ -77,7 +70,7 @@ def test_data_and_ports_outlive_kill_9(tmp_path: Path) -> None:
         topic = create_topic(kafka)
         produce(kafka, topic, [b"one", b"two"])
         os.kill(pid, signal.SIGKILL)
-        eventually(lambda: kafka.pid is None, "the death is seen")
+        wait_until("the death is seen", lambda: kafka.pid is None)
         kafka.start()
         assert kafka.bootstrap == before
         assert kafka.pid not in (None, pid)

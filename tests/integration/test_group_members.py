@@ -7,7 +7,7 @@ import uuid
 from gangline_bus.kafka import KafkaBus
 from gangline_bus.topics import TopicNames, create_topics
 from gangline_schemas.catalog import Topic
-from support.harnesses.tracker_process import wait_until
+from support.waiting import wait_until
 
 
 def test_members_are_counted_while_they_are_there(kafka_bootstrap: str) -> None:

@@ -19,8 +19,8 @@ from gangline_worker.agent.warm import image_standby
 from gangline_worker.agent.warm.image_standby import ImageStandby, image_arguments
 from gangline_worker.agent.warm.process import WarmRank
 from gangline_worker.agent.warm.rank import WarmRequest
-from support.harnesses.node import until
 from support.harnesses.warm_ranks import PROBE, Ranks
+from support.waiting import until
 
 NEEDED = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "LANG": "C.UTF-8"}
 

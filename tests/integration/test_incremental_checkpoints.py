@@ -34,7 +34,7 @@ from gangline_schemas.events.checkpoints import (
     CheckpointCorrupted,
 )
 from gangline_schemas.events.scheduling import CheckpointRef
-from gangline_schemas.events.workers import CheckpointShardWritten, ExitReason, WorkerExited
+from gangline_schemas.events.workers import CheckpointShardWritten
 from gangline_schemas.rank_protocol import ShardReady
 from gangline_storage import LocalStore
 from gangline_storage.digest import digest_bytes
@@ -46,7 +46,14 @@ from gangline_worker.checkpoint.files import CorruptCheckpoint
 from gangline_worker.checkpoint.loader import Checkpoint
 from gangline_worker.checkpoint.local import holdings
 from gangline_worker.checkpoint.saver import AsyncSaver, SaverIdentity
-from support.builders.checkpoints import JOB, PREFIX, allocated, checkpoint_run, resumes
+from support.builders.checkpoints import (
+    JOB,
+    PREFIX,
+    allocated,
+    checkpoint_run,
+    could_not_start,
+    resumes,
+)
 from support.harnesses.decider_run import DeciderRun
 
 DIM = 512
@@ -273,17 +280,7 @@ def test_damage_in_the_store_marks_all_that_refer_and_the_next_save_is_whole(
     with pytest.raises(CheckpointDamaged) as found:
         job.another_node().fetch(job.ref(30), "nlp")
     assert found.value.key == key
-    job.run.feed(
-        WorkerExited(
-            job_id=JOB,
-            attempt=1,
-            rank=0,
-            node_id="n2",
-            incarnation="a",
-            reason=ExitReason.LAUNCH_FAILED,
-            damaged_object=key,
-        )
-    )
+    job.run.feed(could_not_start(key))
     marked = [event.step for event in job.run.events(CheckpointCorrupted)]  # type: ignore[attr-defined]
     assert marked == [10, 20, 30]
     job.committed = None  # so the scheduler says, and the agent after it

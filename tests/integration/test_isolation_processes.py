@@ -18,7 +18,8 @@ from gangline_schemas.events.scheduling import GangAllocated, ReleaseReason
 from gangline_schemas.events.workers import ExitReason
 from gangline_schemas.isolation import Isolation
 from support.fixtures.isolation import PROCESSES, SLOTS, THEIRS, Stand, Victim
-from support.harnesses.node import NodeHarness, alive, until
+from support.harnesses.node import NodeHarness, alive
+from support.waiting import until
 
 
 def test_2_no_signal_reaches_another_team_or_the_agent(stand: Stand, victim: Victim) -> None:

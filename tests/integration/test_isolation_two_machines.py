@@ -14,16 +14,17 @@ import pytest
 
 from gangline_schemas.events.scheduling import (
     GangAllocated,
-    NodeAssignment,
     ReleaseReason,
     Rendezvous,
 )
 from gangline_schemas.events.workers import NodeInfo
 from gangline_schemas.isolation import Isolation
-from gangline_schemas.job import JobSpec
+from support.builders.deciding import spec
+from support.builders.gangs import gang_allocated, part_of
 from support.fixtures.isolation import HOSTILE, OURS, THEIRS
-from support.harnesses.node import NodeHarness, free_port, until
+from support.harnesses.node import NodeHarness, free_port
 from support.harnesses.two_machines import NoMachinesError, two_machines
+from support.waiting import until
 
 MEETS = """
 import os, sys, time
@@ -57,29 +58,11 @@ class Pair:
 
     def meet(self, job_id: str) -> GangAllocated:
         """A gang with a rank on each, which have met at the near one."""
-        event = GangAllocated(
-            job_id=job_id,
-            attempt=1,
-            team=OURS,
-            world_size=2,
-            nodes=tuple(
-                NodeAssignment(
-                    node_id=node.node_id,
-                    incarnation=node.incarnation,
-                    address=node.address,
-                    gpus=(0,),
-                    first_rank=rank,
-                    copies_port=node.copies_port,
-                )
-                for rank, node in enumerate(self.nodes)
-            ),
+        event = gang_allocated(
+            job_id,
+            spec(OURS, 2, command=["python", "-c", MEETS]),
+            *(part_of(node, (0,), rank) for rank, node in enumerate(self.nodes)),
             rendezvous=Rendezvous(address=self.nodes[0].address, port=free_port()),
-            spec=JobSpec.model_validate(
-                {
-                    "name": "j", "team": OURS, "resources": {"gpus": 2},
-                    "command": ["python", "-c", MEETS],
-                }
-            ),
         )  # fmt: skip
         self.near.publish(job_id, event)
         met = "met here here"

@@ -35,6 +35,7 @@ from gangline_bus.topics import TopicNames, create_topics
 from gangline_tracker.views.security import security
 from gangline_tracker.views.stream import Source, StepStream
 from support.builders.service_account import AUDIENCE, ISSUER, ApiServer, account, mount
+from support.waiting import wait_until
 
 PATIENCE_S = 60.0
 SESSION_S = 10
@@ -160,13 +161,6 @@ def nothing_told(cluster: Cluster) -> None:
     cluster.told.clear()
 
 
-def eventually(check: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not check():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def test_an_account_may_do_what_the_table_says_and_nothing_else(cluster: Cluster) -> None:
     mount(cluster.file("agent"), cluster.issuer.token("agent"))
     bus = cluster.bus("agent")
@@ -260,7 +254,7 @@ class Kubelet(threading.Thread):
 
     def __enter__(self) -> Self:
         self.start()
-        eventually(lambda: self.rounds > 0)
+        wait_until("a round", lambda: self.rounds > 0)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -280,7 +274,7 @@ def ends(bus: KafkaBus) -> dict[TopicPartition, int]:
             return False
         return True
 
-    eventually(ask)
+    wait_until("an answer", ask)
     return found
 
 
@@ -352,7 +346,7 @@ def test_transactions_go_on_while_the_broker_asks_for_tokens_again(cluster: Clus
         found.extend(record.value for record in reader.poll(1000, 0.1))
         return len(found) >= commits
 
-    eventually(read_all)
+    wait_until("all is read", read_all)
     assert found == [b"%d" % number for number in range(commits)]
     assert cluster.told == []
     reader.close()

@@ -15,7 +15,8 @@ from gangline_schemas.catalog import Topic
 from gangline_schemas.events.progress import RunProgress
 from gangline_schemas.events.steps import WorkerStep
 from support.attacks.hostile_writer import KEY, HostileWriter, attributes
-from support.harnesses.tracker_process import TrackerProcess, wait_until
+from support.harnesses.tracker_process import TrackerProcess
+from support.waiting import wait_until
 
 GARBAGE = b"nlp/run-z"
 

@@ -33,6 +33,7 @@ from gangline_service import deciding
 from gangline_service.health import Health
 from gangline_service.lifecycle import Context
 from gangline_service.settings import DecidingSettings, ServiceSettings
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.nightly
 TEAMS = 40
@@ -71,13 +72,6 @@ def own_log(bus: KafkaBus, names: TopicNames) -> list[Envelope]:
     return [decode(record, own=True) for record in found]
 
 
-def until(done: Any, what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not done():
-        assert time.monotonic() < deadline, f"not within {DEADLINE_S} s: {what}"
-        time.sleep(0.2)
-
-
 def lead(
     bus: KafkaBus, names: TopicNames, events: int, *, refresh_s: float = 3600.0
 ) -> DeciderLoop[State]:
@@ -90,7 +84,7 @@ def lead(
         loop.cycle(0.1)
         return loop.next_seq >= events
 
-    until(decided, f"{events} events")
+    wait_until(f"{events} events", decided)
     return loop
 
 
@@ -133,7 +127,7 @@ def test_a_takeover_longer_than_kafka_waits_for_a_poll(
     thread.start()
     try:
         ask(bus, names, "late", 2)
-        until(lambda: ended or len(own_log(bus, names)) > TEAMS, "the late request is decided")
+        wait_until("a late request", lambda: ended or len(own_log(bus, names)) > TEAMS)
     finally:
         stopping.set()
         thread.join(DEADLINE_S)
@@ -171,7 +165,7 @@ def test_offsets_that_kafka_forgot(tmp_path: Any, monkeypatch: pytest.MonkeyPatc
             runner.cycle(0.1)
             return known(away) == {None}
 
-        until(forgotten, "Kafka forgot")
+        wait_until("Kafka forgot", forgotten)
         assert None not in known(runs)
         runner.close()
         ask(bus, away, "b", 4)

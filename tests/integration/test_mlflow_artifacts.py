@@ -20,7 +20,7 @@ from gangline.local.s3proxy import S3Proxy
 from gangline_schemas.mlflow_registry import ALIASES_PATH, AliasesQuery, AliasRow
 from support.harnesses.mlflow_gateway import MlflowGateway, mlflow_gateway
 from support.harnesses.mlflow_process import peak_bytes
-from support.harnesses.tracker_process import wait_until
+from support.waiting import wait_until
 
 mlflow = pytest.importorskip("mlflow")
 

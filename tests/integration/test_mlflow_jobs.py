@@ -14,23 +14,20 @@ import httpx
 import pytest
 
 from gangline_schemas.base import Event
-from gangline_schemas.events.faults import FailureCause, GangFailed
 from gangline_schemas.events.progress import RunProgress
 from gangline_schemas.events.scheduling import (
-    GangAllocated,
     GangReleased,
     JobQueued,
     JobStateChanged,
-    NodeAssignment,
     ReleaseReason,
-    Rendezvous,
 )
 from gangline_schemas.events.steps import WorkerStep
 from gangline_schemas.job import JobSpec, JobState
 from gangline_schemas.mlflow_workspace import family_of, mlflow_run_id
+from support.builders.gangs import assigned, gang_allocated, gang_failed, gang_released
 from support.fixtures.mlflow import server
 from support.harnesses.mlflow_process import MlflowProcess
-from support.harnesses.tracker_process import wait_until
+from support.waiting import wait_until
 
 mlflow = pytest.importorskip("mlflow")
 
@@ -74,25 +71,13 @@ class Story:
         job_id, spec = self.job_id, self.spec()
         yield JobQueued(job_id=job_id, spec=spec, user="ada", submitted_at=AT)
         for attempt, seconds in enumerate(self.gpu_seconds, start=1):
-            node = NodeAssignment(
-                node_id="n1", incarnation="i", address="10.0.0.1", gpus=(0,), first_rank=0
-            )
-            yield GangAllocated(
-                job_id=job_id, attempt=attempt, team="nlp", world_size=1, nodes=(node,),
-                rendezvous=Rendezvous(address="10.0.0.1", port=29500), spec=spec,
-            )  # fmt: skip
+            yield gang_allocated(job_id, spec, assigned("n1", (0,)), attempt=attempt)
             yield self._changed(attempt, JobState.RUNNING)
             is_last = attempt == len(self.gpu_seconds)
             reason = ENDS[self.end][0] if is_last else ReleaseReason.RESTARTING
             if not is_last:
-                yield GangFailed(
-                    job_id=job_id, attempt=attempt, cause=FailureCause.NODE, action="restart",
-                    message="silent", restarts_used=attempt, restarts_max=9, failed_at=AT,
-                    failures=attempt,
-                )  # fmt: skip
-            yield GangReleased(
-                job_id=job_id, attempt=attempt, reason=reason, allocated_at=AT, gpu_seconds=seconds
-            )
+                yield gang_failed(job_id, attempt, AT, failures=attempt)
+            yield gang_released(job_id, attempt, AT, reason, seconds)
             if not is_last:
                 yield self._changed(attempt, JobState.PENDING)
         yield self._changed(len(self.gpu_seconds), self.end)

@@ -29,7 +29,7 @@ from gangline_schemas.job import JobSpec
 from gangline_schemas.mlflow_workspace import mlflow_run_id
 from support.harnesses.mlflow_gateway import mlflow_gateway
 from support.harnesses.postgres import EmbeddedPostgres
-from support.harnesses.tracker_process import wait_until
+from support.waiting import wait_until
 
 T0 = 1_767_225_600_000
 

@@ -24,7 +24,8 @@ from gangline_schemas.events.workers import (
     WorkerStarted,
 )
 from support.fixtures.node import agent_of_this_module, shared
-from support.harnesses.node import TEAM, NodeHarness, python, until
+from support.harnesses.node import TEAM, NodeHarness, python
+from support.waiting import until
 
 __all__ = ["agent_of_this_module", "shared"]  # fixtures are used by being in this module
 

@@ -24,7 +24,8 @@ from gangline_schemas.events.workers import (
 )
 from support.fakes.metadata_server import MetadataServer
 from support.fixtures.node import agent_of_this_module, harness, shared
-from support.harnesses.node import TEAM, NodeHarness, alive, python, until
+from support.harnesses.node import TEAM, NodeHarness, alive, python
+from support.waiting import until
 
 __all__ = ["agent_of_this_module", "harness", "shared"]  # fixtures are used by being here
 

@@ -16,8 +16,9 @@ from gangline_schemas.events.scheduling import ReleaseReason
 from gangline_schemas.events.workers import ExitReason, WorkerExited, WorkerStarted
 from gangline_schemas.isolation import Isolation
 from gangline_schemas.job_pods import pod_folder
-from support.harnesses.node import NodeHarness, alive, python, until
+from support.harnesses.node import NodeHarness, alive, python
 from support.harnesses.pod_process import PodProcess
+from support.waiting import until
 
 
 @pytest.fixture

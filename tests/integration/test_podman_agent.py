@@ -22,7 +22,8 @@ from gangline_schemas.events.workers import ExitReason, NodeInfo, WorkerExited, 
 from support.builders.images import layer, member, of_machine, of_python
 from support.builders.podman import needs_podman
 from support.fakes.oci_registry import OciRegistry
-from support.harnesses.node import NodeHarness, alive, until
+from support.harnesses.node import NodeHarness, alive
+from support.waiting import until
 
 GUIDE = Path(__file__).parents[2] / "docs/guides/images.md"
 TRAIN = """

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +22,7 @@ from gangline.local.process_model import (
 )
 from gangline.local.processes import Supervisor
 from support.harnesses.node import alive
+from support.waiting import wait_until
 
 DEADLINE_S = 120.0
 FAST = BackOff(first_s=0.02, most_s=0.2)
@@ -64,13 +64,6 @@ try:
 except KeyboardInterrupt:
     print("stopped", flush=True)
 """
-
-
-def eventually(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {DEADLINE_S} s: {what}"
-        time.sleep(0.02)
 
 
 def is_gone(pid: int) -> bool:
@@ -146,8 +139,8 @@ def children_of(owner: subprocess.Popen[str]) -> list[int]:
     pids = [int(pid) for pid in owner.stdout.readline().split()]
     assert len(pids) == 2
     cmdlines = [Path(f"/proc/{pid}/cmdline") for pid in pids]
-    eventually(
-        lambda: not any(b"_launch.py" in path.read_bytes() for path in cmdlines), "programs run"
+    wait_until(
+        "programs run", lambda: not any(b"_launch.py" in path.read_bytes() for path in cmdlines)
     )
     return pids
 
@@ -157,15 +150,10 @@ def test_what_is_killed_is_started_again(events: list[Event], supervisor: Superv
     supervisor.wait_ready(DEADLINE_S)
     first = running_pid(supervisor, "a")
     os.kill(first, signal.SIGKILL)
-    eventually(lambda: row(supervisor, "a").restarts == 1, "one restart")
+    wait_until("one restart", lambda: row(supervisor, "a").restarts == 1)
     assert running_pid(supervisor, "a") != first
-    eventually(
-        lambda: (
-            [e.kind for e in events]
-            == ["started", "ready", "exited", "restarting", "started", "ready"]
-        ),
-        f"the story in order, not {events}",
-    )
+    story = ["started", "ready", "exited", "restarting", "started", "ready"]
+    wait_until("the story in order", lambda: [event.kind for event in events] == story)
     assert events[2].message.startswith("killed by SIGKILL")
 
 
@@ -207,7 +195,7 @@ def test_start_follows_and_stop_reverses_the_dependencies(
             ProcessSpec("first", SLEEP, ready=gate.exists),
         ]
     )
-    eventually(lambda: row(supervisor, "first").pid, "the first runs")
+    wait_until("the first runs", lambda: row(supervisor, "first").pid)
     assert row(supervisor, "middle").pid is None
     gate.touch()
     supervisor.wait_ready(DEADLINE_S)
@@ -231,9 +219,9 @@ def test_a_dependent_waits_to_come_back_until_its_dependency_has(
     gate.unlink()
     for name in ("broker", "service"):
         os.kill(running_pid(supervisor, name), signal.SIGKILL)
-    eventually(lambda: row(supervisor, "broker").restarts == 1, "the broker runs again")
-    eventually(
-        lambda: row(supervisor, "service").state is ProcessState.BACKING_OFF, "the service waits"
+    wait_until("the broker runs again", lambda: row(supervisor, "broker").restarts == 1)
+    wait_until(
+        "the service waits", lambda: row(supervisor, "service").state is ProcessState.BACKING_OFF
     )
     gate.touch()
     supervisor.wait_ready(DEADLINE_S)
@@ -249,7 +237,7 @@ def test_a_url_shows_readiness(supervisor: Supervisor, tmp_path: Path) -> None:
     )
     port_file = tmp_path / "port"
     supervisor.start([ProcessSpec("server", script(serve, port_file))])
-    eventually(port_file.exists, "the server's port")
+    wait_until("the server's port", port_file.exists)
     url = f"http://127.0.0.1:{port_file.read_text()}"
     supervisor.start(
         [
@@ -278,14 +266,14 @@ def test_children_of_children_end_with_the_stop(tmp_path: Path) -> None:
         supervisor.wait_ready(DEADLINE_S)
         grandchild = int(pid_file.read_text())
         assert not is_gone(grandchild)
-    eventually(lambda: is_gone(grandchild), "the child of the child ended")
+    wait_until("the child of the child ended", lambda: is_gone(grandchild))
 
 
 def test_output_goes_to_a_private_log_and_the_environment_is_laid_over(tmp_path: Path) -> None:
     say = script("import os, sys; print(os.environ['COLOUR']); sys.stderr.write('and this\\n')")
     with Supervisor(tmp_path) as supervisor:
         supervisor.start([ProcessSpec("a", say, env={"COLOUR": "green"}, restart="never")])
-        eventually(lambda: row(supervisor, "a").state is ProcessState.EXITED, "it ended")
+        wait_until("it ended", lambda: row(supervisor, "a").state is ProcessState.EXITED)
     log = tmp_path / "logs" / "a.log"
     assert sorted(log.read_text().split("\n")) == ["", "and this", "green"]
     assert log.stat().st_mode & 0o077 == 0
@@ -299,9 +287,9 @@ def test_a_log_stays_bounded_while_its_process_writes(tmp_path: Path) -> None:
     with Supervisor(tmp_path, log_max_bytes=100_000) as supervisor:
         supervisor.start([ProcessSpec("a", chatty)])
         newest = tmp_path / "logs" / "a.log.1"
-        eventually(
-            lambda: newest.exists() and (tmp_path / "logs" / "a.log").stat().st_size < 100_000,
+        wait_until(
             "the log was rotated",
+            lambda: newest.exists() and (tmp_path / "logs" / "a.log").stat().st_size < 100_000,
         )
         kept = {path.name for path in newest.parent.iterdir()}
         assert kept <= {"a.log", "a.log.1", "a.log.2"}
@@ -327,7 +315,7 @@ def test_no_child_outlives_a_killed_supervisor(
     pids = children_of(process)
     assert not any(is_gone(pid) for pid in pids)
     process.kill()
-    eventually(lambda: all(is_gone(pid) for pid in pids), "the children died with it")
+    wait_until("the children died with it", lambda: all(is_gone(pid) for pid in pids))
 
 
 def test_the_next_owner_ends_what_a_killed_one_left(
@@ -338,7 +326,7 @@ def test_the_next_owner_ends_what_a_killed_one_left(
     pid_file = tmp_path / "pid"
     process = owner(script(GRANDCHILD, pid_file))
     children_of(process)
-    eventually(pid_file.exists, "the child of the child runs")
+    wait_until("the child of the child runs", pid_file.exists)
     process.kill()
     process.wait()
     grandchild = int(pid_file.read_text())

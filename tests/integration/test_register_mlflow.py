@@ -19,7 +19,7 @@ from mlflow import MlflowClient
 
 from gangline.local.ports import pick_ports
 from gangline_worker.steps import register
-from support.harnesses.up_process import wait_until
+from support.waiting import wait_until
 
 SERVER_S = 300.0
 pytestmark = pytest.mark.nightly

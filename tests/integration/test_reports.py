@@ -21,29 +21,31 @@ from gangline_schemas.base import Event
 from gangline_schemas.catalog import topic_of
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.checkpoints import CheckpointCommitted
-from gangline_schemas.events.faults import FailureCause, GangFailed
 from gangline_schemas.events.heartbeats import GpuStatus, WorkerHeartbeat
 from gangline_schemas.events.quota import JobRejected, TeamConfigured
 from gangline_schemas.events.scheduling import (
     CheckpointRef,
-    GangAllocated,
-    GangReleased,
     GangStopping,
     JobQueued,
     JobStateChanged,
     NodeAdmitted,
-    NodeAssignment,
     NodeCordoned,
-    ReleaseReason,
-    Rendezvous,
     StopReason,
 )
 from gangline_schemas.events.steps import WorkerStep
-from gangline_schemas.events.workers import GpuInfo, NodeInfo
 from gangline_schemas.job import JobSpec, JobState
 from gangline_schemas.resources import Resources
 from gangline_schemas.team_limits import TeamConfig
-from support.harnesses.tracker_process import TrackerProcess, running_tracker, wait_until
+from support.builders.gangs import (
+    assigned,
+    gang_allocated,
+    gang_failed,
+    gang_released,
+    node_info,
+    spread,
+)
+from support.harnesses.tracker_process import TrackerProcess, running_tracker
+from support.waiting import wait_until
 
 MONDAY = datetime(2026, 11, 16, tzinfo=UTC)
 LATER = MONDAY + timedelta(days=30)
@@ -73,11 +75,7 @@ class Story:
         self.say(hours, TeamConfigured(config=config), team)
 
     def node(self, hours: float, node: str, gpus: int, incarnation: str = "i1") -> None:
-        info = NodeInfo(
-            node_id=node, incarnation=incarnation, address="127.0.0.1", hostname=node, cpus=8,
-            gpus=tuple(GpuInfo(index=i, model="h100", memory_gb=80) for i in range(gpus)),
-            memory_gb=64, rendezvous_ports=(29500,),
-        )  # fmt: skip
+        info = node_info(node, gpus, incarnation=incarnation)
         self.say(hours, NodeAdmitted(node=info), node)
 
     def away(self, hours: float, node: str, reason: Any) -> None:
@@ -93,31 +91,15 @@ class Story:
 
     def allocated(self, hours: float, job: str, attempt: int, gpus: tuple[int, ...]) -> None:
         spec = self.specs[job]
-        place = NodeAssignment(
-            node_id="node-1", incarnation="i1", address="127.0.0.1", gpus=gpus, first_rank=0
-        )
-        event = GangAllocated(
-            job_id=job, attempt=attempt, team=spec.team, world_size=len(gpus), nodes=(place,),
-            rendezvous=Rendezvous(address="127.0.0.1", port=1), spec=spec,
-        )  # fmt: skip
-        self.say(hours, event, job)
+        place = assigned("node-1", gpus, incarnation="i1")
+        self.say(hours, gang_allocated(job, spec, place, attempt=attempt), job)
 
     def without_gpus(self, hours: float, job: str, team: str) -> None:
         """2.5 CPUs on each of two nodes for four hours."""
         need = Resources(gpus=0, cpus=2.5, memory_gb=1, nodes=2)
         spec = JobSpec(name=job, team=team, run="true", resources=need)
         self.say(hours, JobQueued(job_id=job, spec=spec, user="a", submitted_at=at(hours)), job)
-        places = tuple(
-            NodeAssignment(
-                node_id=f"cpu-{rank}", incarnation="i", address="::1", gpus=(), first_rank=rank
-            )
-            for rank in range(2)
-        )
-        event = GangAllocated(
-            job_id=job, attempt=1, team=team, world_size=2, nodes=places, spec=spec,
-            rendezvous=Rendezvous(address="::1", port=1),
-        )  # fmt: skip
-        self.say(hours, event, job)
+        self.say(hours, gang_allocated(job, spec, *spread(["cpu-0", "cpu-1"], 0)), job)
         self.moved(hours + 4, job, 1, JobState.SUCCEEDED)
         self.released(hours + 4, job, 1, since=hours)
 
@@ -127,11 +109,7 @@ class Story:
         self.say(hours, event, job)
 
     def released(self, hours: float, job: str, attempt: int, since: float) -> None:
-        event = GangReleased(
-            job_id=job, attempt=attempt, reason=ReleaseReason.RESTARTING, allocated_at=at(since),
-            gpu_seconds=0.0,
-        )  # fmt: skip
-        self.say(hours, event, job)
+        self.say(hours, gang_released(job, attempt, at(since)), job)
 
     def steps(self, job: str, team: str, hours: float, mfu: tuple[float, ...]) -> None:
         first = round(at(hours).timestamp() * 1000)
@@ -172,11 +150,7 @@ def tell(story: Story) -> None:
     story.queued(0, "fails", "nlp", gpus=4, priority=10)
     story.allocated(1, "fails", 1, (0, 1, 2, 3))
     story.moved(1, "fails", 1, JobState.RUNNING)
-    failure = GangFailed(
-        job_id="fails", attempt=1, cause=FailureCause.NODE, action="restart", message="node away",
-        restarts_used=1, restarts_max=3, failed_at=at(5),
-    )  # fmt: skip
-    story.say(5, failure, "fails")
+    story.say(5, gang_failed("fails", 1, at(5)), "fails")
     story.released(5, "fails", 1, since=1)
     story.allocated(6, "fails", 2, (0, 1, 2, 3))
     story.moved(6.5, "fails", 2, JobState.RUNNING)

@@ -16,7 +16,8 @@ from gangline_gateway.sql_parts import CursorError
 from gangline_schemas.events.metrics import MetricLogged
 from gangline_schemas.events.steps import WorkerStep
 from gangline_schemas.mlflow_workspace import mlflow_run_id
-from support.harnesses.tracker_process import TrackerProcess, running_tracker, wait_until
+from support.harnesses.tracker_process import TrackerProcess, running_tracker
+from support.waiting import wait_until
 
 A, B = "a" * 32, "b" * 32
 STEPS = 25

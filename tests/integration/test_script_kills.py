@@ -17,7 +17,7 @@ from gangline.sdk import connect
 from gangline.tracking import sync
 from support.fakes.tracking_server import TOKEN, TrackingStub
 from support.fixtures.tracking import kept, server
-from support.harnesses.up_process import wait_until
+from support.waiting import wait_until
 
 __all__ = ["kept", "server"]  # fixtures are used by being in this module
 

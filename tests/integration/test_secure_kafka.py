@@ -34,7 +34,7 @@ from gangline_bus.ports import TopicPartition as Place
 from gangline_bus.topics import TopicNames, create_topics
 from gangline_service.lifecycle import EXIT_DENIED
 from support.harnesses.service_process import service_process
-from support.harnesses.tracker_process import wait_until
+from support.waiting import wait_until
 
 STRANGER = "stranger"
 """A user without any right."""

@@ -21,8 +21,9 @@ from gangline_worker.agent.isolation.sandbox import (
 from gangline_worker.agent.runtime.launcher import become_subreaper
 from gangline_worker.agent.warm.standby import gpu_files
 from gangline_worker.agent.warm.standby_host import StandbyPool
-from support.harnesses.node import alive, until
+from support.harnesses.node import alive
 from support.harnesses.warm_ranks import PROBE, Ranks, write
+from support.waiting import until
 
 LOOKS = """
     import os, resource, sys

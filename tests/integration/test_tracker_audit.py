@@ -6,7 +6,8 @@ from typing import Any
 
 from gangline_gateway.audit_trail import AuditFilter, AuditTrail
 from gangline_schemas.events.access import AUDIT_SUBJECT, ActionAudited
-from support.harnesses.tracker_process import TrackerProcess, wait_until
+from support.harnesses.tracker_process import TrackerProcess
+from support.waiting import wait_until
 
 ADMIN = AuditFilter()
 

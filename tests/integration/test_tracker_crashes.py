@@ -20,7 +20,7 @@ from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.checkpoints import CheckpointCommitted
 from gangline_schemas.events.metrics import MetricLogged, MetricsRemoved
 from gangline_schemas.events.quota import UsageCharged
-from gangline_schemas.events.scheduling import CheckpointRef, GangReleased, JobQueued, ReleaseReason
+from gangline_schemas.events.scheduling import CheckpointRef, JobQueued
 from gangline_schemas.events.steps import WorkerStep
 from gangline_schemas.job import JobSpec
 from gangline_schemas.resources import Resources
@@ -32,7 +32,8 @@ from gangline_tracker.metric_batch import MetricBatch
 from gangline_tracker.migrate import migrate
 from gangline_tracker.run_cache import RunCache
 from gangline_tracker.sink import ClickHouseSink
-from support.harnesses.tracker_process import wait_until
+from support.builders.gangs import gang_released
+from support.waiting import wait_until
 
 NOW = datetime(2026, 5, 4, tzinfo=UTC)
 JOBS = 5
@@ -94,13 +95,7 @@ def filled() -> Broker:
         job = f"job-{index}"
         send(JobQueued(job_id=job, spec=spec, user="ann", submitted_at=NOW), job, 0)
         for attempt in (1, 2):
-            released = GangReleased(
-                job_id=job,
-                attempt=attempt,
-                reason=ReleaseReason.RESTARTING,
-                allocated_at=NOW,
-                gpu_seconds=10.0,
-            )
+            released = gang_released(job, attempt, NOW, gpu_seconds=10.0)
             send(released, job, attempt)
             ref = CheckpointRef(job_id=job, attempt=attempt, step=5, world_size=1, commit_key="k")
             send(CheckpointCommitted(job_id=job, checkpoint=ref, size_bytes=1, objects=2), job, 0)

@@ -13,7 +13,8 @@ from gangline_schemas.events.faults import GangTroubled, JobFlagged, WorkerStrag
 from gangline_schemas.events.heartbeats import TroubleKind
 from gangline_schemas.events.workers import WorkerStacks
 from support.fixtures.tracker import BASE
-from support.harnesses.tracker_process import TrackerProcess, wait_until
+from support.harnesses.tracker_process import TrackerProcess
+from support.waiting import wait_until
 
 
 def test_incidents_are_listed_page_by_page_with_their_totals(tracker: TrackerProcess) -> None:

@@ -10,7 +10,8 @@ from gangline_schemas.events.pipeline_requests import SnapshotAnnounced
 from gangline_schemas.events.registry import AliasMoved, VersionBegun, VersionRegistered
 from gangline_schemas.models import CheckpointOf
 from support.fixtures.tracker import number
-from support.harnesses.tracker_process import TrackerProcess, wait_until
+from support.harnesses.tracker_process import TrackerProcess
+from support.waiting import wait_until
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "clickhouse.md"
 MODEL = {"team": "nlp", "model": "summarizer"}

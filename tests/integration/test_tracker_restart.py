@@ -14,7 +14,8 @@ from gangline_bus.ports import OutRecord, TopicPartition
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.scheduling import JobQueued
 from support.fixtures.tracker import BASE, STORIES, job_spec, log_event, number, step_event
-from support.harnesses.tracker_process import TrackerProcess, wait_until
+from support.harnesses.tracker_process import TrackerProcess
+from support.waiting import wait_until
 
 
 @pytest.mark.nightly

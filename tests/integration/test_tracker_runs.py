@@ -27,7 +27,8 @@ from gangline_schemas.events.steps import WorkerStep
 from gangline_schemas.gpu_prices import GpuPrices
 from gangline_schemas.mlflow_workspace import mlflow_run_id
 from support.fixtures.tracker import BASE, BASE_MS, logged, number, send_logged, step_event
-from support.harnesses.tracker_process import TrackerProcess, wait_until
+from support.harnesses.tracker_process import TrackerProcess
+from support.waiting import wait_until
 
 TEXTS = int(os.environ.get("GANGLINE_FILTER_TEXTS", "15"))
 OWN_A = {"job-a": "nlp"}

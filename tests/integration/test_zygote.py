@@ -20,8 +20,9 @@ from gangline_worker.agent.decide.keys import GangKey, RankKey
 from gangline_worker.agent.rendezvous.store_host import StoreHost
 from gangline_worker.agent.runtime.launcher import become_subreaper
 from gangline_worker.agent.warm.zygote_host import ZygoteHost
-from support.harnesses.node import alive, free_port, until
+from support.harnesses.node import alive, free_port
 from support.harnesses.warm_ranks import PROBE, Ranks, program, token_of, write
+from support.waiting import until
 
 
 @pytest.fixture(scope="module")

@@ -20,8 +20,8 @@ from gangline_worker.agent.runtime.launcher import become_subreaper
 from gangline_worker.agent.warm import zygote_host
 from gangline_worker.agent.warm.rank import WarmRequest
 from gangline_worker.agent.warm.zygote_host import ZygoteHost
-from support.harnesses.node import until
 from support.harnesses.warm_ranks import Ranks, program, write
+from support.waiting import until
 
 FORKS_FAIL_TWICE = """
     import os, sys

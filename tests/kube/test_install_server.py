@@ -5,8 +5,7 @@ kube-controller-manager makes the pods, kube-scheduler binds them, and `Kubelet`
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,6 +24,7 @@ from support.clients.kube_objects import (
     resources,
 )
 from support.fixtures.kube import needs_kube
+from support.waiting import wait_until
 
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", namespaced=True)
 GPU_NODES = ["gpu-1", "gpu-2"]
@@ -64,13 +64,6 @@ def installed(api: Cluster) -> Iterator[str]:
     delete(api, NAMESPACES, space)
 
 
-def until(what: str, done: Callable[[], bool], limit_s: float = 120.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while not done():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.2)
-
-
 def agents(api: Cluster, space: str) -> dict[str, str]:
     """The uids of running agents by their nodes."""
     return {
@@ -83,7 +76,7 @@ def agents(api: Cluster, space: str) -> dict[str, str]:
 
 
 def test_the_pods_of_a_release_run_and_agents_keep_their_gpus(api: Cluster, installed: str) -> None:
-    until("agents", lambda: agents(api, installed).keys() == set(GPU_NODES))
+    wait_until("agents", lambda: agents(api, installed).keys() == set(GPU_NODES))
 
     def available() -> bool:
         found = api.list(DEPLOYMENTS, installed).items
@@ -91,14 +84,14 @@ def test_the_pods_of_a_release_run_and_agents_keep_their_gpus(api: Cluster, inst
             each["status"].get("availableReplicas") == each["spec"]["replicas"] for each in found
         )
 
-    until("deployments", available)
+    wait_until("deployments", available)
     before = agents(api, installed)
     important = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 1_000_000}
     create(api, PRIORITY_CLASSES, important | {"metadata": {"name": "important"}})
     others = new_namespace(api)
     try:
         create(api, PODS, foreign_pod("waits", 1, priorityClassName="important"), others)
-        until("refused", lambda: "Insufficient nvidia.com/gpu" in _why(api, "waits", others))
+        wait_until("refused", lambda: "Insufficient nvidia.com/gpu" in _why(api, "waits", others))
         assert agents(api, installed) == before
     finally:
         delete(api, PODS, "waits", others)

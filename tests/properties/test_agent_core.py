@@ -12,7 +12,7 @@ from gangline_bus.codec import Received
 from gangline_bus.decision import Tick
 from gangline_schemas.base import Event
 from gangline_schemas.envelope import Envelope
-from gangline_schemas.events.faults import FailureCause, GangFailed
+from gangline_schemas.events.faults import FailureCause
 from gangline_schemas.events.scheduling import GangAllocated, GangStopping, StopReason
 from gangline_schemas.events.workers import NodeJoined, WorkerExited
 from gangline_worker.agent.decide.core import AgentCore
@@ -42,6 +42,7 @@ from gangline_worker.agent.decide.inputs import (
 from gangline_worker.agent.decide.keys import GangKey, Moment, RankKey
 from gangline_worker.agent.decide.membership import AgentLimits
 from support.builders.agent_core import START, allocation, node_info, released, reread
+from support.builders.gangs import gang_failed
 
 LIMITS = AgentLimits(1.0, lease_s=5.0)
 LEASE_S = LIMITS.lease_s
@@ -203,18 +204,7 @@ def play(world: World, step: tuple) -> None:
         case ("release", job_id) if job_id in world.attempts:
             world.event(released(world.attempts[job_id], job_id=job_id))
         case ("hang", job_id) if job_id in world.attempts:
-            world.event(
-                GangFailed(
-                    job_id=job_id,
-                    attempt=world.attempts[job_id],
-                    cause=FailureCause.HANG,
-                    action="restart",
-                    message="m",
-                    restarts_used=1,
-                    restarts_max=3,
-                    failed_at=START,
-                )
-            )
+            world.event(gang_failed(job_id, world.attempts[job_id], START, FailureCause.HANG))
         case ("preempt", job_id, after_s) if job_id in world.attempts:
             world.event(
                 GangStopping(

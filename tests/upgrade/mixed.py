@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gangline.local.platform import Platform, PlatformSettings
 from gangline.local.process_model import ProcessSpec
-from support.harnesses.up_process import wait_until
+from support.waiting import wait_until
 from upgrade.releases import has
 
 READY_S = 300.0

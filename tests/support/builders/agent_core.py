@@ -14,13 +14,11 @@ from gangline_schemas.events.scheduling import (
     GangAllocated,
     GangReleased,
     GangStopping,
-    NodeAssignment,
     ReleaseReason,
-    Rendezvous,
     StopReason,
 )
-from gangline_schemas.events.workers import CheckpointShardWritten, GpuInfo, NodeInfo, ObjectDigest
-from gangline_schemas.job import JobSpec, TrialRef
+from gangline_schemas.events.workers import CheckpointShardWritten, NodeInfo, ObjectDigest
+from gangline_schemas.job import TrialRef
 from gangline_schemas.rank_protocol import ShardReady
 from gangline_worker.agent.decide.core import AgentCore
 from gangline_worker.agent.decide.core_state import CoreState
@@ -37,21 +35,17 @@ from gangline_worker.agent.decide.inputs import (
 )
 from gangline_worker.agent.decide.keys import GangKey, Moment, RankKey
 from gangline_worker.agent.decide.membership import AgentLimits
+from support.builders import gangs
+from support.builders.deciding import spec
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
 
 
 def node_info(gpus: int = 2) -> NodeInfo:
-    return NodeInfo(
-        node_id="node-0",
-        incarnation="boot",
-        address="127.0.0.1",
-        hostname="host",
-        gpus=tuple(GpuInfo(index=index, model="cpu", memory_gb=1) for index in range(gpus)),
-        cpus=gpus,
-        memory_gb=4,
+    return gangs.node_info(
+        "node-0", gpus, model="cpu", gpu_memory_gb=1, incarnation="boot", cpus=gpus, memory_gb=4,
         rendezvous_ports=(21000,),
-    )
+    )  # fmt: skip
 
 
 NODE = node_info()
@@ -109,32 +103,15 @@ def allocation(
     grace_s: float = 30.0,
     trial: TrialRef | None = None,
 ) -> GangAllocated:
-    spec = {"name": "j", "team": "nlp", "resources": {"gpus": 4}, "run": "true"}
-    return GangAllocated(
-        job_id=job_id,
-        attempt=attempt,
-        team="nlp",
-        world_size=4,
-        nodes=(
-            NodeAssignment(
-                node_id=node_id,
-                incarnation=incarnation,
-                address="127.0.0.1",
-                gpus=gpus,
-                first_rank=first_rank,
-            ),
-        ),
-        rendezvous=Rendezvous(address="127.0.0.1", port=21000),
-        spec=JobSpec.model_validate({**spec, "stop_grace_seconds": grace_s, "trial": trial}),
-    )
+    wanted = spec("nlp", 4, stop_grace_seconds=grace_s, trial=trial)
+    part = gangs.assigned(node_id, gpus, first_rank, incarnation=incarnation)
+    return gangs.gang_allocated(job_id, wanted, part, attempt=attempt, world_size=4)
 
 
 def released(
     attempt: int = 1, reason: ReleaseReason = ReleaseReason.RESTARTING, *, job_id: str = "job"
 ) -> GangReleased:
-    return GangReleased(
-        job_id=job_id, attempt=attempt, reason=reason, allocated_at=START, gpu_seconds=1.0
-    )
+    return gangs.gang_released(job_id, attempt, START, reason)
 
 
 def stopping(

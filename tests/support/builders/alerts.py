@@ -19,17 +19,13 @@ from gangline_schemas.events.heartbeats import GpuStatus, GpuUse, NodeUse, Worke
 from gangline_schemas.events.progress import RunProgress
 from gangline_schemas.events.scheduling import (
     CheckpointRef,
-    GangAllocated,
-    GangReleased,
     JobQueued,
     JobStateChanged,
     NodeAdmitted,
-    NodeAssignment,
     ReleaseReason,
-    Rendezvous,
 )
-from gangline_schemas.events.workers import GpuInfo, NodeInfo
 from gangline_schemas.job import JobSpec, JobState
+from support.builders.gangs import gang_allocated, gang_released, node_info, spread
 from support.harnesses.decider_run import DeciderRun
 
 SETTLED_S = 20.0
@@ -73,12 +69,7 @@ class AlertsRun(Run):
 
     def node(self, node_id: str, gpus: int = 8) -> None:
         """A node is admitted."""
-        info = NodeInfo(
-            node_id=node_id, incarnation="i1", address="10.0.0.1", hostname=node_id,
-            gpus=tuple(GpuInfo(index=i, model="h100", memory_gb=80) for i in range(gpus)),
-            cpus=64, memory_gb=512, rendezvous_ports=(29500,),
-        )  # fmt: skip
-        self.feed(NodeAdmitted(node=info))
+        self.feed(NodeAdmitted(node=node_info(node_id, gpus, incarnation="i1")))
 
     def queue(self, job_id: str, gpus: int = 8, **fields: object) -> JobSpec:
         """A job waits."""
@@ -97,31 +88,13 @@ class AlertsRun(Run):
         self, job_id: str, spec: JobSpec, gpus: int, nodes: tuple[str, ...], attempt: int = 1
     ) -> None:
         """An attempt has its gang, spread evenly over the nodes."""
-        each = gpus // len(nodes)
-        allocated = GangAllocated(
-            job_id=job_id,
-            attempt=attempt,
-            team=spec.team,
-            world_size=gpus,
-            nodes=tuple(
-                NodeAssignment(
-                    node_id=name, incarnation="i1", address="10.0.0.1",
-                    gpus=tuple(range(each)), first_rank=number * each,
-                )
-                for number, name in enumerate(nodes)
-            ),
-            rendezvous=Rendezvous(address="10.0.0.1", port=29500),
-            spec=spec,
-        )  # fmt: skip
-        self.feed(allocated)
+        parts = spread(nodes, gpus // len(nodes), incarnation="i1")
+        self.feed(gang_allocated(job_id, spec, *parts, attempt=attempt))
 
     def release(self, job_id: str, attempt: int = 1) -> None:
         """The gang's GPUs are free."""
-        released = GangReleased(
-            job_id=job_id, attempt=attempt, reason=ReleaseReason.PREEMPTED,
-            allocated_at=self.now - timedelta(seconds=1), gpu_seconds=1,
-        )  # fmt: skip
-        self.feed(released)
+        since = self.now - timedelta(seconds=1)
+        self.feed(gang_released(job_id, attempt, since, ReleaseReason.PREEMPTED, 1))
 
     def change(self, job_id: str, state: JobState, reason: str = "") -> None:
         """The job is in this state."""

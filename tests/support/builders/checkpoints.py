@@ -25,20 +25,21 @@ from gangline_schemas.events.scheduling import (
     GangAllocated,
     GangReleased,
     JobStateChanged,
-    NodeAssignment,
     ReleaseReason,
-    Rendezvous,
     ResumePointChanged,
 )
 from gangline_schemas.events.workers import (
     CheckpointShardLost,
     CheckpointShardWritten,
+    ExitReason,
     NodeSaved,
     ObjectDigest,
+    WorkerExited,
 )
 from gangline_schemas.job import JobSpec, JobState
 from gangline_schemas.resources import Resources
 from gangline_storage import ObjectStore, digest_bytes
+from support.builders.gangs import assigned, gang_allocated, gang_released
 from support.harnesses.decider_run import START, DeciderRun
 
 JOB = "job-1"
@@ -61,37 +62,22 @@ def allocated(
     validates: bool = False,
     incremental: Incremental | None = None,
 ) -> GangAllocated:
-    return GangAllocated(
-        job_id=job_id,
-        attempt=attempt,
+    wanted = JobSpec(
+        name="train",
         team="nlp",
-        world_size=world_size,
-        nodes=(
-            NodeAssignment(
-                node_id="n1",
-                incarnation="a",
-                address="127.0.0.1",
-                gpus=tuple(range(world_size)),
-                first_rank=0,
-            ),
-        ),
-        rendezvous=Rendezvous(address="127.0.0.1", port=20_000),
-        resume=resume,
-        spec=JobSpec(
-            name="train",
-            team="nlp",
-            run="true",
-            resources=Resources(gpus=world_size),
-            resume_from=JOB if validates else None,
-            validates=validates,
-            checkpoint=CheckpointPolicy(
-                keep=keep or Retention(),
-                promote=promote,
-                incremental=incremental,
-                resume=str(resume.step) if validates and resume is not None else "auto",
-            ),
+        run="true",
+        resources=Resources(gpus=world_size),
+        resume_from=JOB if validates else None,
+        validates=validates,
+        checkpoint=CheckpointPolicy(
+            keep=keep or Retention(),
+            promote=promote,
+            incremental=incremental,
+            resume=str(resume.step) if validates and resume is not None else "auto",
         ),
     )
+    part = assigned("n1", range(world_size), incarnation="a")
+    return gang_allocated(job_id, wanted, part, attempt=attempt, resume=resume)
 
 
 def released(
@@ -100,9 +86,7 @@ def released(
     *,
     job_id: str = JOB,
 ) -> GangReleased:
-    return GangReleased(
-        job_id=job_id, attempt=attempt, reason=reason, allocated_at=START, gpu_seconds=0
-    )
+    return gang_released(job_id, attempt, START, reason)
 
 
 def resumes(attempt: int, step: int, *, job_id: str = JOB) -> ResumePointChanged:
@@ -133,6 +117,14 @@ def ref(attempt: int, step: int, *, job_id: str = JOB) -> CheckpointRef:
         world_size=2,
         commit_key=f"{folder}/COMMIT.json",
     )
+
+
+def could_not_start(damaged: str, *, attempt: int = 1, job_id: str = JOB) -> WorkerExited:
+    """A rank found this object of the checkpoint that it starts from damaged, and no other copy."""
+    return WorkerExited(
+        job_id=job_id, attempt=attempt, rank=0, node_id="n1", incarnation="a",
+        reason=ExitReason.LAUNCH_FAILED, damaged_object=damaged,
+    )  # fmt: skip
 
 
 def on_node(*ranks: int, step: int = 20, attempt: int = 1, job_id: str = JOB) -> NodeSaved:

@@ -14,14 +14,12 @@ from gangline_schemas.events.scheduling import (
     GangAllocated,
     GangReleased,
     JobStateChanged,
-    NodeAssignment,
-    ReleaseReason,
-    Rendezvous,
 )
-from gangline_schemas.events.workers import ExitReason, GpuInfo, NodeInfo, NodeJoined, WorkerExited
+from gangline_schemas.events.workers import ExitReason, NodeJoined, WorkerExited
 from gangline_schemas.failure_policy import RestartPolicy
-from gangline_schemas.job import JobSpec, JobState
-from gangline_schemas.resources import Resources
+from gangline_schemas.job import JobState
+from support.builders.deciding import spec
+from support.builders.gangs import gang_allocated, gang_released, node_info, spread
 from support.harnesses.decider_run import START, DeciderRun
 
 
@@ -32,18 +30,7 @@ def fault_run() -> DeciderRun[FaultState, Liveness]:
 
 
 def joined(node_id: str, incarnation: str = "a") -> NodeJoined:
-    return NodeJoined(
-        node=NodeInfo(
-            node_id=node_id,
-            incarnation=incarnation,
-            address="127.0.0.1",
-            hostname=node_id,
-            gpus=(GpuInfo(index=0, model="cpu", memory_gb=1),),
-            cpus=1,
-            memory_gb=1,
-            rendezvous_ports=(20_000,),
-        )
-    )
+    return NodeJoined(node=node_info(node_id, 1, incarnation=incarnation))
 
 
 def beat(node_id: str, incarnation: str = "a") -> WorkerHeartbeat:
@@ -59,30 +46,12 @@ def allocated(
     restart: RestartPolicy | None = None,
     resume: int | None = None,
 ) -> GangAllocated:
-    return GangAllocated(
-        job_id=job_id,
+    return gang_allocated(
+        job_id,
+        spec("nlp", len(nodes), restart=restart or RestartPolicy()),
+        *spread(nodes, incarnation=incarnation),
         attempt=attempt,
-        team="nlp",
-        world_size=len(nodes),
-        nodes=tuple(
-            NodeAssignment(
-                node_id=node_id,
-                incarnation=incarnation,
-                address="127.0.0.1",
-                gpus=(0,),
-                first_rank=rank,
-            )
-            for rank, node_id in enumerate(nodes)
-        ),
-        rendezvous=Rendezvous(address="127.0.0.1", port=20_000),
         resume=None if resume is None else checkpoint(job_id, 1, resume),
-        spec=JobSpec(
-            name="train",
-            team="nlp",
-            run="true",
-            resources=Resources(gpus=len(nodes)),
-            restart=restart or RestartPolicy(),
-        ),
     )
 
 
@@ -105,13 +74,7 @@ def moved(attempt: int = 1, state: JobState = JobState.RUNNING) -> JobStateChang
 
 
 def released(job_id: str = "job-1", attempt: int = 1) -> GangReleased:
-    return GangReleased(
-        job_id=job_id,
-        attempt=attempt,
-        reason=ReleaseReason.RESTARTING,
-        allocated_at=START,
-        gpu_seconds=0,
-    )
+    return gang_released(job_id, attempt, START)
 
 
 def ended(job_id: str = "job-1", state: JobState = JobState.FAILED) -> JobStateChanged:

@@ -60,7 +60,7 @@ from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.admin import TeamConfigureRequested
 from gangline_schemas.events.progress import progress_key
 from gangline_schemas.events.steps import WorkerStep
-from gangline_schemas.events.workers import GpuInfo, NodeInfo, NodeJoined
+from gangline_schemas.events.workers import NodeJoined
 from gangline_schemas.team_limits import TeamConfig
 from gangline_service.executor import ThreadExecutor
 from gangline_service.http_server import HttpServer
@@ -68,6 +68,7 @@ from gangline_service.telemetry import start as start_telemetry
 from gangline_service.tokens import Role, TokenBook, TokenEntry, write_tokens
 from gangline_storage.local import LocalStore
 from gangline_tracker.views.runs import EVERY_MS, Runs
+from support.builders.gangs import node_info
 from support.fakes.catalogue import Catalogue
 
 DEADLINE_S = 120.0
@@ -277,16 +278,10 @@ class GatewayHarness:
 
     def join(self, node_id: str, gpus: int = 4) -> None:
         """A node joins; wait until the gateway sees it."""
-        info = NodeInfo(
-            node_id=node_id,
-            incarnation="i1",
-            address="127.0.0.1",
-            hostname=node_id,
-            gpus=tuple(GpuInfo(index=i, model="cpu", memory_gb=8) for i in range(gpus)),
-            cpus=64,
-            memory_gb=512,
+        info = node_info(
+            node_id, gpus, model="cpu", gpu_memory_gb=8, incarnation="i1",
             rendezvous_ports=(29500, 29501, 29502, 29503),
-        )
+        )  # fmt: skip
         self.say(NodeJoined(node=info), node_id)
         self.wait(lambda: self.tail.view().node(node_id))
 

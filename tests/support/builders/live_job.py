@@ -14,16 +14,13 @@ from gangline_schemas.events.quota import JobAdmitted
 from gangline_schemas.events.scheduling import (
     CheckpointRef,
     GangAllocated,
-    GangReleased,
     JobQueued,
     JobStateChanged,
     NodeAdmitted,
-    NodeAssignment,
-    ReleaseReason,
-    Rendezvous,
 )
-from gangline_schemas.events.workers import GpuInfo, NodeInfo, NodeUnfit
+from gangline_schemas.events.workers import NodeInfo, NodeUnfit
 from gangline_schemas.job import JobSpec, JobState
+from support.builders import gangs
 from support.builders.read_model import NOW, ReadModel
 
 SPEC = JobSpec.model_validate(
@@ -39,18 +36,12 @@ PENDING, RUNNING, SUCCEEDED = JobState.PENDING, JobState.RUNNING, JobState.SUCCE
 
 
 def node_info(incarnation: str = "i") -> NodeInfo:
-    gpus = tuple(GpuInfo(index=index, model="h100", memory_gb=80) for index in range(2))
-    return NodeInfo(
-        node_id="n0", incarnation=incarnation, address="127.0.0.1", hostname="h", gpus=gpus,
-        cpus=8, memory_gb=64, rendezvous_ports=(29500,),
-    )  # fmt: skip
+    return gangs.node_info("n0", hostname="h", incarnation=incarnation, cpus=8, memory_gb=64)
 
 
 JOINED = NodeAdmitted(node=node_info())
 ADMITTED = JobAdmitted(job_id="a", spec=SPEC, user="ada", submitted_at=NOW)
-RELEASED = GangReleased(
-    job_id="a", attempt=1, reason=ReleaseReason.RESTARTING, allocated_at=NOW, gpu_seconds=12.5
-)
+RELEASED = gangs.gang_released("a", 1, NOW, gpu_seconds=12.5)
 
 
 def moved(state: JobState, previous: JobState = PENDING, job_id: str = "a") -> JobStateChanged:
@@ -63,16 +54,7 @@ def queued(job_id: str = "a", minutes: int = 0) -> JobQueued:
 
 
 def allocated(attempt: int = 1) -> GangAllocated:
-    nodes = (
-        NodeAssignment(
-            node_id="n0", incarnation="i", address="127.0.0.1", gpus=(0, 1), first_rank=0
-        ),
-    )
-    meeting = Rendezvous(address="127.0.0.1", port=1)
-    return GangAllocated(
-        job_id="a", attempt=attempt, team="nlp", world_size=2, nodes=nodes, rendezvous=meeting,
-        spec=SPEC,
-    )  # fmt: skip
+    return gangs.gang_allocated("a", SPEC, gangs.assigned("n0"), attempt=attempt)
 
 
 def at_step(number: int, attempt: int = 1, **fields: object) -> RunProgress:

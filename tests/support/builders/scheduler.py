@@ -12,7 +12,7 @@ from gangline_scheduler.core.policy.configured import Limits
 from gangline_scheduler.core.state import State
 from gangline_schemas.base import Event
 from gangline_schemas.events.checkpoints import CheckpointCommitted
-from gangline_schemas.events.faults import FailureCause, GangFailed
+from gangline_schemas.events.faults import FailureCause
 from gangline_schemas.events.quota import (
     CancelAdmitted,
     JobAdmitted,
@@ -29,7 +29,6 @@ from gangline_schemas.events.scheduling import (
 )
 from gangline_schemas.events.workers import (
     ExitReason,
-    GpuInfo,
     NodeInfo,
     NodeJoined,
     NodeLeaving,
@@ -39,6 +38,7 @@ from gangline_schemas.events.workers import (
 )
 from gangline_schemas.job import JobState
 from support.builders.deciding import Drive, every, spec, team
+from support.builders.gangs import gang_failed, node_info
 
 
 def node(
@@ -54,19 +54,10 @@ def node(
     release: str | None = None,
 ) -> NodeInfo:
     """A node with room for any small job."""
-    return NodeInfo(
-        node_id=node_id,
-        incarnation=incarnation,
-        address="127.0.0.1",
-        hostname=node_id,
-        rack=rack,
-        block=block,
-        gpus=tuple(GpuInfo(index=index, model=model, memory_gb=1) for index in range(gpus)),
-        cpus=cpus,
-        memory_gb=512,
-        rendezvous_ports=ports,
-        release=release,
-    )
+    return node_info(
+        node_id, gpus, model=model, gpu_memory_gb=1, incarnation=incarnation, rack=rack,
+        block=block, cpus=cpus, rendezvous_ports=ports, release=release,
+    )  # fmt: skip
 
 
 def point(job_id: str, step: int, attempt: int = 1, world_size: int = 1) -> CheckpointRef:
@@ -184,19 +175,12 @@ class Cluster(Drive[State]):
         attempt: int | None = None,
     ) -> list[Event]:
         """The fault manager judged the live attempt."""
-        verdict = {
-            "job_id": job_id,
-            "attempt": self.job(job_id).attempt if attempt is None else attempt,
-            "cause": cause,
-            "action": action,
-            "message": "rank 1 was killed by signal 9",
-            "avoid_nodes": avoid,
-            "left_out": left_out,
-            "restarts_used": 1,
-            "restarts_max": 3,
-            "failed_at": self.now,
-        }
-        return self.give(GangFailed.model_validate(verdict))
+        number = self.job(job_id).attempt if attempt is None else attempt
+        return self.give(
+            gang_failed(
+                job_id, number, self.now, cause, action, avoid_nodes=avoid, left_out=left_out
+            )
+        )
 
     def leave(self, node_id: str, incarnation: str = "i1") -> list[Event]:
         """A node will go."""

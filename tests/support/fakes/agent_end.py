@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 from gangline_schemas.rank_protocol import FROM_RANK, FromAgent, FromRank
-
-DEADLINE_S = 150.0
+from support.waiting import DEADLINE_S, until
 
 
 class AgentEnd:
@@ -64,11 +62,3 @@ class AgentEnd:
             with contextlib.suppress(OSError):  # it has left before us
                 rank.shutdown(socket.SHUT_RDWR)
             rank.close()
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that another thread brings about."""
-    ends = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < ends, "it never came true"
-        time.sleep(0.002)

@@ -12,7 +12,7 @@ from gangline_console.pages import PAGES
 from gangline_console.pages.job.tabs import TABS
 from gangline_schemas.gate_file import Gate
 from support.harnesses.log_watch import PACED, job_spec
-from support.harnesses.up_process import wait_until
+from support.waiting import wait_until
 
 FAILING = ["python", "-c", "import sys; print('loading data'); sys.exit('disk is full')"]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 
 from gangline.local.ports import pick_ports
-from support.harnesses.tracker_process import DEADLINE_S, wait_until
+from support.waiting import DEADLINE_S, wait_until
 
 PROGRAM = Path(__file__).parents[3] / "build" / "fasttrackml" / "bin" / "fml"
 

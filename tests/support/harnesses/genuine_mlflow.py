@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 
 from gangline.local.ports import pick_ports
-from support.harnesses.tracker_process import DEADLINE_S, wait_until
+from support.waiting import DEADLINE_S, wait_until
 
 OFF = {
     "MLFLOW_DISABLE_TELEMETRY": "true",

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from gangline.local.ports import pick_ports
 from gangline.local.probe import answers_ok
-from support.harnesses.tracker_process import DEADLINE_S, TrackerProcess, wait_until
+from support.harnesses.tracker_process import TrackerProcess
+from support.waiting import DEADLINE_S, wait_until
 
 
 class MlflowProcess:

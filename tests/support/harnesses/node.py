@@ -24,20 +24,19 @@ from gangline_bus.topics import TopicNames, create_topics
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic, topic_of
 from gangline_schemas.envelope import Envelope
-from gangline_schemas.events.faults import FailureCause, GangFailed
+from gangline_schemas.events.faults import FailureCause
 from gangline_schemas.events.logs import WorkerLog
 from gangline_schemas.events.scheduling import (
     CheckpointRef,
     GangAllocated,
-    GangReleased,
-    NodeAssignment,
     ReleaseReason,
     Rendezvous,
 )
 from gangline_schemas.events.workers import NodeInfo, NodeJoined, WorkerExited
 from gangline_schemas.job import JobSpec
+from support.builders.gangs import gang_allocated, gang_failed, gang_released, part_of
+from support.waiting import DEADLINE_S, until
 
-DEADLINE_S = 300.0
 TEAM = "nlp"
 _READY = {"off": ("", 0), "fork": ("zygote.ready", 1), "standby": ("standby.ready", 2)}
 EventT = TypeVar("EventT", bound=Event)
@@ -60,13 +59,6 @@ def alive(pid: int) -> bool:
 def python(script: str) -> list[str]:
     """The command of a rank that runs this program."""
     return ["python", "-c", dedent(script)]
-
-
-def until(condition: Callable[[], bool], message: str = "it never came true") -> None:
-    ends = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < ends, message
-        time.sleep(0.02)
 
 
 def _entering(group: Path) -> list[str]:
@@ -223,26 +215,14 @@ class NodeHarness:
         **spec: object,
     ) -> GangAllocated:
         """A gang that lies on this node alone."""
-        event = GangAllocated(
-            job_id=job_id or self.job_id,
+        wanted = {"name": "j", "team": team, "resources": {"gpus": len(gpus)}, **spec}
+        event = gang_allocated(
+            job_id or self.job_id,
+            JobSpec.model_validate(wanted),
+            part_of(node, gpus),
             attempt=attempt,
-            team=team,
-            world_size=len(gpus),
-            nodes=(
-                NodeAssignment(
-                    node_id=node.node_id,
-                    incarnation=node.incarnation,
-                    address=node.address,
-                    gpus=tuple(gpus),
-                    first_rank=0,
-                    copies_port=node.copies_port,
-                ),
-            ),
             rendezvous=Rendezvous(address="127.0.0.1", port=free_port()),
             resume=resume,
-            spec=JobSpec.model_validate(
-                {"name": "j", "team": team, "resources": {"gpus": len(gpus)}, **spec}
-            ),
         )
         self._gangs.append(event)
         self.publish(event.job_id, event)
@@ -250,32 +230,13 @@ class NodeHarness:
 
     def fail_as_hung(self, event: GangAllocated) -> None:
         """The fault manager finds the gang hung; the scheduler releases it to start again."""
-        self.publish(
-            event.job_id,
-            GangFailed(
-                job_id=event.job_id,
-                attempt=event.attempt,
-                cause=FailureCause.HANG,
-                action="restart",
-                message="no rank made progress",
-                restarts_used=1,
-                restarts_max=3,
-                failed_at=datetime.now(UTC),
-            ),
-        )
+        failed = gang_failed(event.job_id, event.attempt, datetime.now(UTC), FailureCause.HANG)
+        self.publish(event.job_id, failed)
         self.release(event, ReleaseReason.RESTARTING)
 
     def release(self, event: GangAllocated, reason: ReleaseReason) -> None:
-        self.publish(
-            event.job_id,
-            GangReleased(
-                job_id=event.job_id,
-                attempt=event.attempt,
-                reason=reason,
-                allocated_at=datetime.now(UTC),
-                gpu_seconds=0.0,
-            ),
-        )
+        released = gang_released(event.job_id, event.attempt, datetime.now(UTC), reason)
+        self.publish(event.job_id, released)
 
     def of(self, kind: type[EventT]) -> list[EventT]:
         with self._changed:

@@ -23,7 +23,6 @@ from gangline_schemas.events.scheduling import (
     CheckpointRef,
     GangAllocated,
     NodeAssignment,
-    Rendezvous,
 )
 from gangline_schemas.events.workers import CheckpointShardWritten, ObjectDigest
 from gangline_schemas.job import JobSpec
@@ -36,6 +35,7 @@ from gangline_worker.agent.decide.keys import GangKey, RankKey
 from gangline_worker.agent.isolation.files import Owner
 from gangline_worker.agent.peers.tier import open_peer_tier
 from gangline_worker.agent.peers.tls import PeerTls
+from support.builders.gangs import assigned, gang_allocated
 
 JOB, TEAM, STEP = "job", "nlp", 5
 START = datetime(2026, 11, 1, tzinfo=UTC)
@@ -95,14 +95,7 @@ class PeerNode:
         return self.layer(gang, digest)
 
     def assignment(self, first_rank: int) -> NodeAssignment:
-        return NodeAssignment(
-            node_id=self.name,
-            incarnation="i",
-            address="127.0.0.1",
-            gpus=(0,),
-            first_rank=first_rank,
-            copies_port=self.tier.port,
-        )
+        return assigned(self.name, (0,), first_rank, copies_port=self.tier.port)
 
     def path(self, name: str, attempt: int = 1, step: int = STEP) -> Path:
         inner = checkpoint_prefix("", attempt, step)[1:]
@@ -170,16 +163,7 @@ def gang(
     team: str = TEAM,
 ) -> GangAllocated:
     """A rank on each node."""
-    return GangAllocated(
-        job_id=job_id,
-        attempt=attempt,
-        team=team,
-        world_size=len(nodes),
-        nodes=nodes,
-        rendezvous=Rendezvous(address="127.0.0.1", port=21000),
-        resume=resume,
-        spec=SPEC,
-    )
+    return gang_allocated(job_id, SPEC, *nodes, attempt=attempt, team=team, resume=resume)
 
 
 def commit(

@@ -31,7 +31,7 @@ from gangline_worker.agent.runtime.log_lines import LogBatcher
 from gangline_worker.agent.runtime.pod_hosts import PodHosts, PodWaits, kubectl_missing
 from gangline_worker.agent.runtime.podman import Podman
 from gangline_worker.agent.runtime.spares import SandboxPlan
-from support.harnesses.node import until
+from support.waiting import until
 
 GANG = GangKey("job", 1)
 _OF_MACHINE = ("/bin", "/lib", "/lib64", "/usr")

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gangline.local.probe import answers_ok
-from support.harnesses.tracker_process import DEADLINE_S, wait_until
+from support.waiting import DEADLINE_S, wait_until
 
 
 @contextmanager

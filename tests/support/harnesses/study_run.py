@@ -6,8 +6,8 @@ from typing import Any
 
 from gangline_schemas.base import Event
 from gangline_schemas.events.automation import StudySubmitted
-from gangline_schemas.events.faults import FailureCause, FailureClass, GangFailed
-from gangline_schemas.events.scheduling import GangAllocated, JobStateChanged, Rendezvous
+from gangline_schemas.events.faults import FailureCause, FailureClass
+from gangline_schemas.events.scheduling import JobStateChanged
 from gangline_schemas.events.studies import TrialJobRequested
 from gangline_schemas.events.workers import ExitReason, TrialReported, WorkerExited
 from gangline_schemas.job import JobState
@@ -16,6 +16,7 @@ from gangline_studies.core.decide import StudyDecider
 from gangline_studies.core.snapshot import fingerprint
 from gangline_studies.core.state import StudyState
 from gangline_studies.core.suggesting import Ask, Suggestion
+from support.builders.gangs import gang_allocated, gang_failed
 from support.harnesses.decider_run import DeciderRun
 from support.harnesses.study_world import PLACE
 
@@ -56,11 +57,7 @@ def first_job(run: Run) -> TrialJobRequested:
 
 
 def allocated(run: Run, job: str = "s-t0", attempt: int = 1) -> list[Event]:
-    spec_of_job = first_job(run).spec
-    gang = GangAllocated(
-        job_id=job, attempt=attempt, team="nlp", world_size=2, nodes=(PLACE,),
-        rendezvous=Rendezvous(address="10.0.0.1", port=1), spec=spec_of_job,
-    )  # fmt: skip
+    gang = gang_allocated(job, first_job(run).spec, PLACE, attempt=attempt, world_size=2)
     return run.feed(gang)
 
 
@@ -86,12 +83,8 @@ def exited(run: Run, job: str = "s-t0") -> list[Event]:
 
 
 def failed(run: Run, kind: FailureClass, action: str = "fail") -> list[Event]:
-    return run.feed(
-        GangFailed(
-            job_id="s-t0", attempt=1, cause=FailureCause.USER_ERROR, action=action,
-            message="why", restarts_used=0, restarts_max=3, failed_at=run.now, failure_class=kind,
-        )
-    )  # fmt: skip
+    cause, why = FailureCause.USER_ERROR, "why"
+    return run.feed(gang_failed("s-t0", 1, run.now, cause, action, message=why, failure_class=kind))
 
 
 def only(run: Run, kind: type[Any]) -> Any:

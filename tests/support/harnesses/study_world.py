@@ -22,15 +22,11 @@ from gangline_schemas.catalog import topic_of
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.automation import StudySubmitted
 from gangline_schemas.events.checkpoints import CheckpointCommitted, CheckpointSaved
-from gangline_schemas.events.faults import FailureCause, FailureClass, GangFailed
+from gangline_schemas.events.faults import FailureCause, FailureClass
 from gangline_schemas.events.scheduling import (
     CheckpointRef,
-    GangAllocated,
-    GangReleased,
     JobStateChanged,
-    NodeAssignment,
     ReleaseReason,
-    Rendezvous,
 )
 from gangline_schemas.events.studies import TrialJobRequested, TrialJobStopRequested
 from gangline_schemas.events.workers import ExitReason, TrialReported, WorkerExited
@@ -41,9 +37,10 @@ from gangline_studies.core.decide import StudyDecider
 from gangline_studies.core.snapshot import codec, fingerprint
 from gangline_studies.core.state import StudyState
 from gangline_studies.service.sampler import Sampler
+from support.builders.gangs import assigned, gang_allocated, gang_failed, gang_released
 
 START = datetime(2026, 11, 26, 8, 0, tzinfo=UTC)
-PLACE = NodeAssignment(node_id="n1", incarnation="i", address="10.0.0.1", gpus=(0,), first_rank=0)
+PLACE = assigned("n1", (0,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,17 +224,12 @@ class StudyWorld:
 
     def _tell(self, gang: Gang) -> None:
         """The service reads that a job has its gang."""
-        allocated = GangAllocated(
-            job_id=gang.job_id,
-            attempt=gang.attempt,
-            team="nlp",
-            world_size=self.gpus,
-            nodes=(PLACE,),
-            rendezvous=Rendezvous(address="10.0.0.1", port=1),
-            spec=gang.spec,
-        )
         self._later(self._unit_s(gang), partial(self._unit, gang, gang.attempt))
-        self.give(allocated)
+        self.give(
+            gang_allocated(
+                gang.job_id, gang.spec, PLACE, attempt=gang.attempt, world_size=self.gpus
+            )
+        )
 
     def _unit_s(self, gang: Gang) -> float:
         return self.unit_s * gang.fate.pace
@@ -303,17 +295,10 @@ class StudyWorld:
             return
         memory = gang.fate.failure == "memory"
         kind = FailureClass.OUT_OF_MEMORY if memory else FailureClass.USER_ERROR
-        failed = GangFailed(
-            job_id=gang.job_id,
-            attempt=gang.attempt,
-            cause=FailureCause.USER_ERROR,
-            action="fail",
-            message=gang.fate.failure,
-            restarts_used=0,
-            restarts_max=3,
-            failed_at=self.now,
-            failure_class=kind,
-        )
+        failed = gang_failed(
+            gang.job_id, gang.attempt, self.now, FailureCause.USER_ERROR, "fail",
+            message=gang.fate.failure, failure_class=kind,
+        )  # fmt: skip
         if self.random.random() < 0.5:
             self.give(failed)
             self._end(gang, JobState.FAILED)
@@ -328,20 +313,14 @@ class StudyWorld:
     def _node_fails(self, gang: Gang) -> None:
         self.running.discard(gang.job_id)
         gang.unit = gang.saved
-        self.give(
-            GangReleased(
-                job_id=gang.job_id,
-                attempt=gang.attempt,
-                reason=ReleaseReason.RESTARTING,
-                allocated_at=gang.began or self.now,
-                gpu_seconds=self._used(gang),
-            )
-        )
+        self._release(gang, ReleaseReason.RESTARTING)
         self.queue.insert(0, gang.job_id)
         self._later(self.delay_s, self._allocate)
 
-    def _used(self, gang: Gang) -> float:
-        return self.gpus * (self.now - (gang.began or self.now)).total_seconds()
+    def _release(self, gang: Gang, reason: ReleaseReason) -> None:
+        since = gang.began or self.now
+        used = self.gpus * (self.now - since).total_seconds()
+        self.give(gang_released(gang.job_id, gang.attempt, since, reason, used))
 
     def _end(self, gang: Gang, state: JobState) -> None:
         had = gang.job_id in self.running
@@ -358,14 +337,6 @@ class StudyWorld:
             )
         )
         if had:
-            self.give(
-                GangReleased(
-                    job_id=gang.job_id,
-                    attempt=gang.attempt,
-                    reason=ReleaseReason.CANCELLED,
-                    allocated_at=gang.began or self.now,
-                    gpu_seconds=self._used(gang),
-                )
-            )
+            self._release(gang, ReleaseReason.CANCELLED)
         for one in placed:
             self._tell(one)

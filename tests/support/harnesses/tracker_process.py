@@ -7,13 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import clickhouse_connect
 from clickhouse_connect.driver.client import Client
@@ -28,19 +26,7 @@ from gangline_schemas.catalog import Topic, topic_of
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.parts import PartAnnounced
 from gangline_service.tokens import Role, TokenEntry, new_token, write_tokens
-
-DEADLINE_S = 300.0
-
-
-def wait_until(what: str, condition: Callable[[], Any]) -> Any:
-    """The first true value of `condition`; fails after `DEADLINE_S`."""
-    deadline = time.monotonic() + DEADLINE_S
-    while time.monotonic() < deadline:
-        found = condition()
-        if found:
-            return found
-        time.sleep(0.05)
-    raise AssertionError(f"waited {DEADLINE_S} s in vain: {what}")
+from support.waiting import DEADLINE_S, wait_until
 
 
 class TrackerProcess:

@@ -8,27 +8,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from gangline.local.client import Client, read_client
 from support.fixtures.platform import TEAMS
-
-DEADLINE_S = 300.0
-
-
-def wait_until(what: str, condition: Callable[[], Any], timeout_s: float = DEADLINE_S) -> Any:
-    """The first true value of `condition`."""
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if found := condition():
-            return found
-        time.sleep(0.05)
-    raise AssertionError(f"waited {timeout_s:.0f} s in vain: {what}")
+from support.waiting import DEADLINE_S, wait_until
 
 
 def runs(pid: int) -> bool:

@@ -21,7 +21,7 @@ from gangline_worker.agent.runtime.launcher import Launcher
 from gangline_worker.agent.runtime.log_lines import LogBatcher
 from gangline_worker.agent.warm.fresh import TOKEN_CHARS
 from gangline_worker.agent.warm.process import WarmStart
-from support.harnesses.node import until
+from support.waiting import until
 
 PROBE = """
     import atexit, json, os, resource, signal, sys, threading, uuid

@@ -15,7 +15,6 @@ from textwrap import dedent
 from pydantic import TypeAdapter
 
 from gangline_schemas.events.logs import LogLine
-from gangline_schemas.events.workers import GpuInfo, NodeInfo
 from gangline_schemas.rank_protocol import Control, Hello, Report
 from gangline_worker.agent.decide import announce
 from gangline_worker.agent.decide.core import AgentCore
@@ -26,6 +25,7 @@ from gangline_worker.agent.handover import FORMAT, refusal, sample
 from gangline_worker.agent.inbox import Inbox
 from gangline_worker.agent.runtime.log_lines import KeptLog, LogBatcher
 from gangline_worker.agent.runtime.rank_socket import KeptListener, RankServer
+from support.builders.gangs import node_info
 
 GANG = GangKey("job", 1)
 RANK = RankKey(GANG, 0)
@@ -188,17 +188,7 @@ def test_a_handover_that_cannot_be_read_ends_all_that_was_left():
 
 
 def test_a_program_that_does_not_understand_the_state_would_not_take_over():
-    node = NodeInfo(
-        node_id="node-0",
-        incarnation="boot",
-        address="127.0.0.1",
-        hostname="host",
-        gpus=(GpuInfo(index=0, model="cpu", memory_gb=1),),
-        cpus=1,
-        memory_gb=1,
-        rendezvous_ports=(21000,),
-    )
-    core = AgentCore(node, AgentLimits())
+    core = AgentCore(node_info(), AgentLimits())
     core.start(Moment(1.0, datetime(2026, 11, 1, tzinfo=UTC)))
     with os.fdopen(sample(core.state), "rb") as file:
         given = file.read()
@@ -212,11 +202,7 @@ def test_a_program_that_does_not_understand_the_state_would_not_take_over():
 
 
 def test_an_agent_that_reloads_announces_another_release_once():
-    gpus = (GpuInfo(index=0, model="cpu", memory_gb=1),)
-    node = NodeInfo(
-        node_id="n", incarnation="i", hostname="h", address="127.0.0.1", gpus=gpus, cpus=1,
-        memory_gb=1, rendezvous_ports=(21000,), release="0.1.0",
-    )  # fmt: skip
+    node = node_info(release="0.1.0")
     at = Moment(0.0, datetime(2026, 11, 21, tzinfo=UTC))
     old = AgentCore(node, AgentLimits())
     old.start(at)

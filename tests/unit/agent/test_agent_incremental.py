@@ -12,7 +12,6 @@ from gangline_schemas.base import Event
 from gangline_schemas.checkpoint_policy import Incremental
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.scheduling import ResumePointChanged
-from gangline_schemas.events.workers import GpuInfo, NodeInfo
 from gangline_schemas.rank_protocol import Control, Hello
 from gangline_worker.agent.decide.core import AgentCore
 from gangline_worker.agent.decide.effects import Effect, SendControl
@@ -29,19 +28,12 @@ from gangline_worker.agent.workspace.environment import rank_environment
 from gangline_worker.agent_line import Reporter
 from support.builders.checkpoints import JOB, allocated, restored, resumes
 from support.builders.gang_paths import gang_paths
-from support.fakes.agent_end import AgentEnd, until
+from support.builders.gangs import node_info
+from support.fakes.agent_end import AgentEnd
+from support.waiting import until
 
 AT = Moment(1.0, datetime(2026, 11, 1, tzinfo=UTC))
-NODE = NodeInfo(
-    node_id="n1",
-    incarnation="a",
-    address="127.0.0.1",
-    hostname="host",
-    gpus=tuple(GpuInfo(index=index, model="cpu", memory_gb=1) for index in range(2)),
-    cpus=2,
-    memory_gb=4,
-    rendezvous_ports=(20_000,),
-)
+NODE = node_info(incarnation="a")
 RANKS = [RankKey(GangKey(JOB, 2), rank) for rank in (0, 1)]
 
 

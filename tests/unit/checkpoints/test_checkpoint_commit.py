@@ -30,13 +30,13 @@ from gangline_schemas.events.checkpoints import (
     ObjectsDeleted,
 )
 from gangline_schemas.events.scheduling import ReleaseReason
-from gangline_schemas.events.workers import ExitReason, WorkerExited
 from support.builders.checkpoints import (
     JOB,
     PREFIX,
     allocated,
     checkpoint_run,
     commit,
+    could_not_start,
     ended,
     part,
     released,
@@ -300,18 +300,6 @@ def test_a_new_attempt_commits_beside_what_older_ones_committed() -> None:
     assert CheckpointCommitted in kinds(commit(run, 20, attempt=2))
 
 
-def could_not_start(attempt: int, key: str) -> WorkerExited:
-    return WorkerExited(
-        job_id=JOB,
-        attempt=attempt,
-        rank=0,
-        node_id="node-a",
-        incarnation="1",
-        reason=ExitReason.LAUNCH_FAILED,
-        damaged_object=key,
-    )
-
-
 def test_a_checkpoint_that_no_node_can_start_from_is_corrupted() -> None:
     run = running()
     commit(run, 20)
@@ -319,8 +307,10 @@ def test_a_checkpoint_that_no_node_can_start_from_is_corrupted() -> None:
     run.feed(released(1))
     run.feed(allocated(2))
     key = f"{PREFIX}/attempt-0001/step-0000000030/rank-00000.bin"
-    [event] = run.feed(could_not_start(2, key))
+    [event] = run.feed(could_not_start(key, attempt=2))
     assert isinstance(event, CheckpointCorrupted)
     assert (event.job_id, event.attempt, event.step, event.key) == (JOB, 1, 30, key)
-    assert run.feed(could_not_start(2, key)) == [], "the next rank says the same"
-    assert run.feed(could_not_start(2, f"{PREFIX}-other/attempt-0001/step-0000000020/x")) == []
+    assert run.feed(could_not_start(key, attempt=2)) == [], "the next rank says the same"
+    assert (
+        run.feed(could_not_start(f"{PREFIX}-other/attempt-0001/step-0000000020/x", attempt=2)) == []
+    )

@@ -21,7 +21,7 @@ from gangline_schemas.events.checkpoints import (
 )
 from gangline_schemas.events.quota import JobRejected, PinAdmitted
 from gangline_schemas.events.scheduling import GangAllocated, ReleaseReason
-from gangline_schemas.events.workers import ExitReason, WorkerExited
+from gangline_schemas.events.workers import WorkerExited
 from gangline_schemas.job import JobSpec, JobState
 from gangsim.checkpoint_log import log_violations
 from support.builders.checkpoints import (
@@ -30,6 +30,7 @@ from support.builders.checkpoints import (
     allocated,
     checkpoint_run,
     commit,
+    could_not_start,
     ended,
     part,
     ref,
@@ -72,12 +73,8 @@ def validated(
     ]
 
 
-def could_not_start(step: int) -> WorkerExited:
-    folder = checkpoint_prefix(PREFIX, 1, step)
-    return WorkerExited(
-        job_id=JOB, attempt=1, rank=0, node_id="n1", incarnation="a",
-        reason=ExitReason.LAUNCH_FAILED, damaged_object=f"{folder}/rank-00000.bin",
-    )  # fmt: skip
+def damaged(step: int) -> WorkerExited:
+    return could_not_start(f"{checkpoint_prefix(PREFIX, 1, step)}/rank-00000.bin")
 
 
 def promoted(step: int, run_id: str = RUN) -> CheckpointPromoted:
@@ -213,7 +210,7 @@ def test_what_is_damaged_by_then_is_not_promoted() -> None:
     run = running()
     commit(run, 10)
     run.feed(validating(10))
-    run.feed(could_not_start(10))
+    run.feed(damaged(10))
     [refused] = run.feed(ended(RUN, JobState.SUCCEEDED))[-1:]
     assert isinstance(refused, PromotionRefused)
     assert "damaged" in refused.reason
@@ -264,7 +261,7 @@ def test_a_pin_of_what_is_gone_unknown_or_damaged_changes_nothing() -> None:
     commit(run, 10)
     assert run.feed(pin(5)) == []
     assert run.feed(pin(10, job_id="nobody")) == []
-    run.feed(could_not_start(10))
+    run.feed(damaged(10))
     assert run.feed(pin(10)) == []
 
 

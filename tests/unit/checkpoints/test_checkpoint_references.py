@@ -27,13 +27,13 @@ from gangline_schemas.events.checkpoints import (
     CheckpointCorrupted,
 )
 from gangline_schemas.events.scheduling import ReleaseReason
-from gangline_schemas.events.workers import ExitReason, WorkerExited
 from gangsim.checkpoint_log import log_violations
 from support.builders.checkpoints import (
     JOB,
     allocated,
     checkpoint_run,
     commit,
+    could_not_start,
     part,
     ref,
     released,
@@ -184,15 +184,7 @@ def test_a_node_that_finds_it_damaged_marks_the_same() -> None:
     commit(run, 10)
     commit(run, 20, refers=(10,))
     folder = f"teams/nlp/checkpoints/{JOB}/attempt-0001/step-0000000010"
-    exited = WorkerExited(
-        job_id=JOB,
-        attempt=1,
-        rank=0,
-        node_id="n1",
-        incarnation="a",
-        reason=ExitReason.LAUNCH_FAILED,
-        damaged_object=f"{folder}/rank-00000.bin",
-    )
+    exited = could_not_start(f"{folder}/rank-00000.bin")
     run.feed(exited)
     assert healthy(run) == []
     assert run.feed(exited) == []

@@ -19,9 +19,16 @@ from gangline_schemas.events.checkpoints import (
     ScrubBegun,
 )
 from gangline_schemas.events.scheduling import ReleaseReason
-from gangline_schemas.events.workers import ExitReason, WorkerExited
 from gangline_storage.pace import Pace
-from support.builders.checkpoints import JOB, allocated, checkpoint_run, commit, ref, released
+from support.builders.checkpoints import (
+    JOB,
+    allocated,
+    checkpoint_run,
+    commit,
+    could_not_start,
+    ref,
+    released,
+)
 from support.harnesses.decider_run import DeciderRun
 
 DAY_S = 24 * 3600.0
@@ -186,7 +193,7 @@ def test_a_node_that_finds_the_damage_first_ends_the_reading() -> None:
     run = with_checkpoints(10)
     run.tick(DAY_S)
     damaged = ref(1, 10).commit_key.replace("COMMIT.json", "rank-00000.bin")
-    run.feed(_exited(damaged))
+    run.feed(could_not_start(damaged))
     assert run.events(CheckpointCorrupted)
     assert run.effects() == {}
 
@@ -196,13 +203,6 @@ def test_a_period_of_zero_is_never() -> None:
     run.feed(allocated())
     commit(run, 10)
     assert run.tick(1000 * DAY_S) == []
-
-
-def _exited(damaged: str) -> Event:
-    return WorkerExited(
-        job_id=JOB, attempt=1, rank=0, node_id="n1", incarnation="a",
-        reason=ExitReason.LAUNCH_FAILED, damaged_object=damaged,
-    )  # fmt: skip
 
 
 class Clock:

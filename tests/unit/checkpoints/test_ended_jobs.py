@@ -25,13 +25,13 @@ from gangline_schemas.events.checkpoints import (
 )
 from gangline_schemas.events.quota import PinAdmitted
 from gangline_schemas.events.scheduling import ReleaseReason
-from gangline_schemas.events.workers import ExitReason, WorkerExited
 from gangline_schemas.memory import REMEMBERED
 from support.builders.checkpoints import (
     JOB,
     allocated,
     checkpoint_run,
     commit,
+    could_not_start,
     on_node,
     part,
     ref,
@@ -163,16 +163,8 @@ def test_a_late_part_of_an_archived_job_is_deleted() -> None:
 def test_damage_to_an_archived_checkpoint_is_known_to_who_starts_from_it() -> None:
     run = ended(10, 20)
     run.feed(allocated(job_id="child", resume=ref(1, 20)))
-    exited = WorkerExited(
-        job_id="child",
-        attempt=1,
-        rank=0,
-        node_id="n1",
-        incarnation="a",
-        reason=ExitReason.LAUNCH_FAILED,
-        damaged_object=f"{ref(1, 20).commit_key.rpartition('/')[0]}/rank-00000.bin",
-    )
-    [corrupted] = run.feed(exited)
+    damaged = f"{ref(1, 20).commit_key.rpartition('/')[0]}/rank-00000.bin"
+    [corrupted] = run.feed(could_not_start(damaged, job_id="child"))
     assert corrupted.type == "checkpoint.corrupted"
     found = run.state.find(JOB)
     assert found is not None

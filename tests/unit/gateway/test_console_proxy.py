@@ -25,7 +25,7 @@ from gangline_gateway.request_checks import Names, RequestChecks
 from gangline_service.http_server import HttpServer
 from gangline_service.tokens import Role, TokenBook, TokenEntry, write_tokens
 from support.builders.hostile_paths import leaving
-from support.fakes.agent_end import until
+from support.waiting import until
 
 ADA, BOB = "gl_of-ada", "gl_of-bob"
 HTML = {"Accept": "text/html,*/*;q=0.8"}

@@ -25,15 +25,13 @@ from gangline_schemas.events.checkpoints import (
 )
 from gangline_schemas.events.scheduling import (
     CheckpointRef,
-    GangAllocated,
     JobQueued,
     NodeAdmitted,
-    NodeAssignment,
-    Rendezvous,
 )
 from gangline_schemas.job import JobSpec
 from gangline_schemas.resources import Resources
 from support.builders import read_model
+from support.builders.gangs import assigned, gang_allocated
 from support.builders.read_model import NOW, ReadModel
 from support.builders.scheduler import node
 
@@ -149,15 +147,7 @@ def test_a_save_says_what_it_waits_for_until_it_counts() -> None:
 def test_the_interval_is_the_specs_until_an_attempt_has_another() -> None:
     assert present.interval_s(details(fold()).job) == 600.0
     spec = queued().spec
-    nodes = (
-        NodeAssignment(
-            node_id="n0", incarnation="i", address="127.0.0.1", gpus=(0, 1), first_rank=0
-        ),
-    )
-    allocated = GangAllocated(
-        job_id="a", attempt=1, team="nlp", world_size=2, nodes=nodes, spec=spec,
-        rendezvous=Rendezvous(address="127.0.0.1", port=1), checkpoint_interval_s=414.0,
-    )  # fmt: skip
+    allocated = gang_allocated("a", spec, assigned("n0"), checkpoint_interval_s=414.0)
     joined = NodeAdmitted(node=node("n0"))
     assert present.interval_s(details(fold(joined, allocated)).job) == 414.0
 

@@ -13,10 +13,11 @@ from gangline_gateway.gang_price import price_of_gang
 from gangline_gateway.live import METRICS_OF_A_RUN
 from gangline_schemas.base import Event
 from gangline_schemas.events.checkpoints import CheckpointDeleted
-from gangline_schemas.events.faults import FailureCause, GangFailed, JobFlagged
+from gangline_schemas.events.faults import FailureCause, JobFlagged
 from gangline_schemas.events.requests import JobSubmitted
 from gangline_schemas.events.scheduling import JobWaiting
 from gangline_schemas.gpu_prices import GpuPrices
+from support.builders.gangs import gang_failed
 from support.builders.live_job import (
     ADMITTED,
     JOINED,
@@ -72,11 +73,7 @@ def test_an_ended_job_says_when_and_how_it_ended() -> None:
 
 
 def test_a_restart_is_counted_and_its_first_failed_rank_is_shown() -> None:
-    failed = GangFailed(
-        job_id="a", attempt=1, cause=FailureCause.PROCESS, action="restart",
-        message="rank 1 was killed by signal 9", first_rank=1, node_id="n0", signal=9,
-        restarts_used=1, restarts_max=3, failed_at=NOW,
-    )  # fmt: skip
+    failed = gang_failed("a", 1, NOW, FailureCause.PROCESS, first_rank=1, node_id="n0", signal=9)
     model = fold([JOINED, queued(), allocated(), failed, RELEASED, moved(PENDING), allocated(2)])
     answer = present.summary(details(model), NOW)
     assert (answer.attempt, answer.restarts, answer.gpu_seconds) == (2, 1, 12.5)

@@ -11,14 +11,12 @@ from gangline_gateway.teams import teams
 from gangline_schemas.base import Event
 from gangline_schemas.events.quota import GangMetered, JobAdmitted, TeamConfigured, UsageCharged
 from gangline_schemas.events.scheduling import (
-    GangAllocated,
     JobQueued,
     NodeAdmitted,
-    NodeAssignment,
-    Rendezvous,
 )
 from gangline_schemas.team_limits import TeamConfig
 from support.builders.deciding import spec
+from support.builders.gangs import assigned, gang_allocated
 from support.builders.read_model import ReadModel
 from support.builders.scheduler import node
 
@@ -60,13 +58,7 @@ def test_teams_show_limits_and_use_with_those_below_them() -> None:
         admitted("c"), metered("a", since), charged("a", since, NOW), metered("b", NOW),
     )  # fmt: skip
     joined = NodeAdmitted(node=node("n0"))
-    part = NodeAssignment(
-        node_id="n0", incarnation="i", address="127.0.0.1", gpus=(0, 1), first_rank=0
-    )
-    runs = GangAllocated(
-        job_id="b", attempt=1, team="nlp", world_size=2, nodes=(part,),
-        rendezvous=Rendezvous(address="127.0.0.1", port=29500), spec=spec("nlp", 2),
-    )  # fmt: skip
+    runs = gang_allocated("b", spec("nlp", 2), assigned("n0"))
     live = after(*events, joined, queued("b"), queued("c"), runs)  # "a" is not queued yet
 
     above, below = teams(live, NOW + timedelta(seconds=2), None)

@@ -16,11 +16,11 @@ from gangline_gateway.mlflow_routes import Refused, job_path
 from gangline_gateway.mlflow_scope import JobScope
 from gangline_gateway.problems import ProblemError
 from gangline_schemas.envelope import Envelope
-from gangline_schemas.events.scheduling import GangReleased, ReleaseReason
 from gangline_service.job_tokens import SECRET_KEY, JobAttempt, make_token
 from gangline_storage.errors import StoreError
 from gangline_storage.local import LocalStore
 from gangline_storage.shared_secret import SharedSecret
+from support.builders.gangs import gang_released
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 RUNNING = LiveJob("j", "nlp", "j", "ada", "running", AT, admitted=True, queued=True, attempt=3)
@@ -82,10 +82,7 @@ def test_any_other_attempt_is_refused(
 def test_the_gateway_knows_which_attempt_gave_its_gpus_back() -> None:
     live = Live()
     live.jobs["j"] = RUNNING
-    event = GangReleased(
-        job_id="j", attempt=3, reason=ReleaseReason.RESTARTING, allocated_at=AT, gpu_seconds=1.0
-    )
-    live.apply(Envelope("e", "test", AT, "j", event))
+    live.apply(Envelope("e", "test", AT, "j", gang_released("j", 3, AT)))
     assert live.jobs["j"].released == 3
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
@@ -19,6 +17,7 @@ from gangline_schemas.catalog import Topic, topic_of
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.progress import RunProgress
 from gangline_schemas.events.steps import WorkerStep
+from support.waiting import wait_until
 
 DEADLINE_S = 20.0
 
@@ -91,13 +90,6 @@ def test_of_so_many_runs_the_progress_is_known(monkeypatch: pytest.MonkeyPatch) 
     assert watch.silent_s(2000.0) > 0.0, "the longest silent one is no longer known"
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 def test_the_gateway_notices_a_live_view_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gangline_gateway.progress_watch.SILENT_S", 0.0)
     monkeypatch.setattr("gangline_gateway.progress_watch.QUIET_S", 0.0)
@@ -118,15 +110,15 @@ def test_the_gateway_notices_a_live_view_that_is_away(monkeypatch: pytest.Monkey
         assert tail.ready.wait(DEADLINE_S)
         assert tail.progress_silent_s() == 0.0, "what was reported before it began does not count"
         say(step(2))
-        until(lambda: tail.progress_silent_s() > 0.0)
+        wait_until("it is silent", lambda: tail.progress_silent_s() > 0.0)
         say(said(2))
-        until(lambda: tail.progress_silent_s() == 0.0)
+        wait_until("it is not silent", lambda: tail.progress_silent_s() == 0.0)
         bus.writer().send(OutRecord(topic, b"a", b"no event"))
         say(step(2))
         places = tail.places(Topic.STEPS)
-        until(lambda: sum(tail.ends(places).values()) == 4)
+        wait_until("all is read", lambda: sum(tail.ends(places).values()) == 4)
         assert tail.progress_silent_s() == 0.0, "the view publishes nothing for these"
         say(step(3))
-        until(lambda: tail.progress_silent_s() > 0.0)
+        wait_until("it is silent", lambda: tail.progress_silent_s() > 0.0)
     finally:
         tail.close()

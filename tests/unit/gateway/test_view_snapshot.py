@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -32,6 +31,7 @@ from gangline_schemas.events.quota import JobAdmitted
 from gangline_schemas.events.requests import JobSubmitted
 from golden.record import Held
 from golden.scenario import Logged, Scenario
+from support.waiting import until
 
 NAMES = TopicNames("t.")
 DEADLINE_S = 20.0
@@ -119,13 +119,6 @@ class Bus:
             envelope = Envelope(f"{said.type}-{event.job_id}", "/t", entry.at, event.job_id, said)
             out = encode(envelope, topic=NAMES.name(topic_of(said.type)), key=event.job_id)
             self.bus.writer().send(out)
-
-    def wait(self, condition: Callable[[], bool]) -> None:
-        """Until it holds: a tail reads in a thread of its own."""
-        deadline = time.monotonic() + DEADLINE_S
-        while not condition():
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
 
     @contextmanager
     def tail(
@@ -258,7 +251,7 @@ def test_a_job_that_was_forgotten_does_not_come_back(
         places = [place for topic in Topic for place in tail.places(topic)]
         for part in parts:
             bus.write(part)
-            bus.wait(lambda: tail.ends(places) == bus.bus.end_offsets(places))
+            until(lambda: tail.ends(places) == bus.bus.end_offsets(places))
         known = facts(tail)
     submitted = {
         entry.event.job_id for _, entry in parts[0] if isinstance(entry.event, JobAdmitted)

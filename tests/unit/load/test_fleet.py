@@ -6,9 +6,10 @@ from typing import Any
 
 from gangline_bus.codec import decode
 from gangline_bus.ports import OutRecord, Record
-from gangline_schemas.events.scheduling import GangAllocated, NodeAssignment, Rendezvous
+from gangline_schemas.events.scheduling import GangAllocated
 from load.nodes import METRICS, SimulatedNode
 from support.builders.deciding import spec
+from support.builders.gangs import assigned, gang_allocated
 
 
 def read(record: OutRecord) -> Any:
@@ -17,14 +18,8 @@ def read(record: OutRecord) -> Any:
 
 
 def allocated(node: SimulatedNode, first_rank: int) -> GangAllocated:
-    part = NodeAssignment(
-        node_id=node.node_id, incarnation=node.life, address="127.0.0.1", gpus=(0, 1),
-        first_rank=first_rank,
-    )  # fmt: skip
-    return GangAllocated(
-        job_id="a", attempt=2, team="nlp", world_size=4, nodes=(part,),
-        rendezvous=Rendezvous(address="127.0.0.1", port=20000), spec=spec("nlp", 4),
-    )  # fmt: skip
+    part = assigned(node.node_id, first_rank=first_rank, incarnation=node.life)
+    return gang_allocated("a", spec("nlp", 4), part, attempt=2, world_size=4)
 
 
 def test_a_node_joins_beats_and_runs_its_ranks() -> None:

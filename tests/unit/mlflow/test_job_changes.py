@@ -9,7 +9,7 @@ import pytest
 from gangline_mlflow.job_changes import INCIDENTS, RESTARTS, Change, EndedAttempt, take
 from gangline_mlflow.job_usage import Allocated, NewPoint, Released
 from gangline_schemas.base import Event
-from gangline_schemas.events.faults import FailureCause, FailureClass, GangFailed
+from gangline_schemas.events.faults import FailureClass
 from gangline_schemas.events.scheduling import (
     GangAllocated,
     GangReleased,
@@ -18,12 +18,10 @@ from gangline_schemas.events.scheduling import (
     JobStateChanged,
     JobWaiting,
     NodeAdmitted,
-    NodeAssignment,
     ReleaseReason,
-    Rendezvous,
 )
-from gangline_schemas.events.workers import GpuInfo, NodeInfo
 from gangline_schemas.job import JobSpec, JobState, TrialRef
+from support.builders.gangs import assigned, gang_allocated, gang_failed, gang_released, node_info
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 MS = 1_767_225_600_000
@@ -36,22 +34,15 @@ SPEC = JobSpec.model_validate(
     }
 )  # fmt: skip
 QUEUED = JobQueued(job_id="j", spec=SPEC.without_diff(), user="ada", submitted_at=AT)
-ASSIGNED = NodeAssignment(
-    node_id="n1", incarnation="i", address="10.0.0.1", gpus=(0, 1), first_rank=0
-)
+ASSIGNED = assigned()
 
 
 def allocated(attempt: int) -> GangAllocated:
-    return GangAllocated(
-        job_id="j", attempt=attempt, team="nlp", world_size=2, nodes=(ASSIGNED,),
-        rendezvous=Rendezvous(address="10.0.0.1", port=29500), spec=SPEC.without_diff(),
-    )  # fmt: skip
+    return gang_allocated("j", SPEC.without_diff(), ASSIGNED, attempt=attempt)
 
 
 def released(attempt: int, reason: ReleaseReason, gpu_seconds: float = 4.0) -> GangReleased:
-    return GangReleased(
-        job_id="j", attempt=attempt, reason=reason, allocated_at=AT, gpu_seconds=gpu_seconds
-    )
+    return gang_released("j", attempt, AT, reason, gpu_seconds)
 
 
 def changed(state: JobState) -> JobStateChanged:
@@ -139,11 +130,7 @@ def test_an_attempt_that_ends_is_charged_and_ends_its_runs(
 
 
 def test_the_gpu_type_is_that_of_the_gang_s_nodes() -> None:
-    node = NodeInfo(
-        node_id="n1", incarnation="i", address="10.0.0.1", hostname="n1", cpus=1, memory_gb=1,
-        gpus=(GpuInfo(index=0, model="h100-80gb", memory_gb=80),), rendezvous_ports=(29500,),
-    )  # fmt: skip
-    models: dict[str, str] = {}
+    node, models = node_info(model="h100-80gb"), dict[str, str]()
     change = after(QUEUED, NodeAdmitted(node=node), allocated(1), gpu_models=models)
     assert change.tags["gangline.gpu_type"] == "h100-80gb"
     assert models == {"n1": "h100-80gb"}
@@ -152,12 +139,7 @@ def test_the_gpu_type_is_that_of_the_gang_s_nodes() -> None:
 
 
 def test_an_incident_is_a_point_and_a_tag() -> None:
-    failed = GangFailed(
-        job_id="j", attempt=2, cause=FailureCause.NODE, action="restart", message="n1 is silent",
-        restarts_used=1, restarts_max=3, failed_at=at(9), failure_class=FailureClass.NODE,
-        failures=2,
-    )  # fmt: skip
-    change = after(failed)
+    change = after(gang_failed("j", 2, at(9), failure_class=FailureClass.NODE, failures=2))
     assert change.points == [NewPoint(INCIDENTS, 2, MS + 9000, 2.0)]
     assert change.tags["gangline.incident"] == "node"
 

@@ -32,8 +32,9 @@ from gangline_mlflow.points import Points
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic
 from gangline_schemas.envelope import Envelope
-from gangline_schemas.events.scheduling import GangReleased, ReleaseReason
+from gangline_schemas.events.scheduling import ReleaseReason
 from gangline_schemas.mlflow_workspace import mlflow_run_id
+from support.builders.gangs import gang_released
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 RUN = mlflow_run_id("j")
@@ -80,12 +81,7 @@ class Follower:
         return done
 
     def release(self, gpu_s: float, job_id: str = "j") -> None:
-        reason = ReleaseReason.SUCCEEDED
-        self.publish(
-            GangReleased(
-                job_id=job_id, attempt=1, reason=reason, allocated_at=AT, gpu_seconds=gpu_s
-            )
-        )
+        self.publish(gang_released(job_id, 1, AT, ReleaseReason.SUCCEEDED, gpu_s))
 
     def publish(self, event: Event) -> None:
         envelope = Envelope("e", "test", AT, "j", event)

@@ -11,9 +11,9 @@ from gangline_quota.core.state import State
 from gangline_schemas.events.admin import TeamsConfigureRequested
 from gangline_schemas.events.quota import GangMetered, JobAdmitted, JobRejected
 from gangline_schemas.events.requests import JobSubmitted
-from gangline_schemas.events.scheduling import GangAllocated, NodeAssignment, Rendezvous
 from gangline_schemas.team_limits import TeamConfig
 from support.builders.deciding import Drive, only, spec
+from support.builders.gangs import assigned, gang_allocated
 
 TEAMS = [
     {
@@ -39,19 +39,8 @@ def quota() -> Drive[State]:
 
 
 def allocate(drive: Drive[State], job_id: str, team: str, gpus: int) -> None:
-    node = NodeAssignment(
-        node_id="n", incarnation="i", address="::1", gpus=tuple(range(gpus)), first_rank=0
-    )
-    event = GangAllocated(
-        job_id=job_id,
-        attempt=1,
-        team=team,
-        world_size=gpus,
-        nodes=(node,),
-        rendezvous=Rendezvous(address="::1", port=1),
-        spec=spec(team, gpus=gpus),
-    )
-    only(drive.give(event), GangMetered)
+    gang = gang_allocated(job_id, spec(team, gpus=gpus), assigned(gpus=range(gpus)))
+    only(drive.give(gang), GangMetered)
 
 
 @pytest.mark.parametrize(

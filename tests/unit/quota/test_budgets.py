@@ -14,14 +14,11 @@ from gangline_schemas.events.admin import TeamConfigureRequested, TeamsConfigure
 from gangline_schemas.events.quota import TeamBudgetChanged
 from gangline_schemas.events.requests import JobSubmitted
 from gangline_schemas.events.scheduling import (
-    GangAllocated,
-    GangReleased,
-    NodeAssignment,
     ReleaseReason,
-    Rendezvous,
 )
 from gangline_schemas.team_limits import TeamConfig
 from support.builders.deciding import Drive, every, spec
+from support.builders.gangs import assigned, gang_allocated, gang_released
 
 LAB = TeamConfig(team="lab", gpu_limit=64, gpu_hours_per_month=10)
 NLP = TeamConfig(team="nlp", gpu_limit=64, parent="lab")
@@ -38,25 +35,12 @@ def quota() -> Drive[State]:
 
 
 def start(drive: Drive[State], attempt: int = 1) -> list[Event]:
-    node = NodeAssignment(
-        node_id="n", incarnation="i", address="::1", gpus=(0, 1, 2, 3), first_rank=0
-    )
-    rendezvous = Rendezvous(address="::1", port=1)
-    return drive.give(
-        GangAllocated(
-            job_id="a", attempt=attempt, team="nlp", world_size=4, nodes=(node,),
-            rendezvous=rendezvous, spec=spec("nlp", gpus=4),
-        )
-    )  # fmt: skip
+    gang = gang_allocated("a", spec("nlp", gpus=4), assigned(gpus=range(4)), attempt=attempt)
+    return drive.give(gang)
 
 
 def stop(drive: Drive[State], attempt: int = 1) -> list[Event]:
-    return drive.give(
-        GangReleased(
-            job_id="a", attempt=attempt, reason=ReleaseReason.SUCCEEDED, allocated_at=drive.now,
-            gpu_seconds=1,
-        )
-    )  # fmt: skip
+    return drive.give(gang_released("a", attempt, drive.now, ReleaseReason.SUCCEEDED, 1))
 
 
 def told(events: list[Event]) -> list[tuple[str, str, bool, float]]:

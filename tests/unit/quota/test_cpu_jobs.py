@@ -22,15 +22,12 @@ from gangline_schemas.events.quota import (
 )
 from gangline_schemas.events.requests import JobSubmitted
 from gangline_schemas.events.scheduling import (
-    GangAllocated,
-    GangReleased,
-    NodeAssignment,
     ReleaseReason,
-    Rendezvous,
 )
 from gangline_schemas.job import JobSpec
 from gangline_schemas.team_limits import TeamConfig
 from support.builders.deciding import Drive, every, only, spec
+from support.builders.gangs import gang_allocated, gang_released, spread
 
 
 def cpu_spec(cpus: float, nodes: int = 1, team: str = "nlp", **fields: object) -> JobSpec:
@@ -51,27 +48,11 @@ class Ledger(Drive[State]):
         return self.give(JobSubmitted(job_id=job_id, spec=wanted, user="ada"))
 
     def allocate(self, job_id: str, wanted: JobSpec) -> list[Event]:
-        ranks = wanted.resources.ranks
-        parts = tuple(
-            NodeAssignment(
-                node_id=f"n{rank}", incarnation="i", address="::1", gpus=(), first_rank=rank
-            )
-            for rank in range(ranks)
-        )
-        return self.give(
-            GangAllocated(
-                job_id=job_id, attempt=1, team=wanted.team, world_size=ranks, nodes=parts,
-                rendezvous=Rendezvous(address="::1", port=7001), spec=wanted,
-            )
-        )  # fmt: skip
+        node_ids = [f"n{rank}" for rank in range(wanted.resources.ranks)]
+        return self.give(gang_allocated(job_id, wanted, *spread(node_ids, 0)))
 
     def release(self, job_id: str) -> list[Event]:
-        return self.give(
-            GangReleased(
-                job_id=job_id, attempt=1, reason=ReleaseReason.SUCCEEDED, gpu_seconds=0,
-                allocated_at=self.now,
-            )
-        )  # fmt: skip
+        return self.give(gang_released(job_id, 1, self.now, ReleaseReason.SUCCEEDED))
 
 
 def test_cpus_times_seconds_are_charged_exactly_and_no_gpus() -> None:

@@ -21,42 +21,25 @@ from gangline_schemas.events.scheduling import (
     GangAllocated,
     GangReleased,
     JobStateChanged,
-    NodeAssignment,
     ReleaseReason,
-    Rendezvous,
 )
 from gangline_schemas.job import JobState
 from gangline_schemas.memory import IDS_REMEMBERED
 from gangline_schemas.team_limits import TeamConfig
 from gangline_schemas.teams import line, rolled_up
 from support.builders.deciding import Drive, only, spec, team
+from support.builders.gangs import assigned, gang_allocated, gang_released
 
 
 def allocated(
     drive: Drive[State], job_id: str, gpus: int, attempt: int = 1, team_name: str = "nlp"
 ) -> GangAllocated:
-    node = NodeAssignment(
-        node_id="n", incarnation="i", address="::1", gpus=tuple(range(gpus)), first_rank=0
-    )
-    return GangAllocated(
-        job_id=job_id,
-        attempt=attempt,
-        team=team_name,
-        world_size=gpus,
-        nodes=(node,),
-        rendezvous=Rendezvous(address="::1", port=1),
-        spec=spec(team_name, gpus=gpus),
-    )
+    part = assigned(gpus=range(gpus))
+    return gang_allocated(job_id, spec(team_name, gpus=gpus), part, attempt=attempt)
 
 
 def released(drive: Drive[State], job_id: str, attempt: int = 1) -> GangReleased:
-    return GangReleased(
-        job_id=job_id,
-        attempt=attempt,
-        reason=ReleaseReason.SUCCEEDED,
-        allocated_at=drive.now,
-        gpu_seconds=1.0,
-    )
+    return gang_released(job_id, attempt, drive.now, ReleaseReason.SUCCEEDED, 1.0)
 
 
 def ended(job_id: str) -> JobStateChanged:

@@ -38,13 +38,13 @@ from gangline_schemas.events.quota import (
 from gangline_schemas.events.requests import JobCancelRequested, JobSubmitted
 from gangline_schemas.events.scheduling import (
     GangAllocated,
-    GangReleased,
     JobStateChanged,
     ReleaseReason,
 )
 from gangline_schemas.events.workers import NodeJoined, WorkerExited, WorkerStarted
 from gangline_schemas.job import JobState
 from support.builders.deciding import START, every, spec, team
+from support.builders.gangs import gang_released
 from support.builders.scheduler import node, states
 
 NAMES = TopicNames("t.")
@@ -192,13 +192,7 @@ def test_who_submits_decides_nothing_for_the_scheduler() -> None:
     town.settle()
     forged = (
         JobStateChanged(job_id="a", attempt=1, previous=JobState.RUNNING, state=JobState.FAILED),
-        GangReleased(
-            job_id="a",
-            attempt=1,
-            reason=ReleaseReason.FAILED,
-            allocated_at=town.now,
-            gpu_seconds=0,
-        ),
+        gang_released("a", 1, town.now, ReleaseReason.FAILED),
     )
     for event in forged:
         town.publish("a", event, topic=Topic.REQUESTS)

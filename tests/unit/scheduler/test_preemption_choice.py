@@ -13,10 +13,10 @@ from gangline_scheduler.core.policy.config import Preemption
 from gangline_scheduler.core.policy.victims import cost_gpu_s
 from gangline_scheduler.service.config import SchedulerSettings
 from gangline_schemas.events.quota import TeamConfigured
-from gangline_schemas.events.scheduling import NodeAssignment
 from gangline_schemas.events.workers import ExitReason
 from gangline_schemas.job import JobState
 from support.builders.deciding import START, spec, team
+from support.builders.gangs import assigned
 from support.builders.preemption import HOUR, RUNS, URGENT, reservation, running, stopped
 from support.builders.scheduler import Cluster, node, started_jobs
 
@@ -183,7 +183,7 @@ def test_the_whole_set_counts_not_its_cheapest_gang() -> None:
     ],
 )
 def test_cost(saved_after: float | None, resume: str, seconds: float) -> None:
-    where = NodeAssignment(node_id="n", incarnation="i", address="a", gpus=(0, 1), first_rank=0)
+    where = assigned()
     job = Job(
         "j", spec(gpus=2, checkpoint={"resume": resume}), "u", START, 50, JobState.RUNNING, START
     )

@@ -14,7 +14,8 @@ from gangline_scheduler.core.invariants import violations, whole_workers
 from gangline_scheduler.core.model import Demand
 from gangline_scheduler.core.plan import Plan
 from gangline_scheduler.core.policy.placement import Part, Placement, lacking, place
-from gangline_schemas.events.scheduling import GangAllocated, NodeAssignment
+from gangline_schemas.events.scheduling import GangAllocated
+from support.builders.gangs import assigned
 from support.builders.scheduler import Cluster, node
 
 ROUNDS = 400
@@ -113,10 +114,7 @@ def test_a_log_in_which_a_tensor_group_crosses_nodes_still_replays() -> None:
     cluster.submit("j", 4, parallel={"shard": "auto", "tensor": 2})
     event = allocated(cluster, "j")
     shares = [("a", (0,), 0), ("b", (0, 1, 2), 1)]
-    parts = [
-        NodeAssignment(node_id=name, incarnation="i1", address="h", gpus=gpus, first_rank=rank)
-        for name, gpus, rank in shares
-    ]
+    parts = [assigned(*share, incarnation="i1") for share in shares]
     apart = event.model_copy(update={"nodes": tuple(parts)})
 
     later.state = later.decider.initial()

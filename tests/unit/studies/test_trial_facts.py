@@ -10,7 +10,7 @@ import pytest
 
 from gangline_schemas.base import Event
 from gangline_schemas.events.automation import StudyStopRequested, StudySubmitted
-from gangline_schemas.events.faults import FailureCause, FailureClass, GangFailed
+from gangline_schemas.events.faults import FailureClass
 from gangline_schemas.events.quota import JobRejected, RequestRefused
 from gangline_schemas.events.studies import (
     EndReason,
@@ -37,6 +37,7 @@ from gangline_studies.core.decide import StudyDecider
 from gangline_studies.core.snapshot import fingerprint
 from gangline_studies.core.state import Phase
 from gangline_studies.core.suggesting import NoSuggestion, Suggestion
+from support.builders.gangs import gang_failed
 from support.harnesses.decider_run import START, DeciderRun
 from support.harnesses.study_run import (
     Run,
@@ -222,11 +223,7 @@ def test_a_failure_without_a_verdict_is_one_after_a_while() -> None:
 def test_a_restart_that_the_job_makes_itself_is_nothing() -> None:
     run = begun()
     allocated(run)
-    restarting = GangFailed(
-        job_id="s-t0", attempt=1, cause=FailureCause.NODE, action="restart", message="n1 is gone",
-        restarts_used=1, restarts_max=3, failed_at=run.now,
-    )  # fmt: skip
-    assert run.feed(restarting) == []
+    assert run.feed(gang_failed("s-t0", 1, run.now)) == []
     ended(run, JobState.PREEMPTED)
     allocated(run, attempt=2)
     assert run.state.trials["s", 0].phase is Phase.RUNNING

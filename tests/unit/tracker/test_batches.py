@@ -17,18 +17,13 @@ from gangline_schemas.events.metrics import MetricLogged, MetricsRemoved, TagsLo
 from gangline_schemas.events.quota import JobRejected
 from gangline_schemas.events.requests import RunTagged
 from gangline_schemas.events.scheduling import (
-    GangAllocated,
-    GangReleased,
     JobQueued,
     JobStateChanged,
     JobWaiting,
     NodeAdmitted,
-    NodeAssignment,
     ReleaseReason,
-    Rendezvous,
 )
 from gangline_schemas.events.steps import WorkerStep
-from gangline_schemas.events.workers import GpuInfo, NodeInfo
 from gangline_schemas.job import JobSpec, JobState
 from gangline_schemas.resources import Resources
 from gangline_tracker.batches import HeartbeatBatch, Insert, LogBatch, Removal, StepBatch
@@ -36,6 +31,7 @@ from gangline_tracker.event_batch import EventBatch, team_of
 from gangline_tracker.metric_batch import MetricBatch
 from gangline_tracker.run_tags import tags_table
 from gangline_tracker.runs import Run, evolve
+from support.builders.gangs import assigned, gang_allocated, gang_released, node_info
 
 NOW = datetime(2026, 5, 4, 3, 2, 1, tzinfo=UTC)
 
@@ -228,13 +224,7 @@ STORY = (
     JobStateChanged(
         job_id="job-1", attempt=1, previous=JobState.INITIALIZING, state=JobState.RUNNING
     ),
-    GangReleased(
-        job_id="job-1",
-        attempt=1,
-        reason=ReleaseReason.SUCCEEDED,
-        allocated_at=NOW,
-        gpu_seconds=40.0,
-    ),
+    gang_released("job-1", 1, NOW, ReleaseReason.SUCCEEDED, 40.0),
     JobStateChanged(job_id="job-1", attempt=1, previous=JobState.RUNNING, state=JobState.SUCCEEDED),
 )
 
@@ -277,27 +267,8 @@ def test_events_come_last_and_derived_rows_are_the_same_each_time() -> None:
 
 def test_gpu_seconds_are_kept_by_model() -> None:
     rows, model_rows = Rows(), {"h100-80gb": 40.0}
-    node = NodeInfo(
-        node_id="n1",
-        incarnation="i",
-        address="a",
-        hostname="h",
-        gpus=(GpuInfo(index=0, model="h100-80gb", memory_gb=80),),
-        cpus=8,
-        memory_gb=64,
-        rendezvous_ports=(29500,),
-    )
-    gang = GangAllocated(
-        job_id="job-1",
-        attempt=1,
-        team="nlp",
-        world_size=1,
-        nodes=(
-            NodeAssignment(node_id="n1", incarnation="i", address="a", gpus=(0,), first_rank=0),
-        ),
-        rendezvous=Rendezvous(address="a", port=29500),
-        spec=SPEC,
-    )
+    node = node_info(model="h100-80gb")
+    gang = gang_allocated("job-1", SPEC, assigned())
     for offset, event in enumerate((STORY[0], NodeAdmitted(node=node), gang, STORY[3])):
         batch = EventBatch(rows)  # each in a batch of its own
         batch.add(received(event, offset, "gangline.scheduling"))

@@ -15,8 +15,9 @@ from gangline.sdk import connect
 from gangline_schemas.mlflow_workspace import mlflow_run_id
 from gangline_schemas.rank_protocol import FromRank, Report
 from gangline_worker import reporting
-from support.fakes.agent_end import AgentEnd, until
+from support.fakes.agent_end import AgentEnd
 from support.fakes.tracking_server import TOKEN, StoredRun, TrackingStub
+from support.waiting import until
 
 JOB = "sft-0123456789"
 

@@ -14,8 +14,8 @@ import gangline
 from gangline.errors import CliError
 from gangline.sdk import connect
 from gangline.tracking import live, writer
-from support.fakes.agent_end import until
 from support.fakes.tracking_server import TrackingStub
+from support.waiting import until
 
 
 @pytest.fixture(autouse=True)

@@ -31,7 +31,8 @@ from gangline_schemas.rank_protocol import (
 )
 from gangline_worker.agent_line import AGENT_LOST, QUEUE_VALUES, Reporter
 from gangline_worker.columns import DROPPED_METRIC, Entry, to_columns, to_reports
-from support.fakes.agent_end import AgentEnd, until
+from support.fakes.agent_end import AgentEnd
+from support.waiting import until
 
 DIGEST = ObjectDigest(key="rank-00000.bin", size_bytes=1, xxh3="0" * 32)
 SHARD = ShardReady(step=3, rank=0, world_size=1, manifest=DIGEST, shard=DIGEST)

@@ -25,7 +25,8 @@ from gangline_worker.checkpoint.alike import digest, weighted_sum
 from gangline_worker.checkpoint.commit import commit_local, committed
 from gangline_worker.checkpoint.loader import WrongCheckpoint
 from gangline_worker.checkpoint.tree import flatten, rebuild
-from support.fakes.agent_end import AgentEnd, until
+from support.fakes.agent_end import AgentEnd
+from support.waiting import until
 
 NUMPY = [name for name in ITEM_BYTES if not name.startswith(("bfloat", "float8"))]
 Ranks = Callable[[int, int], None]

@@ -229,6 +229,11 @@ def _exact(schema: Any) -> Any:
     return found
 
 
+def unchanged(name: str, value: Any) -> tuple[str, Any]:
+    """The converter of a version to which the next one only added fields."""
+    return name, value
+
+
 def _then(function: Callable[[Any], Any], schema: dict[str, Any]) -> dict[str, Any]:
     after = {"type": "no-info", "function": function}
     return {"type": "function-after", "function": after, "schema": schema}

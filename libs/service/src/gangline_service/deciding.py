@@ -13,7 +13,6 @@
 from __future__ import annotations
 
 import gc
-import sys
 from collections.abc import Callable
 from typing import Any, Generic, NoReturn, TypeVar
 
@@ -33,7 +32,7 @@ from gangline_storage import StoreError
 from .announcing import announce
 from .executor import ThreadExecutor
 from .lifecycle import Context, end_denied, run
-from .settings import EXIT_USAGE, DecidingSettings, ServiceSettings
+from .settings import DecidingSettings, ServiceSettings, cannot_start
 from .snapshots import open_snapshots
 from .steady_clock import SteadyClock
 from .vitals import publish_vitals
@@ -230,8 +229,7 @@ def run_decider(
     try:
         snapshots = open_snapshots(name, settings, codec)
     except StoreError as error:
-        sys.stderr.write(f"cannot start: GANGLINE_STORE_URL: {error}\n")
-        raise SystemExit(EXIT_USAGE) from None
+        cannot_start("GANGLINE_STORE_URL", error)
 
     def main(context: Context[ServiceSettings]) -> int:
         # Ready only once it leads or stands by: `on_start` may have more to wait for.

@@ -286,6 +286,12 @@ def _variable(field: str) -> str:
     return ENV_PREFIX + field.partition(".")[0].upper()
 
 
+def cannot_start(variable: str, error: Exception) -> NoReturn:
+    """Ends the process with the reason: what this variable names cannot be used."""
+    sys.stderr.write(f"cannot start: {variable}: {error}\n")
+    raise SystemExit(EXIT_USAGE)
+
+
 def _refuse(problems: list[str]) -> NoReturn:
     lines = ["cannot start, because of these settings:", *(f"  {item}" for item in problems)]
     if not any(item.startswith(CONFIG_VARIABLE) for item in problems):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 
 import structlog
@@ -20,7 +19,7 @@ from gangline_service.config_file import ConfigFileError
 from gangline_service.deciding import connect, group_of, run_decider
 from gangline_service.health import Health
 from gangline_service.lifecycle import Context
-from gangline_service.settings import EXIT_USAGE, ServiceSettings
+from gangline_service.settings import ServiceSettings, cannot_start
 
 log = structlog.get_logger("gangline_alerts")
 
@@ -41,8 +40,7 @@ def main() -> None:
             watched = WatchedFile(settings.alerts_file)
             file = read_alerts(settings.alerts_file)
         except ConfigFileError as error:
-            sys.stderr.write(f"cannot start: GANGLINE_ALERTS_FILE: {error}\n")
-            raise SystemExit(EXIT_USAGE) from None
+            cannot_start("GANGLINE_ALERTS_FILE", error)
     decider = MeasuredDecider(file.rules, file.core(), settings.timing())
     deliverer = Deliverer(file.receivers, Secrets(settings.alert_secrets_dir))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from functools import partial
 
@@ -14,7 +13,7 @@ from gangline_checkpoints.service.executor import StoreExecutor, share_of
 from gangline_checkpoints.service.sweeping import keep_sweeping
 from gangline_service.deciding import run_decider
 from gangline_service.lifecycle import Context
-from gangline_service.settings import EXIT_USAGE, ServiceSettings
+from gangline_service.settings import ServiceSettings, cannot_start
 from gangline_storage import StoreError, open_store
 from gangline_storage.pace import Pace
 
@@ -26,8 +25,7 @@ def main() -> None:
     try:
         store = open_store(settings.store_url)
     except StoreError as error:
-        sys.stderr.write(f"cannot start: GANGLINE_STORE_URL: {error}\n")
-        raise SystemExit(EXIT_USAGE) from None
+        cannot_start("GANGLINE_STORE_URL", error)
 
     def on_start(_bus: Bus, context: Context[ServiceSettings]) -> None:
         if partial_s:

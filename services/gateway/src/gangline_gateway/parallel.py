@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from gangline_schemas.api.runs import AxisKind, Final, Parallel, ParallelAxis, ParallelRun, Run
 
 Value = float | str | None
+Column = tuple[AxisKind, str, list[Value]]
+"""What an axis is, its name, and the place of each run on it."""
 
 
 def parallel(runs: Sequence[Run], metrics: Mapping[str, Mapping[str, Final]]) -> Parallel:
@@ -15,7 +17,7 @@ def parallel(runs: Sequence[Run], metrics: Mapping[str, Mapping[str, Final]]) ->
 
     A parameter whose values are all numbers has an axis of numbers, any other one of texts.
     """
-    columns: list[tuple[AxisKind, str, list[Value]]] = []
+    columns: list[Column] = []
     for name in sorted({name for run in runs for name in run.hyperparameters}):
         texts = [run.hyperparameters.get(name) for run in runs]
         if len(set(texts)) > 1:
@@ -27,17 +29,22 @@ def parallel(runs: Sequence[Run], metrics: Mapping[str, Mapping[str, Final]]) ->
     for name, by_run in metrics.items():
         finals = [by_run.get(run.run_id) for run in runs]
         columns.append(("metric", name, [None if f is None else f.value for f in finals]))
+    return on_axes(columns, [(run.run_id, run.name, run.state) for run in runs])
+
+
+def on_axes(columns: Sequence[Column], runs: Sequence[tuple[str, str, str]]) -> Parallel:
+    """An axis for each column with a value, and each run (id, name, state) on them."""
     shown = [column for column in columns if any(value is not None for value in column[2])]
     return Parallel(
         axes=[_axis(kind, name, values) for kind, name, values in shown],
         runs=[
-            ParallelRun(
-                run_id=run.run_id,
-                name=run.name,
-                state=run.state,
+            ParallelRun.model_construct(  # a study has 10,000 trials
+                run_id=run_id,
+                name=name,
+                state=state,
                 values=[values[place] for _, _, values in shown],
             )
-            for place, run in enumerate(runs)
+            for place, (run_id, name, state) in enumerate(runs)
         ],
     )
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import count, takewhile
 
+from gangline_gateway.parallel import Column, Value, on_axes
 from gangline_gateway.studies_state import HOUR_S, objectives, trial, value_of
-from gangline_schemas.api.runs import AxisKind, Parallel, ParallelAxis, ParallelRun
+from gangline_schemas.api.runs import Parallel
 from gangline_schemas.api.studies import (
     BestPoint,
     BestSoFar,
@@ -26,7 +27,6 @@ from gangline_studies.core.state import Phase, Study, Trial, job_id
 from gangline_studies.core.values import is_feasible, oriented
 
 _EVER = datetime.max.replace(tzinfo=UTC)
-Placed = float | str | None
 
 
 def curve(found: Trial) -> TrialCurve:
@@ -73,32 +73,30 @@ def _rungs(study: Study, longest: int) -> list[int]:
 def parallel(study_id: str, study: Study, trials: Sequence[Trial]) -> Parallel:
     """Trials on parallel axes: the parameters of the space, GPU-hours, the objectives."""
     space = study.spec.space
-    columns: list[tuple[AxisKind, str, list[Placed]]] = []
+    columns: list[Column] = []
     for name, parameter in space.items():
         texts = isinstance(parameter, ChoiceParameter)
         columns.append(("param", name, [_placed(each, name, texts=texts) for each in trials]))
-    hours: list[Placed] = [each.gpu_seconds / HOUR_S for each in trials]
+    hours: list[Value] = [each.gpu_seconds / HOUR_S for each in trials]
     columns.append(("attribute", "gpu_hours", hours))
     columns += [
         ("metric", objective.metric, [_last(each, objective) for each in trials])
         for objective in study.spec.objective
     ]
-    shown = [column for column in columns if any(value is not None for value in column[2])]
-    return Parallel(
-        axes=[_axis(kind, name, values) for kind, name, values in shown],
-        runs=[
-            ParallelRun.model_construct(
-                run_id=job_id(study_id, each.number, max(1, each.part)),
-                name=f"trial {each.number}",
-                state=each.phase.value,
-                values=[values[place] for _, _, values in shown],
+    return on_axes(
+        columns,
+        [
+            (
+                job_id(study_id, each.number, max(1, each.part)),
+                f"trial {each.number}",
+                each.phase.value,
             )
-            for place, each in enumerate(trials)
+            for each in trials
         ],
     )
 
 
-def _placed(found: Trial, name: str, *, texts: bool) -> Placed:
+def _placed(found: Trial, name: str, *, texts: bool) -> Value:
     if name not in found.parameters:
         return None
     value = found.parameters[name]
@@ -109,17 +107,6 @@ def _placed(found: Trial, name: str, *, texts: bool) -> Placed:
 
 def _last(found: Trial, objective: Objective) -> float | None:
     return found.values.get(objective.metric)
-
-
-def _axis(kind: AxisKind, name: str, values: Sequence[Placed]) -> ParallelAxis:
-    numbers = [value for value in values if isinstance(value, float)]
-    return ParallelAxis(
-        kind=kind,
-        name=name,
-        texts=sorted({value for value in values if isinstance(value, str)}),
-        low=min(numbers, default=None),
-        high=max(numbers, default=None),
-    )
 
 
 def importance(study: Study, trials: Sequence[Trial], objective: Objective) -> StudyImportance:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-
 from gangline_pipelines.core.decide import PipelineDecider
 from gangline_pipelines.core.snapshot import codec
 from gangline_pipelines.service.config import PipelineSettings
 from gangline_pipelines.service.executor import OutputChecker, share_of
 from gangline_service.deciding import run_decider
-from gangline_service.settings import EXIT_USAGE
+from gangline_service.settings import cannot_start
 from gangline_storage import StoreError, open_store
 
 
@@ -19,8 +17,7 @@ def main() -> None:
     try:
         store = open_store(settings.store_url)
     except StoreError as error:
-        sys.stderr.write(f"cannot start: GANGLINE_STORE_URL: {error}\n")
-        raise SystemExit(EXIT_USAGE) from None
+        cannot_start("GANGLINE_STORE_URL", error)
     run_decider(
         "pipelines",
         settings,

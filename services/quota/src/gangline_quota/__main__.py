@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from datetime import UTC, datetime
 from functools import partial
@@ -18,7 +17,7 @@ from gangline_schemas.team_limits import TeamConfig
 from gangline_service.config_file import ConfigFileError
 from gangline_service.deciding import connect, run_decider
 from gangline_service.lifecycle import Context
-from gangline_service.settings import EXIT_USAGE, ServiceSettings
+from gangline_service.settings import ServiceSettings, cannot_start
 
 
 def main() -> None:
@@ -29,8 +28,7 @@ def main() -> None:
         try:
             teams = read_teams(settings.teams_file)
         except ConfigFileError as error:
-            sys.stderr.write(f"cannot start: GANGLINE_TEAMS_FILE: {error}\n")
-            raise SystemExit(EXIT_USAGE) from None
+            cannot_start("GANGLINE_TEAMS_FILE", error)
     names = TopicNames(settings.topic_prefix)
     on_start = partial(_start, names=names, teams=teams)
     run_decider("quota", settings, Quota(settings.data_approvals), codec(), on_start=on_start)

@@ -57,6 +57,7 @@ from gangline_worker.agent.decide.inputs import (
 )
 from gangline_worker.agent.decide.keys import GangKey, RankKey
 from gangline_worker.agent.decide.rank_messages import DAMAGE_LIMIT
+from support.builders import gangs
 from support.builders.agent_core import (
     NODE,
     START,
@@ -90,7 +91,7 @@ def test_it_joins_and_sends_a_heartbeat_each_interval(node: Node):
 def test_a_gang_starts_once_it_is_prepared_and_its_store_is_open(node: Node):
     assert kinds(node.do(allocation())) == [Prepare]
     gang = GangKey("job", 1)
-    assert node.do(Prepared(gang)) == [OpenStore(gang, "127.0.0.1", 21000)]
+    assert node.do(Prepared(gang)) == [OpenStore(gang, gangs.ADDRESS, gangs.PORT)]
     assert node.do(StoreOpened(gang)) == [
         Spawn(RankKey(gang, 0), 0),
         Spawn(RankKey(gang, 1), 1),

@@ -23,6 +23,7 @@ from support.builders.agent_core import (
     released,
     stopping,
 )
+from support.builders.gangs import gang_failed
 
 
 @pytest.fixture
@@ -31,16 +32,7 @@ def node() -> Node:
 
 
 def hangs(cause: FailureCause = FailureCause.HANG) -> GangFailed:
-    return GangFailed(
-        job_id="job",
-        attempt=1,
-        cause=cause,
-        action="restart",
-        message="no rank made progress",
-        restarts_used=1,
-        restarts_max=3,
-        failed_at=START,
-    )
+    return gang_failed("job", 1, START, cause)
 
 
 def taken(*ranks: RankKey) -> StacksTaken:

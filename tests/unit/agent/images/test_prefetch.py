@@ -15,9 +15,7 @@ from gangline_schemas.events.scheduling import (
     JobQueued,
     JobStateChanged,
     JobWaiting,
-    NodeAssignment,
     NodeShare,
-    Rendezvous,
 )
 from gangline_schemas.job import JobState
 from gangline_worker.agent.decide.keys import GangKey
@@ -25,6 +23,7 @@ from gangline_worker.agent.images import prefetch as module
 from gangline_worker.agent.images.prefetch import Prefetch
 from gangline_worker.agent.images.problems import ImageNotFound
 from support.builders.deciding import spec
+from support.builders.gangs import assigned, gang_allocated
 
 NOW = datetime(2026, 11, 26, tzinfo=UTC)
 
@@ -94,14 +93,8 @@ def cancelled(job_id: str) -> JobStateChanged:
 
 
 def allocated(job_id: str, image: str | None = None) -> GangAllocated:
-    part = NodeAssignment(
-        node_id="n1", incarnation="i", address="127.0.0.1", gpus=(0, 1), first_rank=0
-    )
-    return GangAllocated(
-        job_id=job_id, attempt=1, team="nlp", world_size=2, nodes=(part,),
-        rendezvous=Rendezvous(address="127.0.0.1", port=20000),
-        spec=spec("nlp", 2).model_copy(update={"image": image}),
-    )  # fmt: skip
+    wanted = spec("nlp", 2).model_copy(update={"image": image})
+    return gang_allocated(job_id, wanted, assigned())
 
 
 def test_it_is_fetched_once_and_kept_until_its_job_starts_or_ends(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gangline_schemas.events.scheduling import GangAllocated, NodeAssignment
+from gangline_schemas.events.scheduling import GangAllocated
 from gangline_schemas.events.workers import ObjectDigest
 from gangline_storage import LocalStore, digest_bytes
 from gangline_storage.shared_secret import SharedSecret
@@ -17,13 +17,14 @@ from gangline_worker.agent.decide.keys import GangKey
 from gangline_worker.agent.peers.client import PeerCopies, Round
 from gangline_worker.agent.peers.gangs import Gangs, Peer
 from gangline_worker.agent.peers.seal import SECRET_KEY
+from support.builders.gangs import assigned
 from support.harnesses.peers import gang
 
 DATA = b"a shard"
 NAME = "step-0000000010/rank-00000.bin"
 DIGEST = ObjectDigest(key=f"a/{NAME}", size_bytes=len(DATA), xxh3=digest_bytes(DATA))
 
-OWN = NodeAssignment(node_id="own", incarnation="i", address="127.0.0.1", gpus=(0,), first_rank=0)
+OWN = assigned("own", (0,))
 
 
 class Ring(Gangs):

@@ -14,24 +14,20 @@ from gangline_schemas.events.scheduling import (
     GangReleased,
     NodeAssignment,
     ReleaseReason,
-    Rendezvous,
 )
 from gangline_schemas.job import JobSpec
 from gangline_worker.agent.peers import gangs as peer_gangs
 from gangline_worker.agent.peers.gangs import Gangs, around
+from support.builders.gangs import assigned, gang_allocated, gang_released
 
 SPEC = JobSpec.model_validate({"name": "j", "team": "nlp", "resources": {"gpus": 1}, "run": "true"})
 
 
 def node(name: str, first_rank: int, port: int | None = 4000) -> NodeAssignment:
-    return NodeAssignment(
-        node_id=name,
-        incarnation=f"{name}-1",
-        address=f"{name}.example",
-        gpus=(0,),
-        first_rank=first_rank,
+    return assigned(
+        name, (0,), first_rank, incarnation=f"{name}-1", address=f"{name}.example",
         copies_port=port,
-    )
+    )  # fmt: skip
 
 
 def gang(
@@ -41,28 +37,14 @@ def gang(
     resume = saved_by and CheckpointRef(
         job_id="job", attempt=saved_by, step=5, world_size=2, commit_key="teams/nlp/COMMIT.json"
     )
-    return GangAllocated(
-        job_id=job_id,
-        attempt=attempt,
-        team="nlp",
-        world_size=len(names),
-        nodes=tuple(node(name, rank) for rank, name in enumerate(names)),
-        rendezvous=Rendezvous(address="127.0.0.1", port=21000),
-        resume=resume or None,
-        spec=SPEC,
-    )
+    nodes = [node(name, rank) for rank, name in enumerate(names)]
+    return gang_allocated(job_id, SPEC, *nodes, attempt=attempt, resume=resume or None)
 
 
 def released(
     attempt: int, reason: ReleaseReason = ReleaseReason.RESTARTING, job_id: str = "job"
 ) -> GangReleased:
-    return GangReleased(
-        job_id=job_id,
-        attempt=attempt,
-        reason=reason,
-        allocated_at=datetime(2026, 11, 1, tzinfo=UTC),
-        gpu_seconds=1.0,
-    )
+    return gang_released(job_id, attempt, datetime(2026, 11, 1, tzinfo=UTC), reason)
 
 
 def heard(*events: GangAllocated | GangReleased | NodeFailed) -> Gangs:

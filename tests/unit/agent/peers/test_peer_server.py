@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from structlog.testing import capture_logs
 
-from gangline_schemas.events.scheduling import GangAllocated, GangReleased, ReleaseReason
+from gangline_schemas.events.scheduling import GangAllocated
 from gangline_storage.local import LocalStore
 from gangline_worker.agent.decide.keys import GangKey
 from gangline_worker.agent.isolation.files import Owner, give
@@ -28,6 +28,7 @@ from gangline_worker.agent.peers.server import (
     connection_path,
     path_of,
 )
+from support.builders.gangs import gang_released
 from support.harnesses.peers import START, STEP, PeerHarness, PeerNode, commit, gang, running_peers
 
 FILE = f"step-{STEP:010d}/rank-00001.bin"
@@ -113,15 +114,7 @@ def test_an_attempt_that_is_over_is_given_nothing(
 ) -> None:
     assert ask(harness, path_of("job", 2, FILE))[0] == 200
     assert ask(harness, path_of("job", 1, FILE))[0] == 404, "it was superseded"
-    harness.hear(
-        GangReleased(
-            job_id="job",
-            attempt=2,
-            reason=ReleaseReason.RESTARTING,
-            allocated_at=START,
-            gpu_seconds=1.0,
-        )
-    )
+    harness.hear(gang_released("job", 2, START))
     assert ask(harness, path_of("job", 2, FILE)) == (404, "", b"")
 
 

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from gangline_bus.state_json import DataclassCodec
+from gangline_bus.state_json import DataclassCodec, unchanged
 from gangline_pipelines.core.state import PipelineState
 
 VERSION = 3
-"""The format of the state: docs/guides/upgrades.md says when to count it up."""
+"""The format of the state: docs/guides/upgrades.md says when to count it up.
+
+Version 1 knew no aliases, version 2 no attempts of outputs.
+"""
 
 
 def codec() -> DataclassCodec[PipelineState]:
     """Implements `SnapshotCodec[PipelineState]`."""
-    return DataclassCodec(PipelineState, version=VERSION, converters={1: _unchanged, 2: _unchanged})
-
-
-def _unchanged(name: str, value: Any) -> tuple[str, Any]:
-    """Version 1 knew no aliases: there are then none. Version 2 knew no attempts of outputs."""
-    return name, value
+    return DataclassCodec(PipelineState, version=VERSION, converters={1: unchanged, 2: unchanged})
 
 
 fingerprint = codec().fingerprint

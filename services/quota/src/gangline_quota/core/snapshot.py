@@ -6,17 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 from gangline_bus.canonical import Fields, canonical_json
-from gangline_bus.state_json import DataclassCodec
+from gangline_bus.state_json import DataclassCodec, unchanged
 from gangline_quota.core.state import State
 from gangline_quota.core.taken import Taken, note
 
 VERSION = 3
-"""The format of the state: docs/guides/upgrades.md says when to count it up."""
+"""The format of the state: docs/guides/upgrades.md says when to count it up.
 
-
-def _without_cpu_jobs(name: str, value: object) -> tuple[str, object]:
-    """Version 1 knew no jobs without GPUs: what version 2 adds is empty."""
-    return name, value
+Version 1 knew no jobs without GPUs.
+"""
 
 
 class _Digests:
@@ -34,9 +32,7 @@ class _Digests:
 
 def codec(initial: Callable[[], State] = State) -> DataclassCodec[State]:
     """Implements `SnapshotCodec[State]`; all of the state is facts."""
-    return DataclassCodec(
-        initial, version=VERSION, converters={1: _without_cpu_jobs, 2: _Digests()}
-    )
+    return DataclassCodec(initial, version=VERSION, converters={1: unchanged, 2: _Digests()})
 
 
 def canonical(state: State, known: Fields | None = None) -> bytes:

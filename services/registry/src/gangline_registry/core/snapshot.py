@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from gangline_bus.state_json import DataclassCodec
+from gangline_bus.state_json import DataclassCodec, unchanged
 from gangline_registry.core.state import RegistryState
 
 VERSION = 2
-"""The format of the state: docs/guides/upgrades.md says when to count it up."""
+"""The format of the state: docs/guides/upgrades.md says when to count it up.
+
+Version 1 knew no keys of checkpoints.
+"""
 
 
 def codec() -> DataclassCodec[RegistryState]:
@@ -16,16 +17,11 @@ def codec() -> DataclassCodec[RegistryState]:
     return DataclassCodec(
         RegistryState,
         version=VERSION,
-        converters={1: _unchanged},
+        converters={1: unchanged},
         left_out={"steps"},
         rebuild=_rebuild,
         derived=lambda state: sorted(f"{job} {sorted(own)}" for job, own in state.steps.items()),
     )
-
-
-def _unchanged(name: str, value: Any) -> tuple[str, Any]:
-    """Version 1 knew no keys of checkpoints: there are then none."""
-    return name, value
 
 
 def _rebuild(state: RegistryState) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from gangline_bus.canonical import Fields, canonical_json
-from gangline_bus.state_json import DataclassCodec
+from gangline_bus.state_json import DataclassCodec, unchanged
 from gangline_scheduler.core import usage
 from gangline_scheduler.core.indexes import reindex
 from gangline_scheduler.core.state import State
@@ -32,7 +32,10 @@ CONFIGURED = frozenset({"levels", "mix_from"})
 ORDERS = frozenset({"pending", "live", "cpu_pending", "cpu_live"})
 
 VERSION = 3
-"""The format of the state: docs/guides/upgrades.md says when to count it up."""
+"""The format of the state: docs/guides/upgrades.md says when to count it up.
+
+Version 1 knew no jobs without GPUs, version 2 no loopback of nodes.
+"""
 
 
 def codec(initial: Callable[[], State]) -> DataclassCodec[State]:
@@ -40,16 +43,11 @@ def codec(initial: Callable[[], State]) -> DataclassCodec[State]:
     return DataclassCodec(
         initial,
         version=VERSION,
-        converters={1: _unchanged, 2: _unchanged},
+        converters={1: unchanged, 2: unchanged},
         left_out=DERIVED | CONFIGURED,
         rebuild=rebuild,
         derived=_derived,
     )
-
-
-def _unchanged(name: str, value: object) -> tuple[str, object]:
-    """Version 1 knew no jobs without GPUs, version 2 no loopback of nodes: both are then empty."""
-    return name, value
 
 
 def _derived(state: State) -> Iterable[str]:
