@@ -176,11 +176,9 @@ class Cluster(Drive[State]):
     ) -> list[Event]:
         """The fault manager judged the live attempt."""
         number = self.job(job_id).attempt if attempt is None else attempt
-        return self.give(
-            gang_failed(
-                job_id, number, self.now, cause, action, avoid_nodes=avoid, left_out=left_out
-            )
-        )
+        why = "rank 1 was killed by signal 9"
+        found = {"message": why, "avoid_nodes": avoid, "left_out": left_out}
+        return self.give(gang_failed(job_id, number, self.now, cause, action, **found))
 
     def leave(self, node_id: str, incarnation: str = "i1") -> list[Event]:
         """A node will go."""

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
-import httpx
 import pytest
-from starlette.types import Receive, Scope, Send
 
-from gangline_gateway.app import over
-from gangline_gateway.app_context import AppContext
 from gangline_gateway.audit_trail import AuditFilter
-from gangline_gateway.history_access import HistoryAccess, Queries
 from gangline_schemas.api.access import AuditPage
 from gangline_service.tokens import Principal, Role
+from support.clients.routes import ask, history_of, with_history
 
 AT = datetime(2026, 11, 21, 10, tzinfo=UTC)
 ADMIN = Principal(name="root", role=Role.ADMIN, teams=frozenset())
@@ -34,21 +29,8 @@ class FakeHistory:
 
 
 def get(asked: FakeHistory, caller: Principal, **params: Any) -> int:
-    away: Any = None
-    trail: Any = asked
-    queries = Queries(away, away, away, away, away, away, away, audit=trail)
-    app = over(AppContext(away, away, HistoryAccess(lambda: queries), *[away] * 5))
-
-    async def as_caller(scope: Scope, receive: Receive, send: Send) -> None:
-        scope.setdefault("state", {})["principal"] = caller
-        await app(scope, receive, send)
-
-    async def ask() -> int:
-        transport = httpx.ASGITransport(as_caller)
-        async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
-            return (await client.get("/v1/audit", params=params)).status_code
-
-    return asyncio.run(ask())
+    app = with_history(history_of(audit=asked))
+    return ask(app, caller, "/v1/audit", params=params).status_code
 
 
 def test_a_member_sees_its_teams_and_itself_and_an_admin_sees_all() -> None:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
 import httpx
 import pytest
-from starlette.types import Receive, Scope, Send
 
-from gangline_gateway.app import over
-from gangline_gateway.app_context import AppContext
-from gangline_gateway.history_access import HistoryAccess, Queries
 from gangline_gateway.incidents import IncidentFilter
 from gangline_schemas.api.incidents import Incident, Notice, Share, Stacks, Totals
 from gangline_service.tokens import Principal, Role
+from support.clients.routes import ask, history_of, with_history
 
 AT = datetime(2026, 11, 21, 10, tzinfo=UTC)
 ADMIN = Principal(name="ada", role=Role.ADMIN, teams=frozenset())
@@ -85,21 +81,7 @@ class FakeHistory:
 def get(
     asked: FakeHistory, caller: Principal, path: str = "/v1/incidents", **params: Any
 ) -> httpx.Response:
-    away: Any = None
-    source: Any = asked
-    history = HistoryAccess(lambda: Queries(away, away, away, away, source, away, away, away))
-    app = over(AppContext(away, away, history, away, away, away, away, away))
-
-    async def as_caller(scope: Scope, receive: Receive, send: Send) -> None:
-        scope.setdefault("state", {})["principal"] = caller
-        await app(scope, receive, send)
-
-    async def ask() -> httpx.Response:
-        transport = httpx.ASGITransport(as_caller)
-        async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
-            return await client.get(path, params=params)
-
-    return asyncio.run(ask())
+    return ask(with_history(history_of(incidents=asked)), caller, path, params=params)
 
 
 def test_a_page_has_its_incidents_and_the_totals_of_all() -> None:

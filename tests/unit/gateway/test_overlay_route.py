@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import httpx
 import pytest
-from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gangline_gateway.app import over
-from gangline_gateway.app_context import AppContext
 from gangline_gateway.curves import CurveQuery
 from gangline_gateway.history import HistoryRun
-from gangline_gateway.history_access import HistoryAccess, Queries
 from gangline_gateway.mlflow_runs import MlflowRuns
 from gangline_schemas.api.base import Answer
 from gangline_schemas.api.runs import Comparison, Curve, Final, Overlay, Point, RunPage
 from gangline_schemas.run_search import FoundRun, RunSearch
 from gangline_service.tokens import Principal, Role
 from support.builders.runs import NOW, run
+from support.clients import routes
+from support.clients.routes import history_of, with_history
 
 ADMIN = Principal(name="root", role=Role.ADMIN, teams=frozenset())
 VISION = Principal(name="bob", role=Role.MEMBER, teams=frozenset({"vision"}))
@@ -81,23 +78,8 @@ class Mlflow(MlflowRuns):
 def ask(
     source: Source, caller: Principal, path: str, mlflow: MlflowRuns | None = None, **params: Any
 ) -> httpx.Response:
-    away: Any = None
-    known: Any = source
-    history = HistoryAccess(
-        lambda: Queries(known, known, away, away, away, points=away, resources=known, audit=away)
-    )
-    app = over(AppContext(away, away, history, away, away, away, away, away, mlflow=mlflow))
-    return asyncio.run(get(app, caller, path, params))
-
-
-async def get(app: ASGIApp, caller: Principal, path: str, params: Any) -> httpx.Response:
-    async def as_caller(scope: Scope, receive: Receive, send: Send) -> None:
-        scope.setdefault("state", {})["principal"] = caller
-        await app(scope, receive, send)
-
-    transport = httpx.ASGITransport(as_caller)
-    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
-        return await client.get(path, params=params)
+    history = history_of(history=source, curves=source, resources=source)
+    return routes.ask(with_history(history, mlflow=mlflow), caller, path, params=params)
 
 
 def test_an_overlay_has_the_curves_as_columns() -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import httpx
 import pytest
-from starlette.types import Receive, Scope, Send
 
 from gangline_bus.codec import Received
 from gangline_gateway.app import over
@@ -32,6 +31,7 @@ from gangline_service.tokens import Principal, Role
 from gangline_storage import digest_bytes
 from gangline_storage.local import LocalStore
 from support.builders.pipelines import TEAM, PipelineRun, chain
+from support.clients import routes
 
 ADA = Principal(name="ada", role=Role.MEMBER, teams=frozenset({TEAM}))
 EVE = Principal(name="eve", role=Role.MEMBER, teams=frozenset({"vision"}))
@@ -82,16 +82,7 @@ def ask(context: Context) -> Ask:
     app = over(context)  # type: ignore[arg-type]
 
     def ask(method: str, path: str, caller: Principal = ADA, **given: Any) -> httpx.Response:
-        async def served(scope: Scope, receive: Receive, send: Send) -> None:
-            scope.setdefault("state", {})["principal"] = caller
-            await app(scope, receive, send)
-
-        async def asked() -> httpx.Response:
-            transport = httpx.ASGITransport(served)
-            async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
-                return await client.request(method, path, **given)
-
-        return asyncio.run(asked())
+        return routes.ask(app, caller, path, method, **given)
 
     return ask
 

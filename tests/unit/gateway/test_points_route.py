@@ -9,13 +9,13 @@ from typing import Any
 
 import httpx
 import pytest
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Scope
 
-from gangline_gateway.app import over
-from gangline_gateway.app_context import PAGES_PER_USER, AppContext
-from gangline_gateway.history_access import HistoryAccess, Queries
+from gangline_gateway.app_context import PAGES_PER_USER
 from gangline_gateway.run_points import PointPage, PointQuery
 from gangline_service.tokens import Principal, Role
+from support.clients import routes
+from support.clients.routes import as_caller, history_of, with_history
 
 PATH = "/v1/runs/points"
 ADMIN = Principal(name="root", role=Role.ADMIN, teams=frozenset())
@@ -43,29 +43,12 @@ class Source:
         return PointPage(b"bytes", "next=&" if wanted.cursor is None else None)
 
 
-def served(source: Source, caller: Principal) -> ASGIApp:
-    """The route for this caller."""
-    away: Any = None
-    known: Any = source
-    history = HistoryAccess(
-        lambda: Queries(known, away, away, away, away, points=known, resources=away, audit=away)
-    )
-    app = over(AppContext(away, away, history, away, away, away, away, away))
-
-    async def as_caller(scope: Scope, receive: Receive, send: Send) -> None:
-        scope.setdefault("state", {})["principal"] = caller
-        await app(scope, receive, send)
-
-    return as_caller
+def served(source: Source) -> ASGIApp:
+    return with_history(history_of(history=source, points=source))
 
 
 def ask(source: Source, caller: Principal, path: str, **params: Any) -> httpx.Response:
-    async def get() -> httpx.Response:
-        transport = httpx.ASGITransport(served(source, caller))
-        async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
-            return await client.get(path, params=params or None)
-
-    return asyncio.run(get())
+    return routes.ask(served(source), caller, path, params=params or None)
 
 
 def test_pages_follow_the_link() -> None:
@@ -97,7 +80,7 @@ def test_few_pages_wait_for_a_client_that_does_not_read() -> None:
     source = Source()
 
     async def check() -> None:
-        app, read = served(source, ADMIN), asyncio.Event()
+        app, read = as_caller(served(source), ADMIN), asyncio.Event()
         statuses: asyncio.Queue[int] = asyncio.Queue()
 
         async def page(cursor: str = "") -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -11,15 +10,12 @@ from typing import Any
 
 import httpx
 import pytest
-from starlette.types import Receive, Scope, Send
 
-from gangline_gateway.app import over
-from gangline_gateway.app_context import AppContext
-from gangline_gateway.history_access import HistoryAccess, Queries
 from gangline_gateway.reports import page
 from gangline_gateway.reports.facts import Facts, Gang, Job, NodeChange, Period, Quota, RunMfu
 from gangline_gateway.reports.source import TooMuchError
 from gangline_service.tokens import Principal, Role
+from support.clients.routes import ask, history_of, with_history
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 UTILIZATION, WEEKLY = "/v1/reports/utilization", "/v1/reports/weekly"
@@ -68,23 +64,11 @@ class Routes:
         caller: Principal = ADMIN,
         clock: Callable[[], datetime] = lambda: NOW,
     ) -> None:
-        away: Any = None
-        reports: Any = source
-        history = HistoryAccess(lambda: Queries(away, away, away, reports, away, away, away, away))
-        self._app = over(AppContext(away, away, history, away, away, away, away, away, clock=clock))
+        self._app = with_history(history_of(reports=source), clock=clock)
         self.caller = caller
 
     def get(self, path: str, **options: Any) -> httpx.Response:
-        async def ask() -> httpx.Response:
-            transport = httpx.ASGITransport(self._as_caller)
-            async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
-                return await client.get(path, **options)
-
-        return asyncio.run(ask())
-
-    async def _as_caller(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope.setdefault("state", {})["principal"] = self.caller
-        await self._app(scope, receive, send)
+        return ask(self._app, self.caller, path, **options)
 
 
 class Page(HTMLParser):

@@ -10,7 +10,6 @@ from typing import Any
 
 import httpx
 import pytest
-from starlette.types import Receive, Scope, Send
 
 from gangline_gateway.app import over
 from gangline_gateway.followed import Copies
@@ -34,6 +33,7 @@ from gangline_schemas.job_ids import suffix_of_key
 from gangline_schemas.study_file import StudySpec
 from gangline_service.tokens import Principal, Role
 from support.builders.studies import SPEC, Studies, example
+from support.clients.routes import ask
 
 ADA = Principal(name="ada", role=Role.MEMBER, teams=frozenset({"nlp"}))
 EVE = Principal(name="eve", role=Role.MEMBER, teams=frozenset({"other"}))
@@ -60,18 +60,8 @@ class Context:
 def asking(made: Studies, caller: Principal = ADA, context: Context | None = None) -> Get:
     app = over(context or Context(made))  # type: ignore[arg-type]
 
-    async def served(scope: Scope, receive: Receive, send: Send) -> None:
-        scope.setdefault("state", {})["principal"] = caller
-        await app(scope, receive, send)
-
     def get(path: str, body: Any = None, **params: Any) -> httpx.Response:
-        async def ask() -> httpx.Response:
-            transport = httpx.ASGITransport(served)
-            async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
-                method = "GET" if body is None else "POST"
-                return await client.request(method, path, params=params, json=body)
-
-        return asyncio.run(ask())
+        return ask(app, caller, path, "GET" if body is None else "POST", params=params, json=body)
 
     return get
 
