@@ -6,7 +6,8 @@ So a test that fails, or whose fixtures do, costs no other test its GPUs.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,13 +15,36 @@ from gangline.errors import CliError
 from gangline.local.client import Client
 from gangline.sdk import Gangline, connect
 from gangline_schemas.job import JobState
-from support.fixtures.platform import shared_platform
+from support.fixtures.platform import RunningPlatform, shared_platform
+from support.harnesses.log_watch import LogWatch
 from support.waiting import wait_until
 
 DRAINED = {"draining", "cordoned"}
 UNENDED = [state.value for state in JobState if not state.terminal]
 
 _UNUSABLE = pytest.StashKey[str]()
+
+
+@pytest.fixture
+def watch(platform: RunningPlatform) -> Iterator[LogWatch]:
+    """What is decided from now on."""
+    with platform.watching() as watch:
+        yield watch
+
+
+@pytest.fixture
+def client(platform: RunningPlatform) -> Iterator[Gangline]:
+    """The SDK with an admin's token."""
+    with connect(platform.client.url, platform.client.token) as found:
+        yield found
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Path]:
+    """Open it by touching it; it is open at the end, so that no job outlives its test."""
+    path = tmp_path / "gate"
+    yield path
+    path.touch()
 
 
 def pytest_runtest_setup(item: pytest.Function) -> None:

@@ -17,9 +17,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-import pytest
-
-from gangline.sdk import Gangline, connect
+from gangline.sdk import Gangline
 from gangline_schemas.events.alerts import NotificationDue
 from support.fixtures.platform import HOOK_KEY, RunningPlatform
 from support.waiting import wait_until
@@ -78,12 +76,6 @@ def receiver(port: int) -> Iterator[Receiver]:
     finally:
         server.shutdown()
         server.server_close()
-
-
-@pytest.fixture
-def client(platform: RunningPlatform) -> Iterator[Gangline]:
-    with connect(platform.client.url, platform.client.token) as found:
-        yield found
 
 
 def test_a_job_s_end_reaches_a_receiver_that_fails_twice_also_over_a_kill(

@@ -60,13 +60,6 @@ def watch(up: UpProcess) -> Iterator[LogWatch]:
         yield watch
 
 
-@pytest.fixture
-def gate(tmp_path: Path) -> Iterator[Path]:
-    path = tmp_path / "gate"
-    yield path
-    path.touch()
-
-
 def submit_reporting(watch: LogWatch, name: str, gate: Path, gpus: int = 2) -> str:
     resources = {"gpus": gpus, "memory_per_gpu_gb": 0.1}
     return watch.submit(name, resources=resources, **reporting(gate))

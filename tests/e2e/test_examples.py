@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from gangline.sdk import Gangline, connect
+from gangline.sdk import Gangline
 from gangline_schemas.api.jobs import Job
 from support.fixtures.platform import RunningPlatform
 from support.harnesses import paced_script
@@ -21,12 +20,6 @@ from support.waiting import wait_until
 EXAMPLES = Path(__file__).parents[2] / "examples"
 END_S = 600.0
 PACED_SCRIPT = ["python", str(Path(paced_script.__file__)), "train.py"]
-
-
-@pytest.fixture
-def client(platform: RunningPlatform) -> Iterator[Gangline]:
-    with connect(platform.client.url, platform.client.token) as found:
-        yield found
 
 
 def run(client: Gangline, file: str, **overrides: object) -> Job:

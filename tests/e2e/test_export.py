@@ -8,7 +8,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from gangline.local.ports import pick_ports
-from gangline.sdk import Gangline, connect
+from gangline.sdk import Gangline
 from support.fixtures.platform import RunningPlatform
 from support.harnesses.cli_run import Ran, Runner, runner
 from support.waiting import wait_until
@@ -57,12 +56,6 @@ def gangline(
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     run = runner(capsys)
     return lambda *arguments: run("--data-dir", str(platform.data_dir), *arguments)
-
-
-@pytest.fixture
-def client(platform: RunningPlatform) -> Iterator[Gangline]:
-    with connect(platform.client.url, platform.client.token) as found:
-        yield found
 
 
 def log(client: MlflowClient, experiment: str) -> str:

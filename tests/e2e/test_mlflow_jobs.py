@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +23,6 @@ mlflow = pytest.importorskip("mlflow")
 
 SCRIPT = mlflow_script.__file__
 API = "/mlflow/api/2.0/mlflow"
-
-
-@pytest.fixture
-def watch(platform: RunningPlatform) -> Iterator[LogWatch]:
-    with platform.watching() as watch:
-        yield watch
 
 
 @pytest.fixture

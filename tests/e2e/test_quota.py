@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +10,7 @@ import pytest
 
 from gangline_schemas.events.requests import JobCancelRequested, JobSubmitted
 from support.builders.held_job import held, plain_spec
-from support.fixtures.platform import RunningPlatform
 from support.harnesses.log_watch import LogWatch, Seen
-
-
-@pytest.fixture
-def watch(platform: RunningPlatform) -> Iterator[LogWatch]:
-    with platform.watching() as watch:
-        yield watch
-
-
-@pytest.fixture
-def gate(tmp_path: Path) -> Iterator[Path]:
-    """Open it by touching it; it is open at the end, so that no job outlives its test."""
-    path = tmp_path / "gate"
-    yield path
-    path.touch()
 
 
 def submit(watch: LogWatch, name: str, team: str, gpus: int, **fields: Any) -> str:

@@ -41,12 +41,6 @@ sys.exit("bye, " + secret)
 
 
 @pytest.fixture
-def watch(platform: RunningPlatform) -> Iterator[LogWatch]:
-    with platform.watching() as watch:
-        yield watch
-
-
-@pytest.fixture
 def secret(platform: RunningPlatform) -> Iterator[Path]:
     """A named secret of team default, in no known credential format."""
     folder = platform.data_dir / "secrets" / "default"

@@ -45,12 +45,6 @@ pytestmark = pytest.mark.nightly
 
 
 @pytest.fixture
-def watch(platform: RunningPlatform) -> Iterator[LogWatch]:
-    with platform.watching() as watch:
-        yield watch
-
-
-@pytest.fixture
 def gateway(platform: RunningPlatform) -> Iterator[Gangline]:
     with connect(platform.client.url, platform.client.token) as client:
         yield client
