@@ -9,7 +9,7 @@ from gangline_schemas.api.runs import AxisKind, Final, Parallel, ParallelAxis, P
 
 Value = float | str | None
 Column = tuple[AxisKind, str, list[Value]]
-"""What an axis is, its name, and the place of each run on it."""
+"""An axis: its kind, its name, and the place of each run on it."""
 
 
 def parallel(runs: Sequence[Run], metrics: Mapping[str, Mapping[str, Final]]) -> Parallel:
