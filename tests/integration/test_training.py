@@ -170,6 +170,19 @@ def test_another_world_size_goes_on_alike(
     assert "step-0000000006, saved with other settings and other code\n" in run.text
 
 
+def test_another_order_of_the_data_is_named(undisturbed: Run, tmp_path: Path) -> None:
+    run = train(
+        tmp_path / "other",
+        1,
+        "steps=7",
+        "seed=18",
+        "seq_len=64",
+        resume_from=at_step(undisturbed, 6),
+    )
+    assert "samples come in another order than before (seq_len was 32, is 64, seed was" in run.text
+    assert "data_shuffle_gb" not in run.text
+
+
 def test_ddp_equals_fsdp_and_goes_on_bit_for_bit(undisturbed: Run, tmp_path: Path) -> None:
     settings = (f"steps={STEPS}", "strategy=ddp", "checkpoint_every_steps=6")
     whole = train(tmp_path / "whole", 2, *settings)

@@ -97,6 +97,12 @@ class TrainConfig(BaseModel):
             )
         return self
 
+    def data_order(self) -> dict[str, int | float]:
+        """The settings by which the samples of the same data have an order."""
+        return {
+            "seq_len": self.seq_len, "seed": self.seed, "data_shuffle_gb": self.data_shuffle_gb
+        }  # fmt: skip
+
     def digest(self) -> str:
         """sha256 of the settings, in hex."""
         return hashlib.sha256(

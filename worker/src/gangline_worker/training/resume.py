@@ -83,14 +83,25 @@ def resume(
         others = [name for name, is_same in same.items() if not is_same]
         saved = f", saved with other {' and other '.join(others)}" if others else ""
         say(f"resumed from {folder.parent.name}/{folder.name}{saved}")
+        if changes := _changes(state.data_order or {}, config.data_order()):
+            say(
+                f"data: samples come in another order than before ({changes}): in this epoch some "
+                "come twice, and others not at all"
+            )
     known = LeftOut().join(state.left_out)
     joined = known.join(left_out.ranges)
     place = joined.position(known.place(state.position))
     return Resumed(state.step, place, joined, state.evaluation)
 
 
+def _changes(before: Mapping[str, float], now: Mapping[str, float]) -> str:
+    """The values that differ, of those that are known from before."""
+    names = [name for name in now if name in before and before[name] != now[name]]
+    return ", ".join(f"{name} was {before[name]}, is {now[name]}" for name in names)
+
+
 def _state_of(checkpoint: Checkpoint) -> TrainState:
     try:
-        return TrainState.model_validate(checkpoint.own_manifest.state)
+        return TrainState.model_validate(checkpoint.own_manifest.state, extra="ignore")
     except ValidationError as error:
         raise WrongCheckpoint(f"{checkpoint.folder} is not of this trainer") from error

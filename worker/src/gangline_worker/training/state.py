@@ -39,6 +39,7 @@ class TrainState(Model):
     """All that is not a tensor. The lr schedule is a function of `step`.
 
     The data is one of `position`, the samples used so far, and of `left_out`, those that are not.
+    Both are places in an order, which is by `data_order` (None: of an earlier release).
     `evaluation` is what fresh processes must find, where checkpoints are to be promoted.
     """
 
@@ -50,6 +51,7 @@ class TrainState(Model):
     rng: RngState
     evaluation: Evaluation | None = None
     left_out: tuple[SampleRange, ...] = ()
+    data_order: dict[str, int | float] | None = None
 
     def as_json(self) -> dict[str, JsonValue]:
         """As it stands in a manifest."""

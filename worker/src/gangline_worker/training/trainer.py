@@ -339,6 +339,7 @@ class Trainer:
             rng=capture_rng(self.world.device),
             evaluation=self._evaluate(),
             left_out=self.left_out.ranges,
+            data_order=self.config.data_order(),
         )
         metrics = {"loss": summary.loss, "lr": result.lr}
         if state.evaluation is not None:
