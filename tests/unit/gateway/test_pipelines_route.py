@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from gangline_gateway.app import over
 from gangline_gateway.app_context import KeyLocks
 from gangline_gateway.followed import Copies
 from gangline_gateway.publish import SOURCE
+from gangline_gateway.routes import pipelines
+from gangline_pipelines.core.checks import problems
 from gangline_schemas.artifacts import (
     Artifact,
     ArtifactFile,
@@ -22,11 +25,12 @@ from gangline_schemas.artifacts import (
     manifest_key,
     object_key,
 )
-from gangline_schemas.base import Event
+from gangline_schemas.base import Event, FieldError
 from gangline_schemas.catalog import topic_of
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.pipeline_requests import RunRequested
 from gangline_schemas.events.pipelines import RunQueued, RunStarted
+from gangline_schemas.pipeline_file import PipelineSpec
 from gangline_service.tokens import Principal, Role
 from gangline_storage import digest_bytes
 from gangline_storage.local import LocalStore
@@ -112,6 +116,23 @@ def test_a_pipeline_is_applied_run_shown_and_explained(context: Context, ask: As
     assert listed["last"]["run_id"] == run
     assert "spec" not in listed
     assert [one["run_id"] for one in ask("GET", "/v1/pipeline-runs").json()["runs"]] == [run]
+
+
+def test_others_are_answered_while_a_pipeline_is_checked(
+    ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check of 1 MiB takes 100 ms of CPU time."""
+    checked_by: list[int] = []
+
+    def noted(spec: PipelineSpec) -> list[FieldError]:
+        checked_by.append(threading.get_ident())
+        return problems(spec)
+
+    monkeypatch.setattr(pipelines, "problems", noted)
+    assert ask("PUT", "/v1/pipelines/p", json=SPEC).status_code == 200
+    assert ask("PUT", "/v1/pipelines/p?dry_run=true", json=SPEC).status_code == 200
+    assert len(checked_by) == 2
+    assert threading.get_ident() not in checked_by
 
 
 def test_a_repeated_idempotency_key_is_the_same_run(context: Context, ask: Ask) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from itertools import islice
 from typing import Annotated
 from uuid import uuid4
@@ -91,7 +92,7 @@ async def apply_pipeline(
     may_change(caller, spec.team)
     if spec.name != name:
         raise invalid("name", f"is {spec.name} in the body and {name} in the path")
-    wrong = problems(spec)
+    wrong = await asyncio.to_thread(problems, spec)
     if wrong:
         text = "; ".join(f"{one.field}: {one.message}" for one in wrong[:3])
         raise ProblemError(422, "invalid", text, errors=wrong)
