@@ -99,7 +99,7 @@ format: $(STAMP) ## let the formatter write
 soak: $(STAMP) ## thousands of simulated clusters, millions of scheduling decisions
 	@PYTHONPATH=tests $(BIN)/python -m gangsim --seeds 10000
 	@GANGLINE_SIMULATED_SEEDS=1000 $(PYTEST) -q -n auto --timeout 0 \
-	  tests/simulation/test_snapshots.py tests/simulation/test_incremental.py
+	  tests/simulation/test_snapshots.py tests/simulation/test_incremental.py tests/simulation/test_coverage.py
 	@GANGLINE_UPGRADE_ORDERS=500 GANGLINE_UPGRADE_SEED=$$(date +%s) $(PYTEST) -q -n auto --timeout 0 \
 	  tests/simulation/test_rolling_upgrade.py tests/simulation/test_older_agents.py
 	@GANGLINE_EXTREMES=500 GANGLINE_EXTREMES_SEED=$$(date +%s) $(PYTEST) -q -n auto tests/extremes --timeout 0
@@ -115,7 +115,8 @@ soak: $(STAMP) ## thousands of simulated clusters, millions of scheduling decisi
 	@GANGLINE_ASK_PREFIXES=334 GANGLINE_STUDY_SEEDS=200 $(PYTEST) -q -n auto tests/properties/test_fold_and_ask.py tests/simulation/test_studies.py tests/simulation/test_study_world.py --timeout 0
 	@GANGLINE_DRIFT_PAIRS=1000 GANGLINE_RACES=1000 GANGLINE_PIPELINE_SEEDS=400 GANGLINE_REPEATS=10000 $(PYTEST) -q -n auto \
 	  tests/unit/registry tests/unit/pipelines/test_triggers.py tests/properties/test_drift.py tests/properties/test_pipelines.py --timeout 0
-	@GANGLINE_VICTIM_STATES=5000 $(PYTEST) -q -n auto tests/properties/test_victims.py --timeout 0
+	@GANGLINE_VICTIM_STATES=5000 GANGLINE_AGENT_STORIES=5000 $(PYTEST) -q -n auto \
+	  tests/properties/test_victims.py tests/properties/test_agent_core.py --timeout 0
 	@GANGLINE_AGREEING_RANKS=1024 GANGLINE_FUZZ_FRAMES=10000 GANGLINE_SAVE_SEQUENCES=500 \
 	  $(PYTEST) -q -n 0 --timeout 0 tests/unit/worker/test_checkpoint_incremental.py \
 	  tests/unit/worker/test_training_control.py tests/unit/agent/runtime/test_rank_socket.py

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -44,6 +45,8 @@ from gangline_worker.agent.decide.membership import AgentLimits
 from support.builders.agent_core import START, allocation, node_info, released, reread
 from support.builders.gangs import gang_failed
 
+STORIES = int(os.environ.get("GANGLINE_AGENT_STORIES", "70"))
+"""`make soak` plays more."""
 LIMITS = AgentLimits(1.0, lease_s=5.0)
 LEASE_S = LIMITS.lease_s
 TICK_S = 0.5
@@ -230,7 +233,7 @@ def play(world: World, step: tuple) -> None:
 
 
 @given(st.lists(STEPS, min_size=10, max_size=40))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=STORIES, deadline=None)
 def test_whatever_comes_the_agent_keeps_its_promises(steps: list[tuple]):
     world = World()
     world.start()

@@ -1,4 +1,7 @@
-"""A real week on 11 virtual clusters: the reference policies give the published figures."""
+"""A real week on 11 virtual clusters: the reference policies give the published figures.
+
+`make soak` replays it. `make test` has two of the clusters, to the digit: test_own_policy.py.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +30,6 @@ OWN = {
     "srtf": (9_408.43, 1_574.19, 1_117),
 }
 
-QUICK = "srtf"
-"""It preempts, so it needs all that the others need."""
-POLICIES = [
-    pytest.param(name, marks=() if name == QUICK else pytest.mark.nightly) for name in PUBLISHED
-]
-
 
 @pytest.fixture(scope="module")
 def week() -> Workload:
@@ -47,7 +44,8 @@ def test_the_input_is_the_published_one(week: Workload) -> None:
     assert week.left_out == 0
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.nightly
+@pytest.mark.parametrize("policy", PUBLISHED)
 def test_a_reference_policy_gives_the_published_figures(policy: str, week: Workload) -> None:
     found = measure(policy, simulate(policy, week))
     _print(found)

@@ -43,11 +43,11 @@ from scenarios.checked import Checked
 from scenarios.grammar import JobRow, NodeRow
 from scenarios.play import job_spec, node_info
 
-DECISIONS = int(os.environ.get("GANGLINE_SOAK_DECISIONS", "5000"))
+DECISIONS = int(os.environ.get("GANGLINE_SOAK_DECISIONS", "2500"))
 FIRST = int(os.environ.get("GANGLINE_SOAK_SEED", "0")) * 1_000_000
 RESERVATIONS = ("off", "easy", "conservative")
 POLICIES = [(order, reservation) for order in ORDERS for reservation in RESERVATIONS]
-EXAMPLES = 5
+EXAMPLES = 3
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate]
 if "GANGLINE_SHRINK" in os.environ:
     PHASES.append(Phase.shrink)
