@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -12,6 +14,7 @@ from gangsim.faults import KINDS
 from gangsim.plan import Fault, JobPlan, NodePlan, Plan
 from gangsim.world import simulate
 
+ALL_PLANS = "GANGLINE_SIMULATED_SEEDS" in os.environ
 SEEDS = 40  # test_simulation.py begins with the next
 RARE = (
     ("agent.pause",),
@@ -23,6 +26,8 @@ RARE = (
     ("rank.hang",),
 )
 RARE_SEEDS = 5
+FIRST = (3, 12, 22, 28, 31, 36, 38)
+FIRST_RARE = {("agent.pause",): (3, 4), ("poison",): (3,), ("rank.hang",): (3, 4)}
 HANG = Plan(
     seed=0,
     nodes=(NodePlan("n0", 2, "rack-0"), NodePlan("n1", 2, "rack-1")),
@@ -70,12 +75,23 @@ MUST_HAPPEN = (
 )
 
 
+def plans() -> Iterator[Plan]:
+    """First the few in which all happened when they were chosen."""
+    yield from (draw(seed) for seed in FIRST)
+    yield from (draw(seed, kinds) for kinds, seeds in FIRST_RARE.items() for seed in seeds)
+    yield from (draw(seed) for seed in range(SEEDS) if seed not in FIRST)
+    for kinds in RARE:
+        seeds = (seed for seed in range(RARE_SEEDS) if seed not in FIRST_RARE.get(kinds, ()))
+        yield from (draw(seed, kinds) for seed in seeds)
+
+
 @pytest.fixture(scope="module")
 def happened() -> Counter[str]:
+    """Counts over as many plans as it takes until all has happened; in `make soak` over all."""
     counts: Counter[str] = Counter()
-    plans = [draw(seed) for seed in range(SEEDS)]
-    plans += [draw(seed, kinds) for kinds in RARE for seed in range(RARE_SEEDS)]
-    for plan in plans:
+    for plan in plans():
+        if not ALL_PLANS and all(counts[what] for what in MUST_HAPPEN):
+            break
         outcome = simulate(plan)
         assert outcome.violation == "", f"seed {plan.seed}"
         counts.update(dict(outcome.counts))
