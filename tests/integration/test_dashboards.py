@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -109,13 +110,18 @@ def send_story(tracker: TrackerProcess) -> None:
     tracker.settled()
 
 
+@cache
+def http() -> httpx.Client:
+    """One for all queries: each new one reads all certificates of authorities again."""
+    return httpx.Client(timeout=30)
+
+
 def ask(tracker: TrackerProcess, sql: str, who: str = "admin", **chosen: Any) -> dict[str, Any]:
-    answer = httpx.post(
+    answer = http().post(
         tracker.url,
         params={"database": "gangline", "default_format": "JSON", "max_execution_time": "60"},
         content=screen(**chosen).expanded(sql),
         auth=("grafana", tracker.tokens[who]),
-        timeout=30,
     )
     assert answer.status_code == 200, f"{sql}\n{answer.text}"
     found: dict[str, Any] = answer.json()
