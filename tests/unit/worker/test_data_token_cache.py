@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from pathlib import Path
@@ -11,8 +12,9 @@ import numpy as np
 import pytest
 
 from gangline_storage import LocalStore, NotFound
+from gangline_worker.data import in_memory
 from gangline_worker.data.cache import CacheFolder
-from gangline_worker.data.errors import DataShardError
+from gangline_worker.data.errors import DataError, DataShardError
 from gangline_worker.data.manifest import Manifest
 from gangline_worker.data.opening import ReadSettings
 from gangline_worker.data.prepare import prepare
@@ -312,3 +314,50 @@ def test_a_store_that_loses_its_object_between_asks_is_damage_not_a_crash(tmp_pa
     data = TokenData(reader, seq_len=16, seed=1)
     with pytest.raises(DataShardError, match="is missing in the store"):
         data.batch(0, 8, 0, 1)
+
+
+def is_full(monkeypatch: pytest.MonkeyPatch, after_bytes: int) -> None:
+    """The disk takes so much more, and then nothing."""
+    pwrite, left = os.pwrite, [after_bytes]
+
+    def writes(handle: int, data: bytes, start: int) -> int:
+        if len(data) > left[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        left[0] -= len(data)
+        return pwrite(handle, data, start)
+
+    monkeypatch.setattr(os, "pwrite", writes)
+
+
+def test_with_a_full_disk_data_comes_from_the_store_through_memory(
+    large: tuple[Path, Manifest, bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    out, _, text = large
+    is_full(monkeypatch, after_bytes=3 * 16384)
+    monkeypatch.setattr(in_memory, "KEPT_BYTES", 4 * 16384)
+    store = CountingStore(out)
+    reader = store_reader(store, tmp_path / "cache")
+    data = TokenData(reader, seq_len=256, seed=3)
+    for position in range(0, 512, 16):
+        rows = data.batch(position, 16, 0, 1).inputs.tolist()
+        windows = data.order.at(position, 16).tolist()
+        assert [bytes(row) for row in rows] == [text[at * 256 : at * 256 + 256] for at in windows]
+        assert reader.source.verified.sum() <= 4 + 2 * 16, "memory keeps all blocks"
+    assert reader.blocks.quarantined == {}
+    said = capfd.readouterr().err
+    assert said.count("No space left on device; from now on blocks are fetched") == 1
+    assert "free space there" in said
+    cached = {(name, block) for name, block in store.asked[:3]}
+    assert not cached & set(store.asked[3:]), "the cache is still read"
+
+
+def test_a_cache_that_cannot_be_written_for_another_reason_ends_the_run(
+    snapshot: tuple[Path, Manifest, bytes], tmp_path: Path
+) -> None:
+    out, _, _ = snapshot
+    (tmp_path / "cache").write_text("a file")
+    with pytest.raises(DataError, match="Not a directory; free space there"):
+        tokens_of(store_reader(CountingStore(out), tmp_path / "cache"), 0, 1)

@@ -36,13 +36,17 @@ class CacheFolder:
         """Whether enough was written to look for room again."""
         return self._unchecked_bytes >= self._limit_bytes // _CHECKED_PER_LIMIT
 
+    def place(self, snapshot: str, name: str) -> Path:
+        """Where the file of a shard is, if there is one."""
+        return self.folder / snapshot / name
+
     def file(self, snapshot: str, name: str, size_bytes: int) -> FileIO:
         """The file of a shard, open; made as one hole if there is none. Raises OSError.
 
         `snapshot` is the digest of the shard's snapshot. Another process may remove or replace the
         file at any time, so only its descriptor says which one this is.
         """
-        path = self.folder / snapshot / name
+        path = self.place(snapshot, name)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
             if path.stat().st_size > size_bytes:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import sys
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -28,6 +29,7 @@ from gangline_worker.data.cache import CacheFolder
 from gangline_worker.data.descriptors import allow_shards, refuse_shortage
 from gangline_worker.data.errors import DataError, DataShardError
 from gangline_worker.data.fetching import FETCHES, Fetching
+from gangline_worker.data.in_memory import BlocksInMemory
 from gangline_worker.data.manifest import (
     MANIFEST_FILE,
     OFFSET_TYPE,
@@ -40,6 +42,8 @@ from gangline_worker.data.manifest import (
 )
 
 _INDEX_TRIES = 2
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_WAY_OUT = "free space there, lower data_cache_gb, or name another folder (data_cache)"
 Mapped = NDArray[np.uint8] | NDArray[np.uint16] | NDArray[np.uint32]
 
 
@@ -165,7 +169,8 @@ class StoreSource(Source):
     """A snapshot in a store: blocks are fetched when they are first needed, and kept in a cache.
 
     Whether the cache has a block is known by its checksum alone, so neither a kill nor another
-    process that fills the same cache can make it lie.
+    process that fills the same cache can make it lie. If the cache's disk is full, this process
+    keeps its next blocks in memory, and fetches them again when they are needed again.
     """
 
     ahead = FETCHES
@@ -175,21 +180,37 @@ class StoreSource(Source):
         self._store, self._cache = store, cache
         self._fetching = Fetching(store)
         self._files: dict[int, tuple[Path, int]] = {}  # path and inode of what is mapped
+        self._memory: BlocksInMemory | None = None  # in place of files
 
     def _ensure(self, shard: int, block: int) -> str | None:
         """As promised above; the cache's own errors say the way out."""
         try:
-            return self._from_cache_or_store(shard, block)
+            if self._memory is None:
+                return self._from_cache_or_store(shard, block)
         except OSError as error:
             self._refuse_shortage(error)
-            raise DataError(
-                f"data cache {self._cache.folder}: {error.strerror}; free space there, lower "
-                "data_cache_gb, or name another folder (data_cache)"
-            ) from error
+            if error.errno not in _FULL:
+                raise DataError(
+                    f"data cache {self._cache.folder}: {error.strerror}; {_WAY_OUT}"
+                ) from error
+            self._memory = self._do_without_disk(error)
+        return self._through_memory(self._memory, shard, block)
+
+    def _do_without_disk(self, error: OSError) -> BlocksInMemory:
+        sys.stderr.write(
+            f"data cache {self._cache.folder}: {error.strerror}; from now on blocks are fetched "
+            f"whenever they are needed, which may be slower; {_WAY_OUT}\n"
+        )
+        sys.stderr.flush()
+        for shard in list(self._files):
+            self._forget(shard)
+        return BlocksInMemory()
 
     def expect(self, blocks: Sequence[int]) -> None:
         """Begin to fetch those that the cache has not; the rest of it is noticed by `ensure`."""
         self._fetching.keep(set(blocks))
+        if self._memory is not None:
+            self.verified[self._memory.drop_old(set(blocks))] = 0
         for block in blocks:
             if self._fetching.is_full:
                 return
@@ -200,15 +221,16 @@ class StoreSource(Source):
         shard, within = self.place(block)
         start, length = self.manifest.block_range(shard, within)
         with contextlib.suppress(OSError):
-            path, _ = self._files.get(shard) or self._open(shard)
-            if _is_hole(path, start, length):
-                name = self.manifest.shards[shard].name
+            name = self.manifest.shards[shard].name
+            path = self._cache.place(self.manifest.digest, name)
+            if self._memory is None:
+                path, _ = self._files.get(shard) or self._open(shard)
+            if not path.exists() or _is_hole(path, start, length):
                 self._fetching.begin(block, name, start, length)
 
     def _from_cache_or_store(self, shard: int, block: int) -> str | None:
         """Take the block from the cache if it is right there, else from the store, twice."""
         path, inode = self._files.get(shard) or self._open(shard)
-        name = self.manifest.shards[shard].name
         start, length = self.manifest.block_range(shard, block)
         cached = _cached(path, inode, start, length)
         if self._check(shard, block, lambda: cached) is None:
@@ -216,6 +238,32 @@ class StoreSource(Source):
             return None
         if cached.count(0) != len(cached):  # a hole was never fetched, all else is damaged
             self.refetched += 1
+        data, wrong = self._fetched(shard, block)
+        if wrong is None:
+            self._keep(shard, start, data)
+        return wrong
+
+    def _through_memory(self, memory: BlocksInMemory, shard: int, block: int) -> str | None:
+        """The same, with what the cache has, and without writing there."""
+        entry = self.manifest.shards[shard]
+        start, length = self.manifest.block_range(shard, block)
+        if shard not in self.mapped:
+            whole = memory.shard(shard, entry.size_bytes)
+            self.mapped[shard] = np.frombuffer(whole, dtype=self.manifest.item_type)
+        data = b""
+        with contextlib.suppress(OSError):
+            data = read_at(self._cache.place(self.manifest.digest, entry.name), start, length)
+        if digest_bytes(data) != entry.blocks[block]:
+            data, wrong = self._fetched(shard, block)
+            if wrong is not None:
+                return wrong
+        memory.put(self.first_block(shard) + block, shard, start, data)
+        return None
+
+    def _fetched(self, shard: int, block: int) -> tuple[bytes, str | None]:
+        """A block of the store, asked for once more if it is wrong, and what is wrong then."""
+        name = self.manifest.shards[shard].name
+        start, length = self.manifest.block_range(shard, block)
         data = b""
 
         def fetch() -> bytes:
@@ -228,9 +276,7 @@ class StoreSource(Source):
         if wrong is not None:
             self.refetched += 1
             wrong = self._check(shard, block, fetch)
-        if wrong is None:
-            self._keep(shard, start, data)
-        return wrong
+        return data, wrong
 
     def _open(self, shard: int) -> tuple[Path, int]:
         """Map the shard's file in the cache, which has holes where nothing was fetched yet."""
