@@ -254,6 +254,30 @@ def test_a_shuffle_in_parts_fetches_each_block_about_once(
     assert fetched[0] <= len(store.asked) <= fetched[1]
 
 
+def test_a_shard_that_is_larger_than_the_cache_does_not_stay_there(tmp_path: Path) -> None:
+    text = tmp_path / "one.txt"
+    text.write_bytes(text_bytes(8 * 32768 - 1))
+    sources = small_sources([text], tmp_path / "one", shard_tokens=8 * 32768, block_bytes=16384)
+    prepare(tmp_path / "one", sources, ByteTokenizer(), lambda _: None)
+    whole = text.read_bytes() + b"\0"
+    cache, limit = tmp_path / "cache", 4 * 16384  # of a shard of 32 such blocks
+    reader = store_reader(CountingStore(tmp_path / "one"), cache, limit_bytes=limit)
+    data = TokenData(reader, seq_len=256, seed=3)
+    for position in range(0, 256, 2):
+        rows = data.batch(position, 2, 0, 1).inputs.tolist()
+        windows = data.order.at(position, 2).tolist()
+        assert [bytes(row) for row in rows] == [whole[at * 256 : at * 256 + 256] for at in windows]
+        assert disk_bytes(cache) <= limit + 4 * 16384  # and the blocks of a batch
+
+
+def test_one_that_holds_all_of_a_sample_is_kept_while_it_is_read(
+    large: tuple[Path, Manifest, bytes], tmp_path: Path
+) -> None:
+    out, _, text = large
+    reader = store_reader(CountingStore(out), tmp_path / "cache", limit_bytes=16384)
+    assert tokens_of(reader, 0, 32768) == text[:32768]
+
+
 def file_of(cache: CacheFolder, name: str) -> Path:
     with cache.file(DIGEST, name, 8192) as file:
         return Path(str(file.name))

@@ -30,6 +30,8 @@ class CacheFolder:
         self.folder = folder
         self._limit_bytes = limit_bytes
         self._unchecked_bytes = limit_bytes  # what others left here counts too
+        self.is_over = False
+        """Whether the file that was kept is larger than the limit by itself."""
 
     @property
     def due(self) -> bool:
@@ -87,7 +89,7 @@ class CacheFolder:
         with contextlib.suppress(OSError):
             os.utime(path)
 
-    def make_room(self, keep: Path) -> dict[Path, int]:
+    def make_room(self, keep: Path | None = None) -> dict[Path, int]:
         """Remove files until the limit is kept, never `keep`; inodes of what is left, by path."""
         self._unchecked_bytes = 0
         found: list[tuple[float, int, Path, int]] = []
@@ -105,6 +107,7 @@ class CacheFolder:
                 over -= size
             else:
                 left[path] = inode
+        self.is_over = over > 0
         return left
 
 

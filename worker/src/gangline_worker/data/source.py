@@ -211,6 +211,8 @@ class StoreSource(Source):
         self._fetching.keep(set(blocks))
         if self._memory is not None:
             self.verified[self._memory.drop_old(set(blocks))] = 0
+        elif self._cache.is_over:  # no sample is being read that needs what is mapped
+            self._forget_all_but(self._cache.make_room())
         for block in blocks:
             if self._fetching.is_full:
                 return
@@ -293,10 +295,13 @@ class StoreSource(Source):
             self._forget(shard)  # another process made room: what was mapped has no name now
             path, inode = self._open(shard)
         if self._cache.due:
-            left = self._cache.make_room(keep=path)
-            for other, (place, mapped) in list(self._files.items()):
-                if left.get(place) != mapped:
-                    self._forget(other)
+            self._forget_all_but(self._cache.make_room(keep=path))
+
+    def _forget_all_but(self, left: dict[Path, int]) -> None:
+        """Unmap the files that are no longer in the cache, given the inodes of those that are."""
+        for shard, (place, mapped) in list(self._files.items()):
+            if left.get(place) != mapped:
+                self._forget(shard)
 
     def _forget(self, shard: int) -> None:
         self._unmap(shard)
