@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from gangline_bus.decision import EffectDone
 from gangline_checkpoints.core.model import Away, Found, Removed, StepId, Survey
 from gangline_checkpoints.core.reports import Reports
 from gangline_checkpoints.core.state import CheckpointState
@@ -13,7 +15,9 @@ from gangline_checkpoints.service.executor import StoreExecutor
 from gangline_schemas.checkpoint import checkpoint_prefix, manifest_name, shard_name
 from gangline_schemas.events.checkpoints import CheckpointAbandoned
 from gangline_schemas.events.scheduling import ReleaseReason
-from gangline_storage import LocalStore
+from gangline_service.executor import ThreadExecutor
+from gangline_storage import LocalStore, StoreUnavailable
+from gangline_storage.port import ObjectInfo
 from support.builders.checkpoints import (
     JOB,
     PREFIX,
@@ -24,6 +28,7 @@ from support.builders.checkpoints import (
     released,
 )
 from support.harnesses.decider_run import DeciderRun
+from support.waiting import until
 
 KEY = f"survey:{JOB}"
 Run = DeciderRun[CheckpointState, Reports]
@@ -110,6 +115,31 @@ def test_a_store_that_is_away_gives_up_nothing_and_is_not_asked_for_ever() -> No
     assert abandoned(run) == []
     run.tick(700)
     assert run.effects() == {}
+
+
+class AwayAtFirst(LocalStore):
+    """Its first listing fails."""
+
+    listings = 0
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        self.listings += 1
+        if self.listings == 1:
+            raise StoreUnavailable("503")
+        return super().list(prefix)
+
+
+def test_a_survey_is_made_again_when_the_store_is_back(tmp_path: Path) -> None:
+    store = AwayAtFirst(tmp_path)
+    put_part(store, 2, 30, 0)
+    run = run_that_ended(20)
+    executor = ThreadExecutor(StoreExecutor(store), first_pause_s=0.01)
+    executor.submit(KEY, run.effects()[KEY])
+    done: list[EffectDone] = []
+    until(lambda: done.extend(executor.completed()) or done)
+    assert done == [EffectDone(KEY, Found((StepId(2, 30),)))]
+    run.done(KEY, done[0].result)
+    assert abandoned(run) == [(2, 30)]
 
 
 @pytest.mark.parametrize(

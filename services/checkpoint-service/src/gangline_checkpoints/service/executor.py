@@ -106,7 +106,11 @@ class StoreExecutor:
         self._known = KnownChunks()
 
     def __call__(self, key: str, effect: object) -> Outcome:
-        """The outcome of one effect."""
+        """The outcome of one effect.
+
+        Raises StoreError for a survey alone: no event says that it failed, so the threads that run
+        effects try it again until its job is put away.
+        """
         if not isinstance(effect, Verify | Delete | Scrub | Survey):
             raise TypeError(f"{key}: {type(effect).__name__} is not an effect of this service")
         tries = 0 if isinstance(effect, Scrub | Survey) else effect.tries
@@ -118,6 +122,8 @@ class StoreExecutor:
             # A checkpoint.path that no store can hold: nothing was ever written there.
             outcome = _of_no_key(effect, str(error)[:500])
         except StoreError as error:
+            if isinstance(effect, Survey):
+                raise
             log.warning("store not used", key=key, reason=str(error))
             outcome = Away(str(error)[:500])
         log.info("effect executed", key=key, outcome=type(outcome).__name__)
