@@ -106,17 +106,21 @@ class RegistryRun(DeciderRun[RegistryState, Watch]):
 
     def version(self, number: int, *, snapshot: str | None = None, **scores: str) -> None:
         """Register a promoted checkpoint of a job of its own, with evaluations by suite."""
-        job = f"job-{number}"
+        self.register(f"job-{number}", number, snapshot=snapshot)
+        for suite, text in scores.items():
+            self.report(number, suite, evaluation(text))
+
+    def register(self, job: str, number: int, *, snapshot: str | None = None) -> None:
+        """Register the promoted checkpoint of a job, which MLflow gives this number if asked."""
         promoted = CheckpointPromoted(
             job_id=job, attempt=1, step=100, run=f"{job}-p", world_size=2, commit_key=f"{job}/100"
         )
         self.feed(promoted)
         wanted = VersionRequested(team=TEAM, model=MODEL, job_id=job, snapshot=snapshot, user="ben")
         self.feed(wanted)
-        key = next(key for key, one in self.effects().items() if isinstance(one, MakeVersion))
-        self.done(key, Made(number))
-        for suite, text in scores.items():
-            self.report(number, suite, evaluation(text))
+        for key, one in self.effects().items():
+            if isinstance(one, MakeVersion):
+                self.done(key, Made(number))
 
     def report(self, number: int, suite: str, scored: Evaluation) -> list[Event]:
         """A version's scores."""

@@ -22,6 +22,7 @@ from gangline_schemas.events.registry import (
     PromotionJudged,
     RegistryDeferred,
     RegistryRefused,
+    VersionRefused,
     VersionRegistered,
 )
 from gangline_schemas.models import Verdict
@@ -158,6 +159,35 @@ def test_a_checkpoint_is_one_version() -> None:
     run.version(1)
     again = run.feed(VersionRequested(team=TEAM, model=MODEL, job_id="job-1", user="ben"))
     assert again[-1] == VersionRegistered(team=TEAM, model=MODEL, registration=2, version=1)
+
+
+def test_a_number_that_mlflow_gives_again_is_another_version() -> None:
+    """Its user deleted the model there, which has no gate, and began again under its name."""
+    run = RegistryRun()
+    run.version(1, qa="of the first model")
+    run.version(2)
+    run.register("job-9", 1)
+    one = run.state.versions[f"{TEAM}/{MODEL}/1"]
+    assert one.checkpoint is not None
+    assert (one.checkpoint.job_id, one.evaluations) == ("job-9", {})
+    assert run.state.numbered == {f"{TEAM}/{MODEL}": (2, 1)}
+    run.register("job-9", 1)
+    assert run.events(VersionRegistered)[-1].replaces is False  # type: ignore[attr-defined]
+    run.take_over()
+
+
+def test_a_number_of_another_version_that_an_alias_needs_is_refused() -> None:
+    """MLflow's database was lost: the champion's evidence must not become another version's."""
+    run = with_champion()
+    run.register("job-9", 1)
+    (refused,) = run.events(VersionRefused)
+    assert "counts the versions of summarizer from 1 again" in refused.reason  # type: ignore[attr-defined]
+    champion = run.state.versions[f"{TEAM}/{MODEL}/1"]
+    assert champion.checkpoint is not None
+    assert champion.checkpoint.job_id == "job-1"
+    assert champion.evaluations
+    run.register("job-9", 2)
+    assert f"{TEAM}/{MODEL}/2" in run.state.versions
 
 
 def test_the_same_request_twice_is_one() -> None:

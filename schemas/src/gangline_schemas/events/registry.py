@@ -115,6 +115,11 @@ class VersionRegistered(OfModel):
     type: ClassVar[str] = "model.version.registered"
     registration: Few
     version: Version
+    replaces: bool = Field(
+        default=False,
+        description="MLflow counts from 1 again, since the model was deleted there: all that was "
+        "known of another version of this number is forgotten.",
+    )
 
 
 class VersionRefused(OfModel):

@@ -19,7 +19,9 @@ from gangline_registry.core.model import (
     Project,
     Projected,
     Protected,
+    Registration,
     Watch,
+    version_key,
 )
 from gangline_registry.core.state import RegistryPlan, RegistryState, needed_versions
 from gangline_schemas.events.registry import (
@@ -186,10 +188,26 @@ def _defer(plan: RegistryPlan, key: str, tries: int, problem: Failed) -> None:
 def _made(plan: RegistryPlan, effect: MakeVersion, result: Made | Failed) -> None:
     one = effect.registration
     names = {"team": one.team, "model": one.model, "registration": one.number}
-    if isinstance(result, Made):
-        plan.add(one.model, VersionRegistered(**names, version=result.version))
-    else:
+    if isinstance(result, Failed):
         plan.add(one.model, VersionRefused(**names, reason=result.reason))
+        return
+    number, replaces = result.version, _is_another(plan, one, result.version)
+    if replaces and number in needed_versions(plan.state, one.team, one.model):
+        reason = (
+            f"MLflow counts the versions of {one.model} from 1 again, and version {number} is one "
+            "that a protected alias needs; register it again, until MLflow's numbers are new ones"
+        )
+        plan.add(one.model, VersionRefused(**names, reason=reason))
+    else:
+        plan.add(one.model, VersionRegistered(**names, version=number, replaces=replaces))
+
+
+def _is_another(plan: RegistryPlan, one: Registration, number: int) -> bool:
+    """Whether the known version of this number is not of the registration's checkpoint."""
+    known = plan.state.versions.get(version_key(one.team, one.model, number))
+    if known is None or one.checkpoint is None:
+        return False
+    return known.checkpoint is None or known.checkpoint.place != one.checkpoint.place
 
 
 def _compared(plan: RegistryPlan, effect: Compare, comparison: SuiteComparison) -> None:

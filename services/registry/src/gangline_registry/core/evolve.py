@@ -173,14 +173,15 @@ def _(state: RegistryState, event: VersionRegistered, at: datetime) -> None:
     key = version_key(event.team, event.model, event.version)
     if made.request in state.requests:
         state.requests[made.request] = Answer(number=event.version)
-    if key in state.versions:
+    if key in state.versions and not event.replaces:
         return
     state.versions[key] = Registered(
         event.team, event.model, event.version, made.checkpoint, made.snapshot, made.user,
         made.description, at,
     )  # fmt: skip
     own = model_key(event.team, event.model)
-    state.numbered[own] = (*state.numbered.get(own, ()), event.version)
+    others = (number for number in state.numbered.get(own, ()) if number != event.version)
+    state.numbered[own] = (*others, event.version)
     forget_versions(state, event.team, event.model)
     _try_again(state, event.team, event.model)
 
