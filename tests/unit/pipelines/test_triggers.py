@@ -232,6 +232,28 @@ def test_a_pipeline_that_keeps_failing_is_paused_until_a_person_resumes_it() -> 
     world.take_over()
 
 
+@pytest.mark.parametrize("overlap", ["queue", "skip", "cancel"])
+def test_a_run_of_a_removed_pipeline_counts_when_it_is_applied_again(overlap: str) -> None:
+    world = PipelineRun()
+    world.apply(pipeline({"a": {}}, overlap=overlap))
+    first = world.begin()
+    world.feed(PipelineRemoveRequested(team=TEAM, pipeline="p", user="ada"))
+    world.apply(pipeline({"a": {}}, overlap=overlap))
+    world.feed(RunRequested(team=TEAM, pipeline="p", user="ada"))
+    assert [*world.state.live] == [first]
+    assert len(world.state.queued) == (overlap != "skip")
+    assert world.run(first).state == ("stopping" if overlap == "cancel" else "running")
+    (job_id,) = world.jobs
+    if overlap == "cancel":
+        world.jobs.clear()
+        world.end(job_id, JobState.CANCELLED)
+    else:
+        world.succeed()
+    assert not world.state.queued
+    assert len(world.state.live) == (overlap != "skip")
+    world.take_over()
+
+
 def test_a_removed_pipeline_starts_nothing_and_its_run_continues() -> None:
     world = PipelineRun()
     world.apply(one_step(triggers=NEW_TEXT))

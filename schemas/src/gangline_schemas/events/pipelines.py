@@ -64,6 +64,9 @@ class PipelineConfigured(_Answer):
     revision: Few = Field(ge=1)
     spec: PipelineSpec
     size_bytes: Bytes = Field(default=0, description="Of the spec as JSON.")
+    active: Identifier | None = Field(
+        default=None, description="A run that has not ended, of one so named that was removed."
+    )
 
 
 class PipelineRemoved(_Answer):

@@ -64,7 +64,8 @@ def _(state: PipelineState, event: PipelineConfigured, at: datetime) -> None:
     spec = event.spec
     key = pipeline_key(spec.team, spec.name)
     before = state.pipelines.get(key)
-    made = Pipeline(spec.team, spec.name, event.revision, event.user, at)
+    active = event.active or ""
+    made = Pipeline(spec.team, spec.name, event.revision, event.user, at, active=active)
     if before is not None:
         made = replace(
             made,

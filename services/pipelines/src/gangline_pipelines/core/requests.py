@@ -92,11 +92,19 @@ def _configure(
             if (run.team, run.pipeline) == (spec.team, spec.name)
         ]
         revision = max([0, *used, held.revision if held is not None else 0]) + 1
+    active = _still_runs(plan, spec) if held is None else None
     configured = PipelineConfigured(
-        revision=revision, spec=spec, size_bytes=size, user=event.user, **ref
+        revision=revision, spec=spec, size_bytes=size, user=event.user, active=active, **ref
     )
     plan.add(spec.name, configured)
     return None
+
+
+def _still_runs(plan: PipelinePlan, spec: PipelineSpec) -> str | None:
+    """The run of a pipeline that was removed; `overlap` is about it too. None: it has ended."""
+    live = (plan.state.runs[run_id] for run_id in plan.state.live)
+    own = [run.run_id for run in live if (run.team, run.pipeline) == (spec.team, spec.name)]
+    return own[-1] if own else None
 
 
 def _spec_of(plan: PipelinePlan, held: Pipeline) -> PipelineSpec:
