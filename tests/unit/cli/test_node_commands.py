@@ -163,6 +163,17 @@ def test_a_token_is_shown_with_the_command(gangline: Runner, stub: Stub) -> None
     assert f"gangline node join --server {stub.url} --token gl_node_x" in ran.out
 
 
+def test_tokens_are_listed_and_revoked(gangline: Runner, stub: Stub) -> None:
+    row = {
+        "token_id": "n-5d1c0e77a9b2", "nodes": 2, "used": 1, "made_by": "eve",
+        "expires_at": "2026-11-26T12:00:00Z",
+    }  # fmt: skip
+    stub.on("GET", "/v1/node-tokens", {"tokens": [row]})
+    stub.on("DELETE", "/v1/node-tokens/n-5d1c0e77a9b2", Reply(None, 204))
+    assert "n-5d1c0e77a9b2  1 of 2  eve  2026-11-26 12:00" in gangline("node", "tokens").out
+    assert "n-5d1c0e77a9b2 is revoked" in gangline("node", "revoke", "n-5d1c0e77a9b2").out
+
+
 def test_a_machine_that_has_not_joined_says_so(gangline: Runner, tmp_path: Path) -> None:
     for command in ("start", "leave"):
         ran = gangline("node", command, "--dir", str(tmp_path))

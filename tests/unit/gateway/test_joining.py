@@ -127,6 +127,31 @@ def test_a_token_expires_and_is_deleted_later(tmp_path: Path) -> None:
     assert len({found.key.split("/")[2] for found in store.list(FOLDER)}) == 1
 
 
+def test_a_revoked_token_lets_no_node_in(gateway: httpx.Client) -> None:
+    body = {"nodes": 3}
+    token, other = (
+        gateway.post("/v1/node-tokens", json=body, headers=bearer("admin")).json() for _ in range(2)
+    )
+    assert joins(gateway, token["token"], "n1").status_code == 200
+    listed = gateway.get("/v1/node-tokens", headers=bearer("admin")).json()["tokens"]
+    assert {(row["token_id"], row["nodes"], row["used"], row["made_by"]) for row in listed} == {
+        (token["token_id"], 3, 1, "root"),
+        (other["token_id"], 3, 0, "root"),
+    }
+
+    path = f"/v1/node-tokens/{token['token_id']}"
+    for who in ("nlp", "svc"):
+        assert gateway.delete(path, headers=bearer(who)).status_code == 403
+        assert gateway.get("/v1/node-tokens", headers=bearer(who)).status_code == 403
+    assert gateway.delete(path, headers=bearer("admin")).status_code == 204
+    again = gateway.delete(path, headers=bearer("admin"))
+    assert (again.status_code, "gangline node tokens" in again.json()["detail"]) == (404, True)
+    assert joins(gateway, token["token"], "n2").status_code == 401
+    assert joins(gateway, other["token"], "n2").status_code == 200
+    listed = gateway.get("/v1/node-tokens", headers=bearer("admin")).json()["tokens"]
+    assert [(row["token_id"], row["used"]) for row in listed] == [(other["token_id"], 1)]
+
+
 def test_the_store_has_no_token(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     token, _ = NodeTokens(store).make(1, 60, "root")

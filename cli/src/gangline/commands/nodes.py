@@ -15,6 +15,7 @@ from gangline.node.folder import NodeFolder, default_folder
 from gangline.output import Output
 from gangline.render import Column
 from gangline.session import Session
+from gangline_schemas.api.joining import ListedNodeToken
 
 TOKEN_VARIABLE = "GANGLINE_NODE_TOKEN"  # noqa: S105 -- the variable's name
 
@@ -37,6 +38,13 @@ COLUMNS = (
     Column[dict[str, Any]]("DETAIL", lambda check: check["detail"], flexible=True),
 )
 
+_TOKENS = (
+    Column[ListedNodeToken]("ID", lambda one: one.token_id, whole=True),
+    Column[ListedNodeToken]("USED", lambda one: f"{one.used} of {one.nodes}"),
+    Column[ListedNodeToken]("BY", lambda one: one.made_by, flexible=True),
+    Column[ListedNodeToken]("UNTIL (UTC)", lambda one: f"{one.expires_at:%Y-%m-%d %H:%M}"),
+)
+
 
 def token(
     session: Session,
@@ -50,8 +58,24 @@ def token(
         made,
         f"{made.token}\n\nOn the machine:\n"
         f"  gangline node join --server {session.client.url} --token {made.token}\n"
-        f"It is for {many}, until {made.expires_at:%Y-%m-%d %H:%M} UTC, and is not shown again.",
+        f"It is for {many}, until {made.expires_at:%Y-%m-%d %H:%M} UTC, and is not shown again.\n"
+        f"To end it before: gangline node revoke {made.token_id}",
     )
+
+
+def tokens(session: Session) -> None:
+    """The tokens by which machines may still join, the first to expire first."""
+    found = session.client.node_tokens()
+    session.out.listing(found, _TOKENS, "there are no tokens")
+
+
+def revoke(
+    session: Session,
+    token_id: Annotated[str, typer.Argument(metavar="ID", help="As `node tokens` shows it.")],
+) -> None:
+    """Let no further machine join with a token; those that have joined stay."""
+    session.client.revoke_node_token(token_id)
+    session.out.show({"token_id": token_id, "state": "revoked"}, f"{token_id} is revoked")
 
 
 def join(

@@ -27,7 +27,7 @@ from gangline_schemas.api.cluster import (
 from gangline_schemas.api.data import Approval, ApprovalList, DataUseStatus
 from gangline_schemas.api.history import HistoryRange, PlatformAt
 from gangline_schemas.api.jobs import JobSummary
-from gangline_schemas.api.joining import JoinedNode, NodeToken
+from gangline_schemas.api.joining import JoinedNode, ListedNodeToken, NodeToken, NodeTokenList
 from gangline_schemas.api.logs import BusEvent, EventPage
 from gangline_schemas.api.questions import QueueOutlook
 from gangline_schemas.api.reports import UtilizationReport, WeeklyReport
@@ -151,6 +151,14 @@ class Cluster(Calls):
         """A token by which so many machines join as nodes. Only admins can make one."""
         body = {"nodes": nodes, "expires_s": expires_s}
         return self._read(NodeToken, "POST", "/v1/node-tokens", body=body)
+
+    def node_tokens(self) -> Sequence[ListedNodeToken]:
+        """The tokens by which machines may still join, the first to expire first."""
+        return self._read(NodeTokenList, "GET", "/v1/node-tokens").tokens
+
+    def revoke_node_token(self, token_id: str) -> None:
+        """Let no further machine join with a token; those that have joined stay."""
+        self._transport.call("DELETE", f"/v1/node-tokens/{path_id(token_id)}", repeatable=True)
 
     def join_node(self, node_id: str) -> JoinedNode:
         """The settings of a new node; the client's token is one of `node_token`."""

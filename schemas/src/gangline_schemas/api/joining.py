@@ -29,6 +29,23 @@ class NodeToken(Answer):
     token: str
     nodes: int
     expires_at: datetime
+    token_id: str = Field(default="", description="By which it is listed and revoked.")
+
+
+class ListedNodeToken(Answer):
+    """A token by which nodes join, without its text."""
+
+    token_id: str
+    nodes: int = Field(description="So many may join with it in all.")
+    used: int = Field(description="So many have joined with it.")
+    made_by: str
+    expires_at: datetime
+
+
+class NodeTokenList(Answer):
+    """Tokens by which nodes join that have not expired, the first to expire first."""
+
+    tokens: list[ListedNodeToken]
 
 
 class JoinBody(Body):

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import ParamSpec, TypeVar
 
@@ -22,9 +24,12 @@ from gangline_storage.port import ObjectStore
 ParamsT = ParamSpec("ParamsT")
 FoundT = TypeVar("FoundT")
 JOIN_PATH = "/v1/nodes/join"
-NOT_VALID = "the token is unknown, expired or used up; an admin makes one: gangline node token"
+NOT_VALID = (
+    "the token is unknown, expired, revoked or used up; an admin makes one: gangline node token"
+)
 FOLDER = "platform/node-tokens/"
 _TOKEN = "token.json"  # noqa: S105 -- an object's name
+_ID_LETTERS = 12
 
 
 def is_join(method: str, path: str) -> bool:
@@ -38,6 +43,20 @@ class KeptToken(Model):
     nodes: int
     expires_at: datetime
     made_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListedToken:
+    """A token that is neither expired nor revoked; so many nodes `used` it."""
+
+    token_id: str
+    kept: KeptToken
+    used: int
+
+
+def id_of(token: str) -> str:
+    """The name by which a token is listed and revoked; the token does not follow from it."""
+    return _id(token_hash(token))
 
 
 class NodeTokens:
@@ -76,6 +95,30 @@ class NodeTokens:
             return True
         return False
 
+    def valid(self) -> list[ListedToken]:
+        """Those that let nodes in, or did until they were used up; the first to expire first."""
+        found: dict[str, KeptToken] = {}
+        used: Counter[str] = Counter()
+        for item in self._store.list(FOLDER):
+            digest, _, name = item.key.removeprefix(FOLDER).partition("/")
+            if name != _TOKEN:
+                used[digest] += 1
+            elif (kept := self._valid(item.key)) is not None:
+                found[digest] = kept
+        rows = [ListedToken(_id(digest), kept, used[digest]) for digest, kept in found.items()]
+        return sorted(rows, key=lambda row: (row.kept.expires_at, row.token_id))
+
+    def revoke(self, token_id: str) -> bool:
+        """Let no further node join with a token; False: there is none of that id."""
+        digests = {
+            item.key.removeprefix(FOLDER).partition("/")[0] for item in self._store.list(FOLDER)
+        }
+        gone = [digest for digest in digests if _id(digest) == token_id]
+        for digest in gone:
+            self._store.delete(f"{FOLDER}{digest}/{_TOKEN}")
+            self._store.delete_prefix(f"{FOLDER}{digest}/")
+        return bool(gone)
+
     def _valid(self, key: str) -> KeptToken | None:
         try:
             kept = KeptToken.decode(self._store.get(key))
@@ -97,6 +140,10 @@ async def in_store(
         return await asyncio.to_thread(work, *given, **named)
     except StoreError:
         raise unavailable("store", "the object store does not answer") from None
+
+
+def _id(digest: str) -> str:
+    return f"n-{digest[:_ID_LETTERS]}"
 
 
 def _folder(token: str) -> str:

@@ -63,6 +63,7 @@ _RULES = {
     "POST /v1/tokens": Rule(_ADMIN, "token.create"),
     "DELETE /v1/tokens/{token_id}": Rule(_READ, "token.revoke"),
     "POST /v1/node-tokens": Rule(_ADMIN, "node.token"),
+    "DELETE /v1/node-tokens/{token_id}": Rule(_ADMIN, "node.token.revoke"),
     "POST /v1/nodes/join": Rule(_ADMIN, "node.join"),
     "POST /v1/nodes/{node_id}/drain": Rule(_ADMIN, "node.drain"),
 }

@@ -5,19 +5,29 @@ from __future__ import annotations
 import asyncio
 from importlib.metadata import version
 from pathlib import Path
+from typing import Annotated
 
 import structlog
-from fastapi import Request
+from fastapi import Path as InPath
+from fastapi import Request, Response
 
 from gangline_gateway import audit
 from gangline_gateway.app_context import Admin, App, AppContext, answers, router
 from gangline_gateway.node_settings import NodeSettingsError, read_node_settings
-from gangline_gateway.node_tokens import JOIN_PATH, NOT_VALID, NodeTokens, in_store
+from gangline_gateway.node_tokens import JOIN_PATH, NOT_VALID, NodeTokens, id_of, in_store
 from gangline_gateway.problems import ProblemError, conflict
-from gangline_schemas.api.joining import JoinBody, JoinedNode, NodeToken, NodeTokenBody
+from gangline_schemas.api.joining import (
+    JoinBody,
+    JoinedNode,
+    ListedNodeToken,
+    NodeToken,
+    NodeTokenBody,
+    NodeTokenList,
+)
 
 joining = router("Cluster")
 log = structlog.get_logger(__name__)
+TokenId = Annotated[str, InPath(pattern="^n-[0-9a-f]{12}$")]
 _PRESENT = frozenset({"ready", "suspected", "draining", "cordoned", "outdated"})
 
 
@@ -35,7 +45,55 @@ async def make_token(body: NodeTokenBody, app: App, caller: Admin) -> NodeToken:
     await asyncio.to_thread(_settings, file, "node")  # a wrong file is found now
     token, kept = await in_store(tokens.make, body.nodes, body.expires_s, caller.name)
     log.info("node.token_made", by=caller.name, nodes=kept.nodes, until=str(kept.expires_at))
-    return NodeToken(token=token, nodes=kept.nodes, expires_at=kept.expires_at)
+    return NodeToken(
+        token=token, nodes=kept.nodes, expires_at=kept.expires_at, token_id=id_of(token)
+    )
+
+
+@joining.get(
+    "/v1/node-tokens",
+    operation_id="listNodeTokens",
+    summary="List tokens by which nodes join",
+    response_model=NodeTokenList,
+    responses=answers(409),
+)
+async def list_tokens(app: App, _caller: Admin) -> NodeTokenList:
+    """Needs an admin. Those that have not expired, the first to expire first."""
+    tokens, _ = _joining(app)
+    rows = await in_store(tokens.valid)
+    return NodeTokenList(
+        tokens=[
+            ListedNodeToken(
+                token_id=row.token_id,
+                nodes=row.kept.nodes,
+                used=row.used,
+                made_by=row.kept.made_by,
+                expires_at=row.kept.expires_at,
+            )
+            for row in rows
+        ]
+    )
+
+
+@joining.delete(
+    "/v1/node-tokens/{token_id}",
+    operation_id="revokeNodeToken",
+    summary="Revoke a token by which nodes join",
+    status_code=204,
+    response_class=Response,
+    responses=answers(404, 409),
+)
+async def revoke_token(token_id: TokenId, app: App, caller: Admin) -> Response:
+    """Needs an admin. No further node joins with it; those that have joined stay."""
+    tokens, _ = _joining(app)
+    if not await in_store(tokens.revoke, token_id):
+        raise ProblemError(
+            404,
+            "not-found",
+            f"there is no token {token_id} that is valid: `gangline node tokens` lists them",
+        )
+    log.info("node.token_revoked", by=caller.name, token=token_id)
+    return Response(status_code=204)
 
 
 @joining.post(
