@@ -12,7 +12,8 @@ from functools import partial
 import pytest
 
 from gangline_registry.core import promoting
-from gangline_registry.core.model import Failed, Project, Projected
+from gangline_registry.core.model import Compare, Failed, Project, Projected
+from gangline_registry.service.executor import Executor
 from gangline_registry.service.mlflow import MlflowRegistry
 from gangline_schemas.events.model_requests import ModelPromotionRequested, VersionRequested
 from gangline_schemas.events.registry import (
@@ -240,6 +241,26 @@ def test_without_mlflow_the_log_says_so_once_in_each_process() -> None:
     run.tick(1)
     run.project()
     assert run.state.projected == run.state.changes
+
+
+def test_comparisons_that_had_no_store_are_made_by_the_next_process() -> None:
+    """An operator has set it meanwhile; else these two versions could never be compared."""
+    run = with_champion()
+    run.version(2, qa="second")
+    execute = Executor(MlflowRegistry(None), None)
+    for _ in range(3):
+        for key, one in run.effects().items():
+            if isinstance(one, Compare):
+                run.done(key, execute(key, one))
+        run.tick(3600)
+    assert not run.state.versions[f"{TEAM}/{MODEL}/2"].comparisons
+    (deferred,) = run.events(RegistryDeferred)
+    assert "GANGLINE_STORE_URL" in deferred.reason  # type: ignore[attr-defined]
+    run.take_over()
+    run.tick(1)
+    run.promote(2)
+    run.compare(wins=80, losses=40)
+    assert run.pointer.version == 2
 
 
 def projects(run: RegistryRun) -> list[str]:

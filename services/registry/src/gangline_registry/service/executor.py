@@ -71,7 +71,7 @@ class Executor:
 
     def _objects(self, work: Callable[[ObjectStore], object]) -> object:
         if self.store is None:
-            return Failed("no object store is set: GANGLINE_STORE_URL", final=True)
+            return Failed("no object store is set: GANGLINE_STORE_URL", until_restart=True)
         try:
             return work(self.store)
         except NotFound as error:
