@@ -9,7 +9,7 @@ Then all but the last help the others. The longest files begin first (`LONGEST`)
 
 A worker takes a file at a time, except that one takes all files that share processes: these are
 started once, and end with the last of these files. They are the files of tests/e2e that use the
-session's platform, and those of tests/integration whose names begin alike (`SHARING`).
+session's platform, and others whose names begin alike (`SHARING`).
 
 All workers import all files. Each begins with other folders, so that on a fresh clone one compiles
 what the others then load.
@@ -64,12 +64,21 @@ OWN_PLATFORM = {
     )
 }
 SHARED_PLATFORM = "tests/e2e: the session's platform"
-SHARING = ("tests/integration/test_isolation_", "tests/integration/test_tracker_")
-"""Their fixtures of the session are in tests/integration/conftest.py."""
-SHARED_PROCESSES = ("platform", "stand", "tracker")
+SHARING = tuple(
+    f"tests/{name}_"
+    for name in (
+        "contract/test_object_store",
+        "integration/test_isolation",
+        "integration/test_mlflow",
+        "integration/test_tracker",
+    )
+)
+"""Their fixtures of the session are in conftest.py of their folders."""
+SHARED_PROCESSES = ("platform", "stand", "tracker", "server", "open_mlflow", "s3_server")
 """The session's fixtures that end with the files that share them: an idle platform takes a third
 of a core."""
-
+BROWSER = "chromium"
+"""Ends before a file that begins without it: its thread can run no other event loop."""
 
 LOWEST_PRIORITY = 19
 FEW = 2
@@ -200,13 +209,16 @@ def pytest_runtest_teardown(item: pytest.Function, nextitem: pytest.Item | None)
     try:
         return (yield)
     finally:
-        last = nextitem is not None and scope_of(nextitem.nodeid) != scope_of(item.nodeid)
-        if last and hasattr(item.config, "workerinput"):
-            _end_shared_processes(item)
+        if nextitem is not None and nextitem.path != item.path:
+            if BROWSER not in getattr(nextitem, "fixturenames", ()):
+                _end(item, BROWSER)
+            last = scope_of(nextitem.nodeid) != scope_of(item.nodeid)
+            if last and hasattr(item.config, "workerinput"):
+                _end(item, *SHARED_PROCESSES)
 
 
-def _end_shared_processes(item: pytest.Function) -> None:
+def _end(item: pytest.Function, *names: str) -> None:
     fixtures = item.session._fixturemanager
-    for name in SHARED_PROCESSES:
+    for name in names:
         for fixture in fixtures.getfixturedefs(name, item) or ():
             fixture.finish(item._request)  # what depends on it ends before it

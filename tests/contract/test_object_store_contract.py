@@ -17,9 +17,9 @@ from gangline_storage import (
 )
 from gangline_storage.pace import Pace
 from support.fakes.s3_server import PART_BYTES, write_random_file
-from support.fixtures.object_store import OUTLIVES_ITS_WRITER, keys, s3_server, store
+from support.fixtures.object_store import OUTLIVES_ITS_WRITER, keys, store
 
-__all__ = ["s3_server", "store"]  # a fixture is used by being in this module
+__all__ = ["store"]  # a fixture is used by being in this module
 
 BIG = 2 * PART_BYTES + 12_345
 

@@ -14,9 +14,9 @@ import pytest
 from gangline_storage import AlreadyExists, LocalStore, NotFound, ObjectStore, digest_bytes
 from gangline_storage.s3 import S3Store
 from support.fakes.s3_server import PART_BYTES, S3Server, write_random_file
-from support.fixtures.object_store import OUTLIVES_ITS_WRITER, keys, s3_server, store
+from support.fixtures.object_store import OUTLIVES_ITS_WRITER, keys, store
 
-__all__ = ["s3_server", "store"]  # a fixture is used by being in this module
+__all__ = ["store"]  # a fixture is used by being in this module
 
 
 class TestConcurrency:

@@ -45,10 +45,13 @@ class S3Server:
         )
 
 
-@pytest.fixture(scope="module")
-def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A fixture's function."""
     with S3Proxy(tmp_path_factory.mktemp("s3")) as proxy:
         yield S3Server(proxy)
+
+
+s3_server = pytest.fixture(scope="module", name="s3_server")(started)
 
 
 class BreakingProxy:

@@ -18,11 +18,8 @@ from support.fakes.s3_server import (
     PART_BYTES,
     BreakingProxy,
     S3Server,
-    s3_server,
     write_random_file,
 )
-
-__all__ = ["s3_server"]  # a fixture is used by being in this module
 
 BIG = 2 * PART_BYTES + 12_345
 
