@@ -39,7 +39,7 @@ WANTED = [
 ]
 REFUSES = "negative_data_rejection"
 DOORS = {"host", "origin", "authorization", "transfer-encoding", "content-length"}
-EXAMPLES = int(os.environ.get("GANGLINE_DOCUMENT_EXAMPLES", "6"))
+EXAMPLES = int(os.environ.get("GANGLINE_DOCUMENT_EXAMPLES", "3"))
 """Requests of each kind to each route; `make fuzz` makes more."""
 ADMIN = bearer("admin")
 REAL = {"team": "nlp"}
