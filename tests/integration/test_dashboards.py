@@ -18,9 +18,9 @@ from gangline_schemas.base import Event
 from gangline_schemas.catalog import event_types
 from gangline_schemas.events.requests import JobSubmitted
 from gangline_schemas.events.scheduling import JobQueued, JobStateChanged
-from gangline_schemas.events.steps import WorkerStep
 from gangline_schemas.job import JobState
 from gangline_schemas.mlflow_workspace import mlflow_run_id
+from support.builders.gangs import reported
 from support.grafana import ALL, Query, Screen, queries
 from support.harnesses.clickhouse_clients import go_answers, node_answers
 from support.harnesses.tracker_process import TrackerProcess, running_tracker
@@ -71,14 +71,8 @@ def send_story(tracker: TrackerProcess) -> None:
             changed = JobStateChanged(job_id=job, attempt=1, previous=previous, state=state)
             tracker.send(changed, job)
     tracker.send(
-        WorkerStep(
-            run_id=RUN,
-            team=TEAM,
-            attempt=1,
-            rank=0,
-            step=(1, 2),
-            time_ms=(now_ms, now_ms + 1),
-            metrics=dict.fromkeys(METRICS, (1.0, 2.0)),
+        reported(
+            RUN, (1, 2), dict.fromkeys(METRICS, (1.0, 2.0)), team=TEAM, time_ms=(now_ms, now_ms + 1)
         ),
         RUN,
     )
@@ -227,15 +221,9 @@ def test_of_steps_that_were_trained_again_the_later_attempt_is_drawn(
 ) -> None:
     for attempt, count in ((2, 30), (1, 40)):
         steps = tuple(range(1, count + 1))
-        again = WorkerStep(
-            run_id="again",
-            team=TEAM,
-            attempt=attempt,
-            rank=0,
-            step=steps,
-            time_ms=(time.time_ns() // 1_000_000,) * count,
-            metrics={"loss": (float(attempt),) * count},
-        )
+        now_ms = (time.time_ns() // 1_000_000,) * count
+        metrics = {"loss": (float(attempt),) * count}
+        again = reported("again", steps, metrics, team=TEAM, attempt=attempt, time_ms=now_ms)
         tracker.send(again, "again")
     tracker.settled()
     sql = QUERIES["tracking: $metric by step"].sql

@@ -16,6 +16,7 @@ from gangline_gateway.sql_parts import CursorError
 from gangline_schemas.events.metrics import MetricLogged
 from gangline_schemas.events.steps import WorkerStep
 from gangline_schemas.mlflow_workspace import mlflow_run_id
+from support.builders.gangs import reported
 from support.harnesses.tracker_process import TrackerProcess, running_tracker
 from support.waiting import wait_until
 
@@ -27,15 +28,10 @@ LOGGED = PointQuery("mlflow", {A: "", B: ""}, teams=frozenset({"nlp"}))
 
 def steps(run: str, attempt: int, rank: int, first: int, value: float) -> WorkerStep:
     count = STEPS - first
-    return WorkerStep(
-        run_id=run,
-        team="nlp",
-        attempt=attempt,
-        rank=rank,
-        step=tuple(range(first, STEPS)),
-        time_ms=tuple(range(1000 + first, 1000 + STEPS)),
-        metrics={"loss": (value,) * count, "lr": (value,) * count},
-    )
+    metrics = {"loss": (value,) * count, "lr": (value,) * count}
+    time_ms = tuple(range(1000 + first, 1000 + STEPS))
+    of = {"attempt": attempt, "rank": rank, "time_ms": time_ms}
+    return reported(run, range(first, STEPS), metrics, **of)
 
 
 def logged(

@@ -21,7 +21,6 @@ from gangline_schemas.events.checkpoints import CheckpointCommitted
 from gangline_schemas.events.metrics import MetricLogged, MetricsRemoved
 from gangline_schemas.events.quota import UsageCharged
 from gangline_schemas.events.scheduling import CheckpointRef, JobQueued
-from gangline_schemas.events.steps import WorkerStep
 from gangline_schemas.job import JobSpec
 from gangline_schemas.resources import Resources
 from gangline_tracker.batches import NewBatch, StepBatch
@@ -32,7 +31,7 @@ from gangline_tracker.metric_batch import MetricBatch
 from gangline_tracker.migrate import migrate
 from gangline_tracker.run_cache import RunCache
 from gangline_tracker.sink import ClickHouseSink
-from support.builders.gangs import gang_released
+from support.builders.gangs import gang_released, reported
 from support.waiting import wait_until
 
 NOW = datetime(2026, 5, 4, tzinfo=UTC)
@@ -114,16 +113,7 @@ def filled() -> Broker:
         for first in range(0, 30, 10):
             steps = tuple(range(first, first + 10))
             metrics = {"loss": tuple(1.0 / (1 + step) for step in steps)}
-            event = WorkerStep(
-                run_id=job,
-                team="nlp",
-                attempt=1,
-                rank=0,
-                step=steps,
-                time_ms=steps,
-                metrics=metrics,
-            )
-            send(event, job, first)
+            send(reported(job, steps, metrics), job, first)
         writer.send(OutRecord("gangline.steps", job.encode(), b"garbage"))
     return broker
 

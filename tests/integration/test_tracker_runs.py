@@ -26,6 +26,7 @@ from gangline_schemas.events.requests import RunTagged
 from gangline_schemas.events.steps import WorkerStep
 from gangline_schemas.gpu_prices import GpuPrices
 from gangline_schemas.mlflow_workspace import mlflow_run_id
+from support.builders.gangs import reported
 from support.fixtures.tracker import BASE, BASE_MS, logged, number, send_logged, step_event
 from support.harnesses.tracker_process import TrackerProcess
 from support.waiting import wait_until
@@ -150,11 +151,8 @@ def test_curves_of_a_long_run_are_those_of_its_rows(
                 metrics={"v": tuple(float(attempt * step + rank) for step in steps)},
             )  # fmt: skip
             tracker.send(event, "long")
-    rare = WorkerStep(
-        run_id="long", team="nlp", attempt=1, rank=0, step=(0, 4_500),
-        time_ms=(BASE_MS, BASE_MS + 4_500), metrics={"accuracy": (0.1, 0.2)},
-    )  # fmt: skip
-    tracker.send(rare, "long")
+    time_ms = (BASE_MS, BASE_MS + 4_500)
+    tracker.send(reported("long", (0, 4_500), {"accuracy": (0.1, 0.2)}, time_ms=time_ms), "long")
     client = tracker.client()
     wait_until(
         "rows", lambda: number(client, "SELECT count() FROM steps WHERE run_id = 'long'") == 11_002

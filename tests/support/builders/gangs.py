@@ -1,8 +1,8 @@
-"""Nodes and gangs in short form: a test names the fields that it cares about."""
+"""Nodes, gangs and their steps in short form: a test names the fields that it cares about."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -14,6 +14,7 @@ from gangline_schemas.events.scheduling import (
     ReleaseReason,
     Rendezvous,
 )
+from gangline_schemas.events.steps import WorkerStep
 from gangline_schemas.events.workers import GpuInfo, NodeInfo
 from gangline_schemas.job import JobSpec
 
@@ -112,3 +113,14 @@ def gang_failed(
         "message": "n1 is gone", "restarts_used": 1, "restarts_max": 3, "failed_at": at,
     }  # fmt: skip
     return GangFailed(**(given | fields))
+
+
+def reported(
+    run_id: str, steps: Sequence[int], metrics: Mapping[str, Sequence[float | None]], **fields: Any
+) -> WorkerStep:
+    """Steps of a job of nlp: those of rank 0 in the first attempt, unless said otherwise."""
+    given: dict[str, Any] = {
+        "run_id": run_id, "team": "nlp", "attempt": 1, "rank": 0, "step": tuple(steps),
+        "time_ms": tuple(steps), "metrics": {name: tuple(of) for name, of in metrics.items()},
+    }  # fmt: skip
+    return WorkerStep(**(given | fields))

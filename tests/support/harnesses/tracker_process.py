@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,7 +14,6 @@ import clickhouse_connect
 from clickhouse_connect.driver.client import Client
 
 from gangline.local.ports import pick_ports
-from gangline.local.probe import answers_ok
 from gangline_bus.codec import decode, encode
 from gangline_bus.kafka import KafkaBus
 from gangline_bus.topics import TopicNames, create_topics
@@ -26,10 +22,10 @@ from gangline_schemas.catalog import Topic, topic_of
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.parts import PartAnnounced
 from gangline_service.tokens import Role, TokenEntry, new_token, write_tokens
-from support.waiting import DEADLINE_S, wait_until
+from support.harnesses.service_process import ServiceProcess
 
 
-class TrackerProcess:
+class TrackerProcess(ServiceProcess):
     """One installation: topics under a prefix of its own, a database, tokens, a process.
 
     `own`: settings of its own, such as the URL of a ClickHouse server.
@@ -42,10 +38,9 @@ class TrackerProcess:
         module: str = "gangline_tracker",
         own: Mapping[str, str] | None = None,
     ) -> None:
-        self.folder = folder
+        super().__init__(module, folder, "tracker")
         own = own or {}
         self._has_door = module == "gangline_tracker" and "GANGLINE_CLICKHOUSE" not in own
-        self.module = module
         self.bootstrap = bootstrap
         self.names = TopicNames(f"t{uuid.uuid4().hex[:8]}-")
         self.tokens = {name: new_token() for name in ("admin", "nlp", "vision", "service")}
@@ -54,8 +49,6 @@ class TrackerProcess:
         self.writer = self.bus.writer()
         self.sent = 0
         self.address = folder / "address.json"
-        self.health = folder / "health.json"
-        self._process: subprocess.Popen[bytes] | None = None
         write_tokens(
             folder / "tokens.json",
             [
@@ -76,54 +69,22 @@ class TrackerProcess:
             "GANGLINE_QUERY_TIME_S": "25",
             "GANGLINE_HTTP_PORT": str(pick_ports(1)[0]),
             "GANGLINE_HTTP_FILE": str(self.address),
-            "GANGLINE_HEALTH_FILE": str(self.health),
             "GANGLINE_INSTANCE_ID": "tracker-0",
             **own,
         }
 
     def start(self) -> None:
         """Start the process and wait until it serves."""
-        for file in (self.address, self.health):
-            file.unlink(missing_ok=True)
-        with (self.folder / "tracker.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", self.module], env=self._environment, stderr=log
-            )
-        process = self._process
-        ready = self._serves if self._has_door else self._is_ready
-        wait_until("the start", lambda: ready() or process.poll() is not None)
-        assert process.poll() is None, (self.folder / "tracker.log").read_text()[-4000:]
+        self.address.unlink(missing_ok=True)
+        self.run(self._environment)
 
-    def _serves(self) -> bool:
-        return self.address.exists()
-
-    def _is_ready(self) -> bool:
-        if not self.health.exists():
-            return False
-        url = json.loads(self.health.read_text(encoding="utf-8"))["url"]
-        return answers_ok(f"{url}/readyz")
-
-    @property
-    def pid(self) -> int:
-        """The process that runs now."""
-        assert self._process is not None
-        return self._process.pid
-
-    def alive(self) -> bool:
-        """Whether the process still runs."""
-        return self._process is not None and self._process.poll() is None
-
-    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Send a signal and wait for the end."""
-        process, self._process = self._process, None
-        assert process is not None
-        process.send_signal(number)
-        return process.wait(DEADLINE_S)
+    def is_ready(self) -> bool:
+        """With an endpoint, as soon as that answers."""
+        return self.address.exists() if self._has_door else super().is_ready()
 
     def close(self) -> None:
         """End what still runs."""
-        if self._process is not None:
-            self.end(signal.SIGKILL)
+        super().close()
         self.writer.close()
         self.bus.close()
 

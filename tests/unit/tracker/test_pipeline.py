@@ -14,10 +14,10 @@ from gangline_bus.codec import encode
 from gangline_bus.memory import Broker
 from gangline_bus.topics import TopicNames, create_topics
 from gangline_schemas.envelope import Envelope
-from gangline_schemas.events.steps import WorkerStep
 from gangline_tracker.batches import StepBatch
 from gangline_tracker.engine import EngineUnavailable
 from gangline_tracker.ingest import STEPS, Group, Pipeline
+from support.builders.gangs import reported
 
 NOW = datetime(2026, 5, 4, 3, 2, 1, tzinfo=UTC)
 DEADLINE_S = 60.0
@@ -48,10 +48,7 @@ def test_a_failed_insert_ends_the_pipeline_of_a_quiet_topic() -> None:
     broker = Broker()
     bus = broker.connect("agent")
     create_topics(bus, TopicNames())
-    event = WorkerStep(
-        run_id="run-1", team="nlp", attempt=1, rank=0, step=(1,), time_ms=(1,),
-        metrics={"loss": (0.5,)},
-    )  # fmt: skip
+    event = reported("run-1", (1,), {"loss": (0.5,)})
     envelope = Envelope("step-1", "test", NOW, "run-1", event)
     bus.writer().send(encode(envelope, topic="gangline.steps"))
     group = replace(STEPS, flush_after=timedelta(0))
