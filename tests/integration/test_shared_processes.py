@@ -1,4 +1,4 @@
-"""On a worker, processes of several files end with the last file that shares them."""
+"""Processes of several files end with the last file that shares them."""
 
 from __future__ import annotations
 
@@ -26,14 +26,23 @@ def platform():
 def client(platform):
     yield platform
     note("close")
+
+@pytest.fixture(scope="session")
+def chromium():
+    note("open")
+    yield note
+    note("closed")
 """,
     "e2e/test_a.py": "def test(platform): platform('a')",
     "e2e/test_b.py": "def test(client): client('b')",
+    "e2e/test_page_1.py": "def test(chromium): chromium('page')\ndef test_b(): pass",
+    "e2e/test_page_2.py": "def test(chromium): chromium('page')",
+    "e2e/test_then.py": "def test(client): client('then')",
     "unit/test_c.py": "def test(): open('notes', 'a').write('c ')",
 }
 
 
-def test_a_platform_ends_after_the_last_file_that_shares_it(tmp_path: Path) -> None:
+def test_what_files_share_ends_after_the_last_of_them(tmp_path: Path) -> None:
     for name, text in FILES.items():
         file = tmp_path / "tests" / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -50,5 +59,5 @@ def test_a_platform_ends_after_the_last_file_that_shares_it(tmp_path: Path) -> N
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "notes").read_text(encoding="utf-8").split() == [
-        "begin", "a", "b", "close", "end", "c",
+        "begin", "a", "b", "open", "page", "page", "closed", "then", "close", "end", "c",
     ]  # fmt: skip
