@@ -25,7 +25,6 @@ from gangline_schemas.events.steps import WorkerStep
 from gangline_schemas.job import JobSpec, JobState
 from gangline_schemas.mlflow_workspace import family_of, mlflow_run_id
 from support.builders.gangs import assigned, gang_allocated, gang_failed, gang_released
-from support.fixtures.mlflow import server
 from support.harnesses.mlflow_process import MlflowProcess
 from support.waiting import wait_until
 
@@ -39,9 +38,6 @@ ENDS = {
 }
 KILLS = int(os.environ.get("GANGLINE_MLFLOW_KILLS", "2"))
 JOBS = 20 * KILLS
-
-
-__all__ = ["server"]  # a fixture is used by being in this module
 
 
 @pytest.fixture

@@ -16,9 +16,8 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from gangline.local.kafka import EmbeddedKafka
 from support.builders.hostile_paths import absolute, leaving, odd
-from support.harnesses.mlflow_gateway import MlflowGateway, mlflow_gateway
+from support.harnesses.mlflow_gateway import MlflowGateway
 from support.harnesses.mlflow_process import peak_bytes
 
 mlflow = pytest.importorskip("mlflow")
@@ -30,19 +29,16 @@ OURS, THEIRS = "workspaces/nlp", "workspaces/vision"
 
 
 @pytest.fixture(scope="module")
-def served(
-    kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[MlflowGateway]:
-    with mlflow_gateway(kafka.bootstrap, tmp_path_factory.mktemp("paths")) as running:
-        root = store_of(running)
-        for place, content in ((THEIRS, SECRET), (OURS, b"own")):
-            (root / place / "1").mkdir(parents=True)
-            (root / place / "1" / "secret.txt").write_bytes(content)
-        (root.parent / "secret.txt").write_bytes(OUTSIDE)
-        # what an operator's tools, or a job on the same machine, may leave there
-        (root / OURS / "1" / "link").symlink_to(root / THEIRS / "1")
-        (root / OURS / "1" / "link.txt").symlink_to(root.parent / "secret.txt")
-        yield running
+def served(open_mlflow: MlflowGateway) -> MlflowGateway:
+    root = store_of(open_mlflow)
+    for place, content in ((THEIRS, SECRET), (OURS, b"own")):
+        (root / place / "1").mkdir(parents=True, exist_ok=True)  # of another file's experiment
+        (root / place / "1" / "secret.txt").write_bytes(content)
+    (root.parent / "secret.txt").write_bytes(OUTSIDE)
+    # what an operator's tools, or a job on the same machine, may leave there
+    (root / OURS / "1" / "link").symlink_to(root / THEIRS / "1")
+    (root / OURS / "1" / "link.txt").symlink_to(root.parent / "secret.txt")
+    return open_mlflow
 
 
 def store_of(served: MlflowGateway) -> Path:

@@ -17,12 +17,9 @@ import pytest
 
 from gangline.local.kafka import EmbeddedKafka
 from gangline_mlflow.front import server_info
-from support.fixtures.mlflow import server
 from support.harnesses.mlflow_process import MlflowProcess, mlflow_server
 
 mlflow = pytest.importorskip("mlflow")
-
-__all__ = ["server"]  # a fixture is used by being in this module
 
 
 @contextmanager

@@ -20,9 +20,8 @@ from typing import Any
 import httpx
 import pytest
 
-from gangline.local.kafka import EmbeddedKafka
 from support.harnesses.genuine_mlflow import genuine_routes
-from support.harnesses.mlflow_gateway import MlflowGateway, mlflow_gateway
+from support.harnesses.mlflow_gateway import MlflowGateway
 
 pytest.importorskip("mlflow")
 
@@ -33,14 +32,6 @@ P2, P3 = "/api/2.0/mlflow", "/api/3.0/mlflow"
 FILES = "/api/2.0/mlflow-artifacts/artifacts"
 NAMES_ONLY = {"model_versions"}
 """A version of vision's may name a run of nlp's: reading it finds nothing."""
-
-
-@pytest.fixture
-def served(
-    kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[MlflowGateway]:
-    with mlflow_gateway(kafka.bootstrap, tmp_path_factory.mktemp("teams")) as running:
-        yield running
 
 
 def client_of(served: MlflowGateway, team: str) -> httpx.Client:
@@ -218,8 +209,9 @@ class Picture:
 
 @pytest.mark.parametrize("both", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_a_team_reads_and_changes_nothing_of_another(
-    served: MlflowGateway, tmp_path: Path, *, both: bool
+    open_mlflow: MlflowGateway, tmp_path: Path, *, both: bool
 ) -> None:
+    served = open_mlflow
     with client_of(served, "nlp") as nlp, client_of(served, "vision") as vision:
         owned = everything(nlp)
         own = made(vision, "POST", f"{P2}/experiments/create", {"name": "own"})["experiment_id"]
