@@ -129,8 +129,9 @@ def test_forms_ask_rest() -> None:
     client, gateway = console(answers(made, run))
     form = {"csrf": csrf(), "run": run, "action": "cancel"}
     assert client.post("/console/pipelines/change", data=form).status_code in {200, 303}
+    assert 'name="key" value="' in client.get("/console/pipelines/p?team=nlp").text
     form = {"csrf": csrf(), "pipeline": "p", "team": TEAM}
-    client.post("/console/pipelines/run", data=form)
+    client.post("/console/pipelines/run", data={**form, "key": "k1"})
     client.post("/console/pipelines/pause", data={**form, "paused": "true"})
     asked = [path for path, _, _ in gateway.asked if path.startswith("POST")]
     assert asked == [
@@ -138,6 +139,7 @@ def test_forms_ask_rest() -> None:
         "POST /v1/pipelines/p/runs?team=nlp",
         "POST /v1/pipelines/p/pause?team=nlp",
     ]
+    assert gateway.keys == ["k1"]
     wrong = {"csrf": csrf(), "run": run, "action": "delete"}
     assert client.post("/console/pipelines/change", data=wrong).status_code == 422
 

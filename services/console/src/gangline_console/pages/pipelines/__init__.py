@@ -83,7 +83,7 @@ async def _run(view: View) -> Response:
 async def _begin(view: View) -> Response:
     name = _named(view.form.get("pipeline"), "pipeline")
     place = f"/v1/pipelines/{name}/runs?team={quote(view.form.get('team'))}"
-    made = await view.api.post(place, PipelineRun, {"params": {}})
+    made = await view.api.post(place, PipelineRun, {"params": {}}, key=view.form.get("key"))
     if made.state == "queued":
         return view.go(f"/pipelines/{name}?team={quote(made.team)}")
     return view.go(f"/pipelines/runs/{made.run_id}")
