@@ -46,6 +46,7 @@ SAVES_A_ROUND = 14
 """500 gangs save each 10 minutes, while one run of 5,000 a day ends."""
 MONTH_DAYS, YEAR_DAYS = 32, 365
 """After 32 days each memory that the rule of gangline_schemas.memory bounds is full."""
+ADDRESS = "10.0.0.1"
 PENDING = 1_500
 """Runs that wait."""
 TEAMS = tuple(f"team-{number:02d}" for number in range(20))
@@ -128,8 +129,8 @@ def node_name(number: int) -> str:
 def node_info(node_id: str, number: int = 0) -> NodeInfo:
     """A node of 8 GPUs in a rack of 32."""
     return gangs.node_info(
-        node_id, GPUS, rack=f"r{number // 32}", block=f"b{number // 512}", cpus=96,
-        memory_gb=2048, rendezvous_ports=tuple(range(29_500, 29_564)),
+        node_id, GPUS, address=ADDRESS, rack=f"r{number // 32}", block=f"b{number // 512}",
+        cpus=96, memory_gb=2048, rendezvous_ports=tuple(range(29_500, 29_564)),
     )  # fmt: skip
 
 
@@ -147,7 +148,8 @@ def allocated(
     job_id: str, spec: JobSpec, nodes: Sequence[str], attempt: int = 1, gpus: int = GPUS
 ) -> GangAllocated:
     """A gang on so many GPUs of each of these nodes."""
-    return gangs.gang_allocated(job_id, spec, *gangs.spread(nodes, gpus), attempt=attempt)
+    parts = gangs.spread(nodes, gpus, address=ADDRESS)
+    return gangs.gang_allocated(job_id, spec, *parts, attempt=attempt)
 
 
 def ended(job_id: str, attempt: int, allocated_at: datetime) -> list[Event]:
