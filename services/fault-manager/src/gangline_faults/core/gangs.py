@@ -152,11 +152,13 @@ def fail_gangs_on(
 ) -> None:
     """One gang.failed for each live gang with ranks on a gone (node, incarnation): message.
 
-    Cost: the nodes of all gangs, however many are gone.
+    Cost: the nodes of the gangs on these nodes.
     """
+    state = plan.state
+    jobs = {job_id for node_id, _ in gone for job_id in state.placed.get(node_id, ())}
     hit = {
         job_id: (gang, here)
-        for job_id, gang in plan.state.gangs.items()
+        for job_id, gang in ((job_id, state.gangs[job_id]) for job_id in jobs)
         if not gang.failed and (here := sorted(gone.keys() & gang.places))
     }
     for job_id, (gang, here) in sorted(hit.items(), key=itemgetter(0)):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from gangline_bus.state_json import DataclassCodec
-from gangline_faults.core.state import FaultState
+from gangline_faults.core.state import FaultState, place
 
 VERSION = 2
 """The format of the state: docs/guides/upgrades.md says when to count it up."""
@@ -16,7 +18,25 @@ def _without_taken_memory(name: str, value: object) -> tuple[str, object]:
 
 def codec() -> DataclassCodec[FaultState]:
     """Implements `SnapshotCodec[FaultState]`."""
-    return DataclassCodec(FaultState, version=VERSION, converters={1: _without_taken_memory})
+    return DataclassCodec(
+        FaultState,
+        version=VERSION,
+        converters={1: _without_taken_memory},
+        left_out=("placed",),
+        rebuild=_rebuild,
+        derived=_derived,
+    )
+
+
+def _rebuild(state: FaultState) -> None:
+    for job_id in state.gangs:
+        place(state, job_id)
+
+
+def _derived(state: FaultState) -> Iterable[str]:
+    """Where the gangs are. A change of this index that folding forgets would show here."""
+    for node_id in sorted(state.placed):
+        yield f"{node_id} {' '.join(sorted(state.placed[node_id]))}"
 
 
 fingerprint = codec().fingerprint

@@ -62,6 +62,7 @@ class FaultState:
     - `gone`: nodes that failed or left, and when, oldest first; forgotten by the rule of
       gangline_schemas.memory.
     - `ended`: finished jobs, and when, by the same rule, so that a late duplicate revives none.
+    - `placed`: the jobs whose gangs have ranks on each node; derived from `gangs`.
     """
 
     nodes: dict[str, Node] = field(default_factory=dict)
@@ -77,6 +78,7 @@ class FaultState:
     settling: dict[str, None] = field(default_factory=dict)
     gone: dict[str, datetime] = field(default_factory=dict)
     ended: dict[str, datetime] = field(default_factory=dict)
+    placed: dict[str, frozenset[str]] = field(default_factory=dict)
 
 
 FaultPlan = Plan[FaultState, Liveness]
@@ -155,9 +157,26 @@ def _gone(state: FaultState, node_id: str, at: datetime) -> bool:
     return True
 
 
+def place(state: FaultState, job_id: str) -> None:
+    """Note on which nodes a job's gang is."""
+    for node_id in set(state.gangs[job_id].nodes):
+        state.placed[node_id] = state.placed.get(node_id, frozenset()) | {job_id}
+
+
+def _displace(state: FaultState, job_id: str) -> None:
+    gang = state.gangs.get(job_id)
+    for node_id in set(gang.nodes) if gang is not None else ():
+        others = state.placed[node_id] - {job_id}
+        if others:
+            state.placed[node_id] = others
+        else:
+            del state.placed[node_id]
+
+
 @fold.on(GangWatched)
 def _(state: FaultState, event: GangWatched, _at: datetime) -> None:
     job_id = event.job_id
+    _displace(state, job_id)
     state.gangs[job_id] = Gang(
         event.attempt,
         event.nodes,
@@ -168,6 +187,7 @@ def _(state: FaultState, event: GangWatched, _at: datetime) -> None:
         resume_step=event.resume_step,
         since=event.allocated_at,
     )
+    place(state, job_id)
     state.attempts[job_id] = event.attempt
     state.settling.pop(job_id, None)
     incident = state.incidents.get(job_id)
@@ -188,6 +208,7 @@ def _(state: FaultState, event: GangUnwatched, at: datetime) -> None:
     state.early.pop((event.job_id, event.attempt), None)
     gang = state.gangs.get(event.job_id)
     if gang is not None and gang.attempt == event.attempt:
+        _displace(state, event.job_id)
         del state.gangs[event.job_id]
         state.settling.pop(event.job_id, None)
         history = state.histories.get(event.job_id)
