@@ -17,7 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from gangline_bus.codec import Received
-from gangline_bus.decision import Input, Tick
+from gangline_bus.decision import Input, Observed, Tick
 from gangline_scheduler.core.decide import Scheduler
 from gangline_scheduler.core.evolve import fold
 from gangline_scheduler.core.policy.config import Policy
@@ -157,6 +157,7 @@ class BusyCluster:
         self.checks = checks
         self.scheduler = Scheduler(policy=policy)
         self.state = self.scheduler.initial()
+        self.soft = self.scheduler.initial_soft()
         self.now = START
         self.cycles: list[Cycle] = []
         self.allocated: list[GangAllocated] = []
@@ -226,9 +227,9 @@ class BusyCluster:
                 ),
             )
 
-    def give(self, kind: str, event: Event) -> None:
-        """One event from outside."""
-        self._cycle(kind, Received(Envelope("", "/bench", self.now, "", event), "", 0, 0))
+    def give(self, kind: str, event: Event, *, more: bool = False) -> None:
+        """One event from outside; `more`: others were read with it and follow."""
+        self._cycle(kind, Received(Envelope("", "/bench", self.now, "", event), "", 0, 0, more))
 
     def wait(self, seconds: float) -> None:
         """Time passes."""
@@ -236,9 +237,14 @@ class BusyCluster:
 
     def _cycle(self, kind: str, item: Input) -> None:
         started = time.thread_time()
-        decisions = self.scheduler.decide(self.state, None, item, self.now)
+        if isinstance(item, Tick):
+            self._observe(item)
+        decisions = self.scheduler.decide(self.state, self.soft, item, self.now)
         for decision in decisions:
             self.state = self.scheduler.evolve(self.state, decision, self.now)
+            self._observe(decision)
+        if isinstance(item, Received):
+            self._observe(item)
         decided = time.thread_time()
         checked = self.check() if self.checks and kind != "report" else decided
         events = [decision.event for decision in decisions]
@@ -246,6 +252,9 @@ class BusyCluster:
         self.cycles.append(
             Cycle(kind, (decided - started) * 1e3, (checked - decided) * 1e3, len(events))
         )
+
+    def _observe(self, observed: Observed) -> None:
+        self.soft = self.scheduler.observe(self.state, self.soft, observed, self.now)
 
     def check(self) -> float:
         """Assert the invariants; the time afterwards."""

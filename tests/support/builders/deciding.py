@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from gangline_bus.codec import Received, UndecodableError
-from gangline_bus.decision import Decider, Decision, Input, Refused, Tick
+from gangline_bus.decision import Decider, Decision, Input, Observed, Refused, Tick
 from gangline_schemas.base import Event, FieldError
 from gangline_schemas.catalog import event_types
 from gangline_schemas.envelope import Envelope
@@ -22,20 +22,23 @@ START = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 class Drive(Generic[StateT]):
     """A decider, its state, its log and a clock that moves only on request."""
 
-    def __init__(self, decider: Decider[StateT, None]) -> None:
+    def __init__(self, decider: Decider[StateT, Any]) -> None:
         self.decider = decider
         self.state = decider.initial()
+        self.soft = decider.initial_soft()
         self.now = START
         self.log: list[tuple[Decision, datetime]] = []
         self._inputs = 0
 
-    def give(self, event: Event, *, ce_id: str | None = None, source: str = "/t") -> list[Event]:
-        """One event from outside, now; what was decided."""
+    def give(
+        self, event: Event, *, ce_id: str | None = None, source: str = "/t", more: bool = False
+    ) -> list[Event]:
+        """One event from outside, now; what was decided. `more`: others were read with it."""
         self._inputs += 1
         envelope = Envelope(
             id=ce_id or f"in-{self._inputs}", source=source, time=self.now, subject="s", data=event
         )
-        return self.take(Received(envelope, "t", 0, self._inputs))
+        return self.take(Received(envelope, "t", 0, self._inputs, more))
 
     def refuse(
         self, subject: str, event_type: str = "job.submitted", fields: Sequence[FieldError] = ()
@@ -51,12 +54,20 @@ class Drive(Generic[StateT]):
 
     def take(self, item: Input) -> list[Event]:
         """Decide, fold and check one input, as the loop does."""
-        decisions = list(self.decider.decide(self.state, None, item, self.now))
+        if isinstance(item, Tick):
+            self._observe(item)
+        decisions = list(self.decider.decide(self.state, self.soft, item, self.now))
         for decision in decisions:
             self.state = self.decider.evolve(self.state, decision, self.now)
             self.log.append((decision, self.now))
+            self._observe(decision)
+        if isinstance(item, Received) and self.decider.follows:
+            self._observe(item)
         assert self.decider.check(self.state) == []
         return [decision.event for decision in decisions]
+
+    def _observe(self, observed: Observed) -> None:
+        self.soft = self.decider.observe(self.state, self.soft, observed, self.now)
 
     def replayed(self) -> StateT:
         """The state that a successor folds from the log, as it is written on the bus."""

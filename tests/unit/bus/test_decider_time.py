@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from gangline_bus.codec import Received, encode
 from gangline_bus.decider import DeciderLoop
-from gangline_bus.decision import BaseDecider, Decision, Input
+from gangline_bus.decision import BaseDecider, Decision, Input, Observed
 from gangline_bus.loop_settings import LoopSettings
 from gangline_bus.memory import Broker
 from gangline_bus.ports import TopicPartition
@@ -35,6 +35,10 @@ class Slow(BaseDecider[None, None]):
     now_s: float = 0.0
     slow_s: float = SLOW_S
     decided: list[str] = field(default_factory=list)
+    followed: list[str] = field(default_factory=list)
+    alone: list[str] = field(default_factory=list)
+    """Those with which no others were read, or the last of these."""
+    follows = True
 
     def initial(self) -> None:
         return None
@@ -45,7 +49,13 @@ class Slow(BaseDecider[None, None]):
         self.now_s += self.slow_s
         job_id = item.envelope.subject
         self.decided.append(job_id)
+        if not item.more:
+            self.alone.append(job_id)
         return [Decision(job_id, CancelAdmitted(job_id=job_id, user="u"))]
+
+    def observe(self, state: None, soft: None, observed: Observed, now: datetime) -> None:
+        if isinstance(observed, Received):
+            self.followed.append(observed.envelope.subject)
 
     def evolve(self, state: None, decision: Decision, at: datetime) -> None:
         return None
@@ -93,6 +103,20 @@ def test_500_slow_inputs_never_take_longer_than_the_watchdog_lets_them() -> None
 def test_quick_inputs_are_decided_in_one_cycle() -> None:
     decider = Slow(slow_s=0.0)
     assert lead(broker_with(INPUTS), decider).cycle(0.0) == INPUTS
+
+
+def test_an_input_says_whether_others_were_read_with_it() -> None:
+    decider = Slow(slow_s=0.0)
+    loop = lead(broker_with(7), decider)
+    assert loop.cycle(0.0) == 7
+    assert decider.alone == decider.decided[-1:]
+
+
+def test_a_decider_that_follows_gets_each_input_after_its_decisions() -> None:
+    decider = Slow(slow_s=0.0)
+    lead(broker_with(3), decider).cycle(0.0)
+    assert decider.followed == decider.decided
+    assert len(decider.followed) == 3
 
 
 def test_a_successor_begins_with_the_first_input_that_was_left() -> None:

@@ -7,7 +7,8 @@ from collections import Counter
 
 import pytest
 
-from gangline_faults.core.model import Health, Liveness
+from gangline_faults.core.model import Gang, Health, Liveness
+from gangline_faults.core.snapshot import codec
 from gangline_faults.core.state import FaultState
 from gangline_schemas.events.faults import (
     FailureCause,
@@ -21,8 +22,18 @@ from gangline_schemas.events.faults import (
 )
 from gangline_schemas.events.scheduling import NodeAdmitted
 from gangline_schemas.events.workers import NodeLeaving
+from gangline_schemas.job import JobState
 from gangline_schemas.memory import REMEMBERED
-from support.builders.faults import PEER_LOST, allocated, beat, exited, fault_run, joined
+from support.builders.faults import (
+    PEER_LOST,
+    allocated,
+    beat,
+    ended,
+    exited,
+    fault_run,
+    joined,
+    released,
+)
 from support.harnesses.decider_run import DeciderRun
 
 
@@ -204,6 +215,41 @@ def test_a_new_incarnation_means_that_the_old_ranks_are_gone() -> None:
     assert watched == NodeWatched(node_id="n1", incarnation="b")
     # the old announcement, read late from the other topic, brings nothing back
     assert run.feed(NodeAdmitted(node=joined("n1", "a").node)) == []
+
+
+def test_agents_that_restart_cost_a_look_at_their_own_gangs_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = [f"n{number}" for number in range(60)]
+    run = cluster(*names)
+    for name in names:
+        run.feed(allocated(f"job-{name}", nodes=(name,)))
+    looked, places = Counter[int](), Gang.places.fget  # type: ignore[attr-defined]
+
+    def counted(gang: Gang) -> object:
+        looked[id(gang)] += 1
+        return places(gang)
+
+    monkeypatch.setattr(Gang, "places", property(counted))
+    found = [event for name in names for event in run.feed(joined(name, "b"))]
+    assert [event.job_id for event in found if isinstance(event, GangFailed)] == [
+        f"job-{name}" for name in names
+    ]
+    assert looked.total() <= 2 * len(names)
+
+
+def test_where_gangs_are_is_known_through_attempts_and_a_snapshot() -> None:
+    run = cluster("n1", "n2", "n3")
+    run.feed(allocated(nodes=("n1", "n2")))
+    run.feed(allocated("job-2", nodes=("n2",)))
+    assert run.state.placed == {"n1": {"job-1"}, "n2": {"job-1", "job-2"}}
+    run.feed(allocated(attempt=2, nodes=("n3",)))
+    assert run.state.placed == {"n2": {"job-2"}, "n3": {"job-1"}}
+    loaded = codec().load([*codec().dump(codec().copy(run.state))])
+    assert loaded.placed == run.state.placed
+    run.feed(released("job-2"))
+    run.feed(ended(state=JobState.SUCCEEDED))
+    assert run.state.placed == {}
 
 
 def test_a_gang_on_an_incarnation_that_is_already_gone_fails_at_once() -> None:

@@ -62,12 +62,17 @@ class FromLaterError(UndecodableError):
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """An envelope and where it was read."""
+    """An envelope and where it was read.
+
+    `more`: further inputs were read with it and follow at once. So work that would be done again
+    after each of them can wait for the last one.
+    """
 
     envelope: Envelope
     topic: str
     partition: int
     offset: int
+    more: bool = False
 
     @property
     def place(self) -> TopicPartition:

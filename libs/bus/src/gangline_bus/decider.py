@@ -30,6 +30,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from types import FrameType
 from typing import Any, Generic, TypeVar
@@ -100,7 +101,7 @@ class DeciderLoop(Generic[StateT]):
         self._soft: Any = decider.initial_soft()
         self._last_written = 0
         self._traced = False
-        self._recalling = isinstance(decider, Recalling)
+        self._follows = decider.follows or isinstance(decider, Recalling)
 
     @property
     def state(self) -> StateT:
@@ -333,8 +334,10 @@ class DeciderLoop(Generic[StateT]):
             if not self._answer(error, now, out):
                 out += self._dead.refuse(record, error, now)
             return
+        if self._reader.more() and not self._guard.cautious:
+            received = replace(received, more=True)
         self._decide(received, now, out, traceparent=received.envelope.traceparent)
-        if self._recalling:
+        if self._follows:
             self._note(record, received, now)
 
     def _pass_over(

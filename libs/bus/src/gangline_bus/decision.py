@@ -84,6 +84,8 @@ class Decider(Protocol[StateT, SoftT]):
     log: Topic
     inputs: tuple[Topic, ...]
     signals: tuple[Topic, ...]
+    follows: bool
+    """Whether `observe` gets each input too, after its decisions."""
 
     def initial(self) -> StateT:
         """The state before the first event."""
@@ -169,6 +171,7 @@ class BaseDecider(ABC, Generic[StateT, SoftT]):
     log: Topic
     inputs: tuple[Topic, ...]
     signals: tuple[Topic, ...] = ()
+    follows: bool = False
     fold: Fold[StateT]
 
     @abstractmethod

@@ -5,7 +5,8 @@ gangs are kept off nodes whose agents are outdated by them (nodes.py). Then, for
 1. Its effect on its job or node (jobs.py, checkpoints.py, nodes.py).
 2. A full scheduling pass, if that freed or added capacity, raised a limit or removed a job from the
    queue. If it only added a job to the queue, a trial of that job (cycle.py); others are stopped
-   for it if it is urgent or owed (preemption_plan.py).
+   for it if it is urgent or owed (preemption_plan.py). Of inputs that were read together, one pass
+   follows the last (owed.py): a thousand agents that restart at once cost a few passes.
 3. Jobs without GPUs, with what all that leaves (cpu_jobs.py). Nothing before sees them.
 On a tick: the actions of the policy in its order (actions.py), then features that all parts know
 (rollout.py).
@@ -19,7 +20,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from gangline_bus.codec import Received
-from gangline_bus.decision import BaseDecider, Decision, Input, Tick
+from gangline_bus.decision import BaseDecider, Decision, Input, Observed, Tick
 from gangline_scheduler.core import (
     actions,
     checkpoints,
@@ -28,11 +29,13 @@ from gangline_scheduler.core import (
     invariants,
     jobs,
     nodes,
+    owed,
     preemption_plan,
     relocate,
     rollout,
 )
 from gangline_scheduler.core.evolve import fold
+from gangline_scheduler.core.owed import Owed
 from gangline_scheduler.core.plan import Plan
 from gangline_scheduler.core.policy.config import Policy
 from gangline_scheduler.core.policy.configured import Limits, configured
@@ -80,7 +83,7 @@ from gangline_schemas.job import JobState
 from gangline_schemas.team_limits import TeamConfig
 
 
-class Scheduler(BaseDecider[State, None]):
+class Scheduler(BaseDecider[State, Owed | None]):
     """The decider of gangline.scheduling."""
 
     name = "scheduler"
@@ -88,6 +91,7 @@ class Scheduler(BaseDecider[State, None]):
     inputs: tuple[Topic, ...] = (
         Topic.QUOTA, Topic.FAULTS, Topic.WORKERS, Topic.CHECKPOINTS, Topic.PARTS,
     )  # fmt: skip
+    follows = True
     fold = fold
 
     def __init__(
@@ -108,7 +112,19 @@ class Scheduler(BaseDecider[State, None]):
             queue=PendingIndex(policy.order.slot), levels=policy.levels, mix_from=policy.mix_from
         )
 
-    def decide(self, state: State, soft: None, item: Input, now: datetime) -> Sequence[Decision]:  # noqa: ARG002 - it has no soft state
+    def observe(
+        self,
+        state: State,  # noqa: ARG002 - see Decider
+        soft: Owed | None,
+        observed: Observed,
+        now: datetime,  # noqa: ARG002
+    ) -> Owed | None:
+        """Note whether a pass is owed."""
+        return owed.after(soft or Owed(), observed)
+
+    def decide(
+        self, state: State, soft: Owed | None, item: Input, now: datetime
+    ) -> Sequence[Decision]:
         """See the module's docstring. A repeated or outdated input leads to nothing."""
         plan = Plan(state, now)
         if isinstance(item, Tick | Received) and state.policy != self._configured:
@@ -121,7 +137,7 @@ class Scheduler(BaseDecider[State, None]):
             rollout.enable(plan, self._features)
         elif isinstance(item, Received):
             _take(plan, item.envelope.data, self._limits)
-            self._schedule(state, plan, item.envelope.data, before)
+            self._schedule(state, plan, item, before, owed=soft is not None and soft.a_pass)
             cpu_jobs.follow(plan, self._policy, before)
             rollout.note(plan, item.envelope)
         return plan.decisions
@@ -130,23 +146,29 @@ class Scheduler(BaseDecider[State, None]):
         """Invariants that do not hold; see invariants.py."""
         return invariants.violations(state)
 
-    def _schedule(self, state: State, plan: Plan, cause: Event, before: int) -> None:
-        """`state`: as it was; `before`: the decisions that this input did not lead to."""
-        new = len(plan.decisions) > before
+    def _schedule(
+        self, state: State, plan: Plan, item: Received, before: int, *, owed: bool
+    ) -> None:
+        """`state`: as it was; `before`: the decisions that this input did not lead to.
+
+        `owed`: inputs that were read with it made room, and no pass followed.
+        """
+        cause, new = item.envelope.data, len(plan.decisions) > before
         if isinstance(cause, DrainAdmitted) and new:
             relocate.leave(plan, self._policy)
         elif isinstance(cause, CheckpointCommitted) and new:
             relocate.saved(plan, self._policy, cause)
         decided = [decision.event for decision in plan.decisions[before:]]
-        if isinstance(cause, JobAdmitted):
-            if decided and cause.job_id in plan.state.pending:
-                self._joined(plan, cause.job_id)
-        elif any(_makes_room(state, plan, event) for event in decided):
+        joined = cause if isinstance(cause, JobAdmitted) and decided else None
+        room = owed or (joined is None and any(_makes_room(state, plan, one) for one in decided))
+        if room and not item.more:
             cycle.run_pass(plan, self._policy, most_fruitless=cycle.MOST_FRUITLESS)
+        if joined is not None and not (owed and item.more):
+            self._joined(plan, joined.job_id)
         actions.explain_new(plan, self._policy, decided)
 
     def _joined(self, plan: Plan, job_id: str) -> None:
-        if cycle.guarded(plan, self._policy, job_id):
+        if job_id not in plan.state.pending or cycle.guarded(plan, self._policy, job_id):
             return
         cycle.try_alone(plan, self._policy, job_id)
         preemption_plan.stop_for(plan, self._policy, job_id)
