@@ -146,7 +146,7 @@ bench: $(STAMP) ## measure, print a table and JSON
 BENCH_SCHEDULER := cycle growth stuck reclaim queues replay
 bench-scheduler: $(STAMP) ## measure the scheduler: cycles, growth, reclaim, many queues, two months
 	@$(BIN)/python tests/bench/run.py --json build/bench-scheduler.json \
-	  $(BENCH_SCHEDULER:%=--only scheduler_%)
+	  $(BENCH_SCHEDULER:%=--only scheduler_%) --only agents_restart
 
 BENCH_WORKER := checkpoint incremental verify restart loader step_overhead tracking agreement \
   ettr

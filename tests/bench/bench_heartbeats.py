@@ -53,7 +53,7 @@ class Cluster:
         self._now = START
         self._jobs: list[str] = []
         for number in range(nodes):
-            self._give(NodeJoined(node=node_info(f"n{number}", 0)))
+            self.give(NodeJoined(node=node_info(f"n{number}", 0)))
         sizes = [64] * (nodes // 160) + [4] * (nodes // 16)
         while len(self._jobs) < nodes:
             first, size = len(self._jobs), sizes.pop() if sizes else 1
@@ -61,7 +61,7 @@ class Cluster:
             job_id = f"job-{first}"
             self._jobs += [job_id] * size
             places = spread([f"n{number}" for number in range(first, first + size)], GPUS)
-            self._give(gang_allocated(job_id, job_spec("train"), *places))
+            self.give(gang_allocated(job_id, job_spec("train"), *places))
 
     def records(self, second: int) -> list[Record]:
         """What the nodes send in this second."""
@@ -88,7 +88,8 @@ class Cluster:
         assert list(self._decider.decide(self._state, self._soft, Tick(), self._now)) == []
         return time.thread_time() - began_s
 
-    def _give(self, event: Event) -> None:
+    def give(self, event: Event) -> None:
+        """One event from outside."""
         envelope = Envelope("id", "/bench", self._now, "subject", event)
         item = Received(envelope, topic_of(event.type).value, 0, 0)
         for decision in self._decider.decide(self._state, self._soft, item, self._now):

@@ -17,7 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from gangline_bus.codec import Received
-from gangline_bus.decision import Input, Observed, Tick
+from gangline_bus.decision import BatchEnd, Input, Observed, Tick
 from gangline_scheduler.core.decide import Scheduler
 from gangline_scheduler.core.evolve import fold
 from gangline_scheduler.core.policy.config import Policy
@@ -227,9 +227,14 @@ class BusyCluster:
                 ),
             )
 
-    def give(self, kind: str, event: Event, *, more: bool = False) -> None:
-        """One event from outside; `more`: others were read with it and follow."""
-        self._cycle(kind, Received(Envelope("", "/bench", self.now, "", event), "", 0, 0, more))
+    def give(self, kind: str, event: Event, *, together: bool = False) -> None:
+        """One event from outside; `together`: it is one of a batch."""
+        self._cycle(kind, Received(Envelope("", "/bench", self.now, "", event), "", 0, 0, together))
+
+    def end_batch(self) -> None:
+        """The end of what was given together."""
+        self._cycle("batch", BatchEnd())
+        self._observe(BatchEnd())
 
     def wait(self, seconds: float) -> None:
         """Time passes."""

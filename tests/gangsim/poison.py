@@ -71,6 +71,7 @@ class _Buggy:
         self._poisons = poisons
         self.name, self.log = decider.name, decider.log
         self.inputs, self.signals = decider.inputs, decider.signals
+        self.follows = decider.follows
 
     def initial(self) -> Any:
         return self._decider.initial()

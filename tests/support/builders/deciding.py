@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, TypeVar
 
 from gangline_bus.codec import Received, UndecodableError
-from gangline_bus.decision import Decider, Decision, Input, Observed, Refused, Tick
+from gangline_bus.decision import BatchEnd, Decider, Decision, Input, Observed, Refused, Tick
 from gangline_schemas.base import Event, FieldError
 from gangline_schemas.catalog import event_types
 from gangline_schemas.envelope import Envelope
@@ -31,14 +31,14 @@ class Drive(Generic[StateT]):
         self._inputs = 0
 
     def give(
-        self, event: Event, *, ce_id: str | None = None, source: str = "/t", more: bool = False
+        self, event: Event, *, ce_id: str | None = None, source: str = "/t", together: bool = False
     ) -> list[Event]:
-        """One event from outside, now; what was decided. `more`: others were read with it."""
+        """One event from outside, now; what was decided. `together`: as one of a batch."""
         self._inputs += 1
         envelope = Envelope(
             id=ce_id or f"in-{self._inputs}", source=source, time=self.now, subject="s", data=event
         )
-        return self.take(Received(envelope, "t", 0, self._inputs, more))
+        return self.take(Received(envelope, "t", 0, self._inputs, together))
 
     def refuse(
         self, subject: str, event_type: str = "job.submitted", fields: Sequence[FieldError] = ()
@@ -51,6 +51,12 @@ class Drive(Generic[StateT]):
         """Let time pass and tick."""
         self.now += timedelta(seconds=seconds)
         return self.take(Tick())
+
+    def end_batch(self) -> list[Event]:
+        """The end of what was given together."""
+        decided = self.take(BatchEnd())
+        self._observe(BatchEnd())
+        return decided
 
     def take(self, item: Input) -> list[Event]:
         """Decide, fold and check one input, as the loop does."""

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from gangline_bus.codec import Received, encode
 from gangline_bus.decider import DeciderLoop
-from gangline_bus.decision import BaseDecider, Decision, Input, Observed
+from gangline_bus.decision import BaseDecider, BatchEnd, Decision, Input, Observed
 from gangline_bus.loop_settings import LoopSettings
 from gangline_bus.memory import Broker
 from gangline_bus.ports import TopicPartition
@@ -37,19 +37,20 @@ class Slow(BaseDecider[None, None]):
     decided: list[str] = field(default_factory=list)
     followed: list[str] = field(default_factory=list)
     alone: list[str] = field(default_factory=list)
-    """Those with which no others were read, or the last of these."""
+    ends: int = 0
     follows = True
 
     def initial(self) -> None:
         return None
 
     def decide(self, state: None, soft: None, item: Input, now: datetime) -> Sequence[Decision]:
+        self.ends += isinstance(item, BatchEnd)
         if not isinstance(item, Received):
             return []
         self.now_s += self.slow_s
         job_id = item.envelope.subject
         self.decided.append(job_id)
-        if not item.more:
+        if not item.together:
             self.alone.append(job_id)
         return [Decision(job_id, CancelAdmitted(job_id=job_id, user="u"))]
 
@@ -109,7 +110,10 @@ def test_an_input_says_whether_others_were_read_with_it() -> None:
     decider = Slow(slow_s=0.0)
     loop = lead(broker_with(7), decider)
     assert loop.cycle(0.0) == 7
-    assert decider.alone == decider.decided[-1:]
+    assert (decider.alone, decider.ends) == ([], 1)
+    alone = Slow(slow_s=0.0)
+    lead(broker_with(1), alone).cycle(0.0)
+    assert (alone.alone, alone.ends) == (["j0"], 0)
 
 
 def test_a_decider_that_follows_gets_each_input_after_its_decisions() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
@@ -41,54 +40,52 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-def join(cluster: Cluster, names: Sequence[str], *, last: bool = True) -> list[str]:
-    """These nodes join together; the jobs that start. `last`: nothing else was read with them."""
+def join(cluster: Cluster, *names: str) -> list[str]:
+    """These nodes join as part of a batch; the jobs that start."""
     return [
         job_id
         for name in names
-        for job_id in started_jobs(
-            cluster.give(NodeJoined(node=node(name)), more=not last or name != names[-1])
-        )
+        for job_id in started_jobs(cluster.give(NodeJoined(node=node(name)), together=True))
     ]
 
 
 def test_nodes_that_join_together_cost_one_pass(passes: list[int]) -> None:
     cluster = waiting(*(f"j{number}" for number in range(20)))
     passes.clear()
-    started = join(cluster, [f"n{number}" for number in range(20)])
-    assert {*started} == {f"j{number}" for number in range(20)}
+    assert join(cluster, *(f"n{number}" for number in range(20))) == []
+    assert {*started_jobs(cluster.end_batch())} == {f"j{number}" for number in range(20)}
     assert len(passes) == 1
 
 
-def test_an_input_that_makes_no_room_may_be_the_last() -> None:
+def test_a_batch_that_makes_no_room_costs_no_pass(passes: list[int]) -> None:
     cluster = waiting("a", "b")
-    cluster.submit("c", gpus=1)
-    assert join(cluster, ["n1"], last=False) == []
-    report = WorkerStarted(job_id="old", attempt=1, rank=0, node_id="n1", incarnation="i1", pid=1)
-    assert started_jobs(cluster.give(report)) == ["a"]
-    assert started_jobs(cluster.give(report)) == []
+    join(cluster, "n1")
+    assert started_jobs(cluster.end_batch()) == ["a"]
+    passes.clear()
+    cluster.start("a", [0])
+    report = WorkerStarted(job_id="a", attempt=1, rank=1, node_id="n1", incarnation="i1", pid=1)
+    cluster.give(report, together=True)
+    assert cluster.end_batch() == []
+    assert passes == []
 
 
 def test_a_tick_makes_the_pass_that_is_owed() -> None:
     cluster = waiting("a")
-    assert join(cluster, ["n1"], last=False) == []
+    assert join(cluster, "n1") == []
     assert started_jobs(cluster.tick(1)) == ["a"]
+    assert cluster.end_batch() == []
 
 
-@pytest.mark.parametrize("more", [True, False])
-def test_a_new_job_overtakes_none_that_waits_for_the_pass(more: bool) -> None:
+def test_a_new_job_overtakes_none_that_waits_for_the_pass() -> None:
     cluster = waiting("old")
-    assert join(cluster, ["n1"], last=False) == []
-    found = started_jobs(cluster.give(admitted(cluster, "new", 2), more=more))
-    assert found == ([] if more else ["old"])
-    cluster.tick(1)
-    assert cluster.job("old").gang is not None
-    assert cluster.job("new").gang is None
+    assert join(cluster, "n1") == []
+    assert started_jobs(cluster.give(admitted(cluster, "new", 2), together=True)) == []
+    assert started_jobs(cluster.end_batch()) == ["old"]
 
 
 def test_a_job_that_is_read_with_others_starts_at_once_where_none_waits() -> None:
     cluster = Cluster(node("n1"))
-    assert started_jobs(cluster.give(admitted(cluster, "a"), more=True)) == ["a"]
+    assert started_jobs(cluster.give(admitted(cluster, "a"), together=True)) == ["a"]
 
 
 def test_gangs_that_end_together_make_room_for_one_that_needs_it_all() -> None:
@@ -96,18 +93,18 @@ def test_gangs_that_end_together_make_room_for_one_that_needs_it_all() -> None:
     for job_id in ("a", "b"):
         cluster.run(job_id, gpus=2)
     cluster.submit("both", gpus=4)
-    found = []
-    for number, job_id in enumerate(("a", "b", "a", "b")):
-        rank = number // 2
-        exited = WorkerExited(
-            job_id=job_id, attempt=1, rank=rank, node_id="n1", incarnation="i1",
-            reason=ExitReason.FINISHED,
-        )  # fmt: skip
-        found += [started_jobs(cluster.give(exited, more=number < 3))]
-    assert found == [[], [], [], ["both"]]
+    for job_id in ("a", "b"):
+        for rank in range(2):
+            exited = WorkerExited(
+                job_id=job_id, attempt=1, rank=rank, node_id="n1", incarnation="i1",
+                reason=ExitReason.FINISHED,
+            )  # fmt: skip
+            assert started_jobs(cluster.give(exited, together=True)) == []
+    assert started_jobs(cluster.end_batch()) == ["both"]
 
 
 def test_a_successor_folds_the_same_state() -> None:
     cluster = waiting("a", "b", "c")
-    join(cluster, ["n1", "n2", "n3"])
+    join(cluster, "n1", "n2", "n3")
+    assert len(started_jobs(cluster.end_batch())) == 3
     assert cluster.replayed().jobs == cluster.state.jobs

@@ -64,15 +64,15 @@ class FromLaterError(UndecodableError):
 class Received:
     """An envelope and where it was read.
 
-    `more`: further inputs were read with it and follow at once. So work that would be done again
-    after each of them can wait for the last one.
+    `together`: others were read with it, and a `BatchEnd` follows them all. So work that would be
+    done again after each of them can wait for it.
     """
 
     envelope: Envelope
     topic: str
     partition: int
     offset: int
-    more: bool = False
+    together: bool = False
 
     @property
     def place(self) -> TopicPartition:

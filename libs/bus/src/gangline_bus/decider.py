@@ -39,6 +39,7 @@ import structlog
 
 from gangline_bus.codec import Received, UndecodableError, attributes_of, receive
 from gangline_bus.decision import (
+    BatchEnd,
     Decider,
     Input,
     InvariantViolated,
@@ -210,11 +211,15 @@ class DeciderLoop(Generic[StateT]):
     def _take_batch(self, now: datetime, out: list[OutRecord]) -> None:
         """Inputs for `cycle_s` at most, finished effects, and a Tick if one is due."""
         taken, until = 0, self._stopwatch() + self.settings.cycle_s
+        together = self.decider.follows and self._reader.several()
         while (record := self._reader.next()) is not None:
-            self._take(record, now, out)
+            self._take(record, now, out, together=together)
             taken += 1
             if self._stopwatch() >= until:
                 break
+        if together:
+            self._decide(BatchEnd(), now, out, traceparent=None)
+            self._observe(BatchEnd(), now)
         for done in self._effects.completed():
             self._decide(done, now, out, traceparent=None)
         if self._tick_is_due(now):
@@ -243,6 +248,8 @@ class DeciderLoop(Generic[StateT]):
         now: datetime,
         out: list[OutRecord],
         check: Callable[[list[OutRecord]], None] = lambda _: None,
+        *,
+        together: bool = False,
     ) -> None:
         """The next record. Whatever its decision raises is noted before the process ends."""
         if record.topic in self._shard.signals:
@@ -250,7 +257,7 @@ class DeciderLoop(Generic[StateT]):
         else:
             self._guard.begin()
             with self._guard.deciding(record):
-                self._handle(record, now, out)
+                self._handle(record, now, out, together=together)
                 check(out)
         self._reader.take()
 
@@ -323,7 +330,9 @@ class DeciderLoop(Generic[StateT]):
         except Exception as error:  # noqa: BLE001 - whatever it is, other signals are noted
             self._dead.count(record, UndecodableError(f"not noted: {trace_of(error)}"), now)
 
-    def _handle(self, record: Record, now: datetime, out: list[OutRecord]) -> None:
+    def _handle(
+        self, record: Record, now: datetime, out: list[OutRecord], *, together: bool
+    ) -> None:
         poison = self._guard.poison(record)
         if poison is not None:
             self._pass_over(record, poison, now, out)
@@ -334,8 +343,8 @@ class DeciderLoop(Generic[StateT]):
             if not self._answer(error, now, out):
                 out += self._dead.refuse(record, error, now)
             return
-        if self._reader.more() and not self._guard.cautious:
-            received = replace(received, more=True)
+        if together:
+            received = replace(received, together=True)
         self._decide(received, now, out, traceparent=received.envelope.traceparent)
         if self._follows:
             self._note(record, received, now)

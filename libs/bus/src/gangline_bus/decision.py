@@ -58,7 +58,16 @@ class EffectDone:
     result: object
 
 
-Input = Received | Tick | Refused | EffectDone
+@dataclass(frozen=True, slots=True)
+class BatchEnd:
+    """The inputs that were read together are decided; for deciders that follow them.
+
+    Decisions about all of them belong here and not to the last one: that may be a duplicate, and
+    the ids of an input's decisions are derived from it.
+    """
+
+
+Input = Received | Tick | Refused | EffectDone | BatchEnd
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +78,7 @@ class Decision:
     event: Event
 
 
-Observed = Received | Tick | Decision
+Observed = Received | Tick | Decision | BatchEnd
 
 
 class Decider(Protocol[StateT, SoftT]):
@@ -85,7 +94,7 @@ class Decider(Protocol[StateT, SoftT]):
     inputs: tuple[Topic, ...]
     signals: tuple[Topic, ...]
     follows: bool
-    """Whether `observe` gets each input too, after its decisions."""
+    """Whether `observe` gets each input too, after its decisions, and a `BatchEnd` comes."""
 
     def initial(self) -> StateT:
         """The state before the first event."""

@@ -33,8 +33,8 @@ class Intake:
         """The next record, which is not taken yet; None when none waits."""
         return self._waiting[0] if self._waiting else None
 
-    def more(self) -> bool:
-        """Whether another one waits behind the next."""
+    def several(self) -> bool:
+        """Whether more than one waits."""
         return len(self._waiting) > 1
 
     def take(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import structlog
 
-from gangline_bus.decision import EffectDone, Input, Tick
+from gangline_bus.decision import BatchEnd, EffectDone, Input, Tick
 from gangline_bus.poison import POISONED, trace_of
 
 log = structlog.get_logger(__name__)
@@ -31,6 +31,8 @@ class Skips:
             case Tick():
                 what = name = "ticks"
                 self._error = error if self._has_ticked else None
+            case BatchEnd():  # the next Tick decides about all that there is
+                what = name = "batches"
             case _:
                 return False
         POISONED.add(1, {"service": self._service, "topic": what})

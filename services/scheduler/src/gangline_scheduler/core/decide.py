@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from gangline_bus.codec import Received
-from gangline_bus.decision import BaseDecider, Decision, Input, Observed, Tick
+from gangline_bus.decision import BaseDecider, BatchEnd, Decision, Input, Observed, Tick
 from gangline_scheduler.core import (
     actions,
     checkpoints,
@@ -137,9 +137,12 @@ class Scheduler(BaseDecider[State, Owed | None]):
             rollout.enable(plan, self._features)
         elif isinstance(item, Received):
             _take(plan, item.envelope.data, self._limits)
-            self._schedule(state, plan, item, before, owed=soft is not None and soft.a_pass)
+            self._schedule(state, plan, item, before, owed=_owed(soft, item))
             cpu_jobs.follow(plan, self._policy, before)
             rollout.note(plan, item.envelope)
+        elif isinstance(item, BatchEnd) and soft is not None and soft.a_pass:
+            cycle.run_pass(plan, self._policy, most_fruitless=cycle.MOST_FRUITLESS)
+            cpu_jobs.follow(plan, self._policy, before)
         return plan.decisions
 
     def check(self, state: State) -> list[str]:
@@ -151,7 +154,7 @@ class Scheduler(BaseDecider[State, Owed | None]):
     ) -> None:
         """`state`: as it was; `before`: the decisions that this input did not lead to.
 
-        `owed`: inputs that were read with it made room, and no pass followed.
+        `owed`: inputs that were read with it made room, and the pass follows all of them.
         """
         cause, new = item.envelope.data, len(plan.decisions) > before
         if isinstance(cause, DrainAdmitted) and new:
@@ -160,10 +163,13 @@ class Scheduler(BaseDecider[State, Owed | None]):
             relocate.saved(plan, self._policy, cause)
         decided = [decision.event for decision in plan.decisions[before:]]
         joined = cause if isinstance(cause, JobAdmitted) and decided else None
-        room = owed or (joined is None and any(_makes_room(state, plan, one) for one in decided))
-        if room and not item.more:
+        if (
+            joined is None
+            and not item.together
+            and any(_makes_room(state, plan, event) for event in decided)
+        ):
             cycle.run_pass(plan, self._policy, most_fruitless=cycle.MOST_FRUITLESS)
-        if joined is not None and not (owed and item.more):
+        if joined is not None and not owed:
             self._joined(plan, joined.job_id)
         actions.explain_new(plan, self._policy, decided)
 
@@ -172,6 +178,10 @@ class Scheduler(BaseDecider[State, Owed | None]):
             return
         cycle.try_alone(plan, self._policy, job_id)
         preemption_plan.stop_for(plan, self._policy, job_id)
+
+
+def _owed(soft: Owed | None, item: Received) -> bool:
+    return item.together and soft is not None and soft.a_pass
 
 
 def _makes_room(state: State, plan: Plan, event: Event) -> bool:

@@ -24,8 +24,8 @@ _MAKE_ROOM = (TeamNoted, TeamBudgetNoted, NodeAdmitted, NodeUncordoned, GangRele
 class Owed:
     """The scheduler's soft state. What it forgets in a takeover, the next Tick does.
 
-    `room`: the input that is decided now made room. `a_pass`: an earlier one that was read with it
-    did, and no pass followed.
+    `room`: the input that is decided now made room. `a_pass`: an earlier one of the same batch did,
+    and the pass follows all of them.
     """
 
     room: bool = False
@@ -33,14 +33,14 @@ class Owed:
 
 
 def after(soft: Owed, observed: Observed) -> Owed:
-    """The soft state after a decision, after the input that led to it, and before a Tick.
+    """The soft state after a decision, after the input that led to it, and after a batch.
 
-    A Tick makes a full pass by itself. So does the last of the inputs that were read together.
+    A Tick makes a full pass by itself.
     """
     match observed:
         case Decision(event=event):
             return replace(soft, room=soft.room or _makes_room(event))
-        case Received(more=True):
+        case Received(together=True):
             return Owed(a_pass=soft.room or soft.a_pass)
     return Owed()
 
