@@ -19,7 +19,7 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from gangline_bus.codec import Received
 from gangline_bus.decision import Decider, Input, Tick
@@ -59,7 +59,7 @@ class Replay(Generic[StateT]):
         self,
         pool: Pool,
         jobs: Sequence[TraceJob],
-        decider: Decider[StateT, None],
+        decider: Decider[StateT, Any],
         *,
         pace: Pace | None = None,
         costs: Costs | None = None,

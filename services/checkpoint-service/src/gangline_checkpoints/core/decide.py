@@ -36,6 +36,7 @@ from datetime import datetime
 from gangline_bus.codec import Received
 from gangline_bus.decision import (
     BaseDecider,
+    BatchEnd,
     Decision,
     EffectDone,
     Fold,
@@ -133,7 +134,7 @@ class CheckpointDecider(BaseDecider[CheckpointState, Reports]):
         """Keep what an input reports of a part (reports.py)."""
         if isinstance(observed, Tick):
             soft.now = now
-        else:
+        elif not isinstance(observed, BatchEnd):
             reports.observe(soft, state.jobs, observed)
         return soft
 

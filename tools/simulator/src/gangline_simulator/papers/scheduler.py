@@ -14,6 +14,7 @@ from gangline_bus.codec import Received
 from gangline_bus.decision import Decision, Input, Tick
 from gangline_scheduler.core import cycle, decide
 from gangline_scheduler.core.decide import Scheduler
+from gangline_scheduler.core.owed import Owed
 from gangline_scheduler.core.plan import Plan
 from gangline_scheduler.core.policy.config import Policy
 from gangline_scheduler.core.state import State
@@ -27,7 +28,13 @@ class ReferenceScheduler(Scheduler):
         super().__init__(policy=policy)
         self.policy = policy
 
-    def decide(self, state: State, soft: None, item: Input, now: datetime) -> Sequence[Decision]:  # noqa: ARG002 - it has none
+    def decide(
+        self,
+        state: State,
+        soft: Owed | None,  # noqa: ARG002 - see Decider
+        item: Input,
+        now: datetime,
+    ) -> Sequence[Decision]:
         """The decisions of one input; the pass, on a tick."""
         plan = Plan(state, now)
         if isinstance(item, Received):
