@@ -22,7 +22,7 @@ _MAKE_ROOM = (TeamNoted, TeamBudgetNoted, NodeAdmitted, NodeUncordoned, GangRele
 
 @dataclass(frozen=True, slots=True)
 class Owed:
-    """The scheduler's soft state. What it forgets in a takeover, the next Tick does.
+    """The scheduler's soft state. A takeover forgets it, and the next Tick makes the pass.
 
     `room`: the input that is decided now made room. `a_pass`: an earlier one of the same batch did,
     and the pass follows all of them.
