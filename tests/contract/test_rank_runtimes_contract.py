@@ -9,6 +9,7 @@ import signal
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -113,6 +114,20 @@ def test_a_rank_can_handle_sigterm_and_is_ended_by_a_kill(place: RankRuntime) ->
     place.said(1, "ready")
     place.launcher.kill(RankKey(GANG, 1))
     assert (place.end(1).code, place.end(1).signal) == (None, signal.SIGKILL)
+
+
+def test_a_gangs_processes_are_known_and_since_when_they_are(place: RankRuntime) -> None:
+    before_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+    os.mkfifo(place.folder / "go")
+    pid = place.start(0, ["/bin/sh", "-c", "sleep 600 & echo ready; read x < go"])
+    place.said(0, "ready")
+    assert place.launcher.gang_owns(pid, GANG)
+    assert not place.launcher.gang_owns(pid, GangKey(GANG.job_id, GANG.attempt + 1))
+    assert not place.launcher.gang_owns(os.getpid(), GANG)
+    assert before_s <= place.launcher.begun_s(RankKey(GANG, 0))
+    (place.folder / "go").write_text("x\n")
+    place.end(0)
+    until(lambda: place.launcher.begun_s(RankKey(GANG, 0)) == 0.0)
 
 
 def test_what_a_rank_leaves_behind_is_killed(place: RankRuntime) -> None:
