@@ -48,6 +48,19 @@ NCCL_ERROR = (
     "[rank1]: Last error:\n[rank1]: {}\n"
 )
 REMOTE = "socketProgress: Connection closed by remote peer n2<43210>"
+NOT_LOCATED = "An error happened while trying to locate the file on the Hub and we cannot find it"
+TORCHRUN = """
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+train.py FAILED
+Failures:
+  <NO_OTHER_FAILURES>
+Root Cause (first observed failure):
+[0]:
+  rank      : 3 (local_rank: 3)
+  exitcode  : -11 (pid: 12345)
+  error_file: <N/A>
+  traceback : Signal 11 (SIGSEGV) received by PID 12345
+"""
 ROWS: list[tuple[str, WorkerExited, FailureCause, FailureClass]] = [
     ("lease lost", ended(ExitReason.LEASE_LOST, signal=9), NODE, FailureClass.NODE),
     (
@@ -168,6 +181,8 @@ ROWS: list[tuple[str, WorkerExited, FailureCause, FailureClass]] = [
             "torch.AcceleratorError: CUDA error: invalid program counter",
             NCCL_ERROR.format("unhandled cuda error", "Cuda failure 718 'invalid program counter'"),
             "CUDA error: operation not supported on global/shared address space",
+            "RuntimeError: cuFFT error: CUFFT_INTERNAL_ERROR",
+            "torch._C._LinAlgError: cusolver error: CUSOLVER_STATUS_INTERNAL_ERROR",
         )
     ),
     *(
@@ -177,6 +192,10 @@ ROWS: list[tuple[str, WorkerExited, FailureCause, FailureClass]] = [
             "OSError: [Errno 5] Input/output error",
             "OSError: [Errno 116] Stale file handle",
             "OSError: [Errno 30] Read-only file system: '/scratch'",
+            "OSError: [Errno 108] Cannot send after transport endpoint shutdown: '/lustre/x'",
+            "OSError: [Errno 121] Remote I/O error",
+            "OSError: [Errno 117] Structure needs cleaning: '/scratch/x'",
+            "OSError: [Errno 112] Host is down: '/nfs/x'",
         )
     ),
     *(
@@ -202,11 +221,20 @@ ROWS: list[tuple[str, WorkerExited, FailureCause, FailureClass]] = [
     ),
     ("signal", ended(exit_code=137), FailureCause.PROCESS, FailureClass.PROCESS),
     ("signal", ended(signal=11), FailureCause.PROCESS, FailureClass.PROCESS),
+    ("signal", words(TORCHRUN), FailureCause.PROCESS, FailureClass.PROCESS),
+    ("exit code", words(TORCHRUN.replace("Signal 11", "Signal 0")), USER, FailureClass.USER_ERROR),
+    (
+        "Python: program",
+        words(ERROR.format("ValueError: x") + TORCHRUN.replace("Root Cause", "Other")),
+        USER,
+        FailureClass.USER_ERROR,
+    ),
     *(
         ("lost its peers", words(text), INFRASTRUCTURE, FailureClass.NETWORK)
         for text in (
             "RuntimeError: Timed out waiting 1800000ms for recv operation to complete",
             "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)",
+            "RuntimeError: Timed out initializing process group in store based barrier on rank: 0",
             "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp",
             NCCL_ERROR.format("remote process exited or there was a network error", REMOTE),
         )
@@ -220,6 +248,15 @@ ROWS: list[tuple[str, WorkerExited, FailureCause, FailureClass]] = [
             "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='hub')",
             "botocore.exceptions.EndpointConnectionError: Could not connect",
             "TimeoutError: timed out",
+            "httpx.ConnectError: [Errno -3] Temporary failure in name resolution",
+            "urllib3.exceptions.ProtocolError: ('Connection aborted.', RemoteDisconnected('x'))",
+            "requests.exceptions.ChunkedEncodingError: ('Connection broken: IncompleteRead(1)')",
+            "botocore.exceptions.ConnectionClosedError: Connection was closed before we received",
+            "botocore.exceptions.ResponseStreamingError: An error occurred while reading",
+            "aiohttp.client_exceptions.ServerDisconnectedError: Server disconnected",
+            "google.api_core.exceptions.ServiceUnavailable: 503 GET https://storage: x",
+            f"hub.LocalEntryNotFoundError: {NOT_LOCATED}",
+            "OSError: We couldn't connect to 'https://huggingface.co' to load this file",
             "botocore.exceptions.ClientError: An error occurred (SlowDown) when calling GetObject",
             "botocore.exceptions.ClientError: An error occurred (503) when calling HeadObject",
             "requests.exceptions.HTTPError: 503 Server Error: Service Unavailable for url: x",

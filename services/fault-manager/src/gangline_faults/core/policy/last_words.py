@@ -36,12 +36,14 @@ BAD_ACCESS = re.compile(
     r"illegal memory access|misaligned address|unspecified launch failure|invalid program counter"
     r"|illegal instruction was encountered|the launch timed out and was terminated"
     r"|operation not supported on global/shared address space"
-    r"|CU(?:BLAS|DNN)_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR)",
+    r"|CU(?:BLAS|DNN|SOLVER|SPARSE)_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR)"
+    r"|CUFFT_(?:EXEC_FAILED|INTERNAL_ERROR)",
     re.IGNORECASE,
 )
 BAD_DISK = re.compile(
     r"No space left on device|Disk quota exceeded|Input/output error|Stale file handle"
-    r"|Read-only file system|Transport endpoint is not connected",
+    r"|Read-only file system|Transport endpoint is not connected|Remote I/O error"
+    r"|Cannot send after transport endpoint shutdown|Structure needs cleaning|Host is down",
     re.IGNORECASE,
 )
 BAD_LINK = re.compile(
@@ -55,7 +57,7 @@ COLLATERAL = re.compile(
     r"|Connection refused|recvValue failed|failed to recv|Failed to recv"
     r"|DistBackendError|DistNetworkError|DistStoreError|\bNCCL\b|ProcessGroupNCCL"
     r"|Watchdog caught collective operation timeout|heartbeat monitor"
-    r"|Timed out waiting .{0,300}(recv|send|gloo|clients)"
+    r"|Timed out waiting .{0,300}(recv|send|gloo|clients)|in store based barrier"
     r"|\bgloo\b.{0,300}(timeout|closed|reset)",
     re.IGNORECASE,
 )
@@ -69,8 +71,10 @@ _RAISED = re.compile(r"^(?:[A-Za-z_]\w*\.)*([A-Za-z_]\w*)(?::|$)", re.MULTILINE)
 STORE_AWAY = re.compile(
     r"An error occurred \((?:SlowDown|Throttl\w+|TooManyRequests\w*|RequestTimeout|InternalError"
     r"|ServiceUnavailable|429|5\d\d)\)|\b(?:429 Client|5\d\d Server) Error\b"
+    r"|LocalEntryNotFoundError: An error happened while trying to locate the file on the Hub"
+    r"|OSError: We couldn't connect to 'https://"
 )
-"""Final errors of clients of S3 and of other stores over HTTP, after their retries."""
+"""Final errors of clients of S3, of Hugging Face's hub and of other stores, after their retries."""
 _OF_RANK = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
 """The text that torch.distributed puts before each line of a traceback that ends a program."""
 _SAYS_NOTHING = re.compile(
@@ -84,10 +88,17 @@ _ENDED_WITH = re.compile(
     r"^(?:[A-Za-z_]\w*\.)*([A-Za-z_]\w*(?:Error|Exception))(?::.*|)$", re.MULTILINE
 )
 """The line of a traceback that names its exception."""
+_ROOT_CAUSE = "Root Cause (first observed failure)"
+_RECEIVED = re.compile(r"traceback\s{0,9}: Signal (\d{1,2}) \(SIG\w{1,12}\) received by PID")
+"""Of the summary with which torchrun ends, whose own exit code is 1."""
 AWAY = frozenset(
     {
-        "ConnectionError", "ConnectTimeout", "ConnectTimeoutError", "EndpointConnectionError",
-        "MaxRetryError", "NameResolutionError", "ReadTimeout", "ReadTimeoutError", "TimeoutError",
+        "ChunkedEncodingError", "ClientConnectorError", "ClientOSError", "ConnectError",
+        "ConnectTimeout", "ConnectTimeoutError", "ConnectionAbortedError", "ConnectionClosedError",
+        "ConnectionError", "EndpointConnectionError", "GatewayTimeout", "IncompleteRead",
+        "MaxRetryError", "NameResolutionError", "ProtocolError", "ReadTimeout",
+        "ReadTimeoutError", "RemoteDisconnected", "RemoteProtocolError", "ResponseStreamingError",
+        "ServerDisconnectedError", "ServiceUnavailable", "TimeoutError", "TooManyRequests",
         "URLError", "gaierror",
     }
 )  # fmt: skip
@@ -127,14 +138,16 @@ _NAMES = AWAY.union(NOT_FINITE, *(names for _, names, _ in PYTHON))
 
 
 def death_signal(exited: WorkerExited) -> int | None:
-    """The signal that ended the rank's program, also when a shell reported it as 128 + n."""
+    """The signal that ended the rank's program, or the first process that torchrun lost in it.
+
+    A shell reports it as 128 + n.
+    """
     if exited.signal is not None:
         return exited.signal
-    if exited.exit_code is not None and exited.exit_code > _SHELL_SIGNAL_BASE:
-        number = exited.exit_code - _SHELL_SIGNAL_BASE
-        if number in signal.valid_signals():
-            return number
-    return None
+    _, _, root_cause = exited.message.rpartition(_ROOT_CAUSE)
+    found = _RECEIVED.search(root_cause) if root_cause != exited.message else None
+    number = int(found[1]) if found else (exited.exit_code or 0) - _SHELL_SIGNAL_BASE
+    return number if number in signal.valid_signals() else None
 
 
 def xid(exited: WorkerExited) -> int | None:
