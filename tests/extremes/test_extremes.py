@@ -26,7 +26,7 @@ from gangline_schemas.catalog import Topic, event_types, topic_of
 from .agents import Agent
 from .readers import LATER_S, Services, bounded, check_gateway, check_replay, check_tracker
 from .story import EventCase, event_cases, forms, need_not_be_reached
-from .values import Field, copy_value, fields, present_value, raw_values, with_value
+from .values import Field, copy_value, fields, in_place, marked, present_value, raw_values
 
 SOAK = int(os.environ.get("GANGLINE_EXTREMES", "0"))
 """So many events of each type have several extreme fields, and no value is left out; 0: `FEW`."""
@@ -65,10 +65,11 @@ def tried(name: str) -> Tried:
             values = list(raw_values(document, place, present))
             if not SOAK:
                 random.shuffle(values)
+            document_with_mark = marked(document, data, place)
             for number, raw in enumerate(values):
-                if not SOAK and number >= VALUES and place.name in found.events:
+                if not SOAK and number >= VALUES and place.name in reached & found.events.keys():
                     break
-                event = _read(model, with_value(document, data, place, raw), place)
+                event = _read(model, in_place(document_with_mark, raw), place)
                 if event is None:
                     continue
                 if raw != "null":

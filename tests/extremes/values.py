@@ -203,6 +203,16 @@ MARK = "\x00here\x00"
 
 def with_value(document: Schema, data: Any, field: Field, raw: str) -> str:
     """The document with `raw` at a place; what is missing on the way there is made."""
+    return in_place(marked(document, data, field), raw)
+
+
+def in_place(text: str, raw: str) -> str:
+    """A text that was `marked`, with `raw` at that place."""
+    return text.replace(json.dumps(MARK), raw, 1)
+
+
+def marked(document: Schema, data: Any, field: Field) -> str:
+    """The document with a mark at a place."""
     copied = json.loads(json.dumps(data))
     parent: Any = copied
     schemas: Sequence[Schema] = (document,)
@@ -210,7 +220,7 @@ def with_value(document: Schema, data: Any, field: Field, raw: str) -> str:
         schemas = _inner(document, schemas, step)
         parent = _child(document, parent, step, schemas, field.path[at + 1])
     _put(parent, field.path[-1], MARK)
-    return json.dumps(copied).replace(json.dumps(MARK), raw, 1)
+    return json.dumps(copied)
 
 
 def _child(
