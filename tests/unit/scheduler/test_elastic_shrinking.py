@@ -17,7 +17,6 @@ from support.builders.elastic import elastic, gone, sizes, stops
 from support.builders.scheduler import Cluster, node, started_jobs, states
 
 MINUTE = 60
-HOUR = 60 * MINUTE
 
 
 def test_a_gang_without_seen_ranks_that_shrinks_fails_if_its_start_is_gone() -> None:

@@ -44,12 +44,6 @@ def dictionary(values: Sequence[str]) -> pa.Array:
     return pa.array(values, pa.string()).dictionary_encode()
 
 
-def same(value: str, length: int) -> pa.Array:
-    """One string, `length` times."""
-    indices = pa.array(np.zeros(length, dtype=np.int32))
-    return pa.DictionaryArray.from_arrays(indices, pa.array([value], pa.string()))
-
-
 def ingested(at: datetime, length: int) -> pa.Array:
     """The column that keeps an INSERT in one partition."""
     seconds = np.full(length, int(at.timestamp()), dtype=np.int64)

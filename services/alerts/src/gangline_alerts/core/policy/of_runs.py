@@ -15,8 +15,6 @@ from gangline_alerts.core.policy.timing import Timing
 from gangline_alerts.core.state import AlertState
 from gangline_schemas.alerts import AlertRule
 
-RULES = (AlertRule.LOW_MFU, AlertRule.DATA_LOADING, AlertRule.GPU_ACTIVITY)
-
 
 def findings(
     state: AlertState, soft: Watch, rules: Rules, timing: Timing, now: datetime
