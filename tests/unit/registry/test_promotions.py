@@ -12,9 +12,17 @@ from functools import partial
 import pytest
 
 from gangline_registry.core import promoting
-from gangline_registry.core.model import Compare, Failed, Project, Projected
+from gangline_registry.core.model import (
+    Compare,
+    Failed,
+    Made,
+    MakeVersion,
+    Project,
+    Projected,
+)
 from gangline_registry.service.executor import Executor
 from gangline_registry.service.mlflow import MlflowRegistry
+from gangline_schemas.events.checkpoints import CheckpointPromoted
 from gangline_schemas.events.model_requests import ModelPromotionRequested, VersionRequested
 from gangline_schemas.events.registry import (
     AliasesProjected,
@@ -189,6 +197,28 @@ def test_a_number_of_another_version_that_an_alias_needs_is_refused() -> None:
     assert champion.evaluations
     run.register("job-9", 2)
     assert f"{TEAM}/{MODEL}/2" in run.state.versions
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_a_checkpoint_whose_registration_is_repeated_meanwhile_is_one_version(
+    *, made: bool
+) -> None:
+    """A client that had no answer in time asks again, while MLflow is slow or away."""
+    run = RegistryRun()
+    run.feed(CheckpointPromoted(job_id="job-1", attempt=1, step=100, run="job-1-p"))
+    for user in ("ben", "ben", "eva"):
+        run.feed(VersionRequested(team=TEAM, model=MODEL, job_id="job-1", user=user))
+    run.feed(VersionRequested(team=TEAM, model="other", job_id="job-1", user="ben"))
+    asked = {k: one for k, one in run.effects().items() if isinstance(one, MakeVersion)}
+    assert [one.registration.model for one in asked.values()] == [MODEL, "other"]
+    first, other = asked
+    run.done(first, Made(1) if made else Failed("no", final=True))
+    ends = run.events(VersionRegistered if made else VersionRefused)
+    assert [one.registration for one in ends] == [1, 2, 3]  # type: ignore[attr-defined]
+    run.done(other, Made(1))
+    assert not run.state.registrations
+    assert len(run.state.versions) == (2 if made else 1)
+    run.take_over()
 
 
 def test_the_same_request_twice_is_one() -> None:

@@ -98,14 +98,24 @@ def _is_due(failed: Deferred, now: datetime) -> bool:
 
 
 def _all(state: RegistryState, soft: Watch) -> Iterator[tuple[str, object]]:
+    asked = set[object]()
     for number, registration in state.registrations.items():
-        yield f"version:{number}", MakeVersion(registration)
+        if _made_of(registration) not in asked:  # a request that was repeated is one version
+            asked.add(_made_of(registration))
+            yield f"version:{number}", MakeVersion(registration)
     if state.changes != state.projected:
         yield f"project:{soft.changes}", Project(soft.changes, soft.table)
     for scores in soft.scores.values():
         yield from scores.items()
     for data in soft.data.values():
         yield from data.items()
+
+
+def _made_of(one: Registration) -> object:
+    """The source of a version: equal for registrations that lead to the same version."""
+    if one.checkpoint is None:
+        return one.number
+    return one.team, one.model, one.checkpoint.place
 
 
 def _find(state: RegistryState, soft: Watch, key: str) -> object:
@@ -186,7 +196,14 @@ def _defer(plan: RegistryPlan, key: str, tries: int, problem: Failed) -> None:
 
 
 def _made(plan: RegistryPlan, effect: MakeVersion, result: Made | Failed) -> None:
-    one = effect.registration
+    made_of = _made_of(effect.registration)
+    waiting = [*plan.state.registrations.values()]
+    for one in waiting:
+        if _made_of(one) == made_of:
+            _end_registration(plan, one, result)
+
+
+def _end_registration(plan: RegistryPlan, one: Registration, result: Made | Failed) -> None:
     names = {"team": one.team, "model": one.model, "registration": one.number}
     if isinstance(result, Failed):
         plan.add(one.model, VersionRefused(**names, reason=result.reason))
