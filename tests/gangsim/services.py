@@ -15,6 +15,7 @@ from gangline_bus.memory_clients import MemoryMember
 from gangline_bus.ports import BusError
 from gangline_bus.snapshot import SnapshotCodec
 from gangline_checkpoints.core.model import Verified
+from gangline_storage.errors import StoreError
 from gangsim.bus import SimCrash, SimPause
 from gangsim.engine import Violation
 from gangsim.poison import PoisonError
@@ -26,6 +27,7 @@ SESSION_S = 8.0
 TICK_S = 5.0
 LOOK_S = 0.1
 OFFSETS_REFRESH_S = 600.0
+AGAIN_S = 30.0
 BACKOFF_S = (0.5, 1.0, 2.0, 5.0)
 
 
@@ -47,17 +49,20 @@ class SimExecutor:
         self._process = process
         self._execute = execute
         self._done: list[EffectDone | Exception] = []
+        self._dropped: set[str] = set()
         self.pending = 0
 
     def submit(self, key: str, effect: object) -> None:
         """Begin."""
+        self._dropped.discard(key)
         self.pending += 1
         delay_s = self._process.random.uniform(0.02, 0.8)
         tries = getattr(effect, "tries", 0)
         self._process.world.engine.after(delay_s + min(5.0, 0.5 * tries), self._work(key, effect))
 
     def drop(self, keys: AbstractSet[str]) -> None:
-        """Nothing is tried again here."""
+        """Try these no more where the store was away."""
+        self._dropped |= keys
 
     def completed(self) -> list[EffectDone]:
         """What ended since the last call; raises what the executor raised."""
@@ -74,6 +79,11 @@ class SimExecutor:
             self.pending -= 1
             try:
                 result = self._execute(key, effect)
+            except StoreError:  # as of a survey
+                if key not in self._dropped:
+                    self.pending += 1
+                    self._process.world.engine.after(AGAIN_S, self._work(key, effect))
+                return
             except Exception as error:
                 self._done.append(error)
             else:
