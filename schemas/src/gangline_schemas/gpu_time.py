@@ -28,13 +28,6 @@ def month_of(at: datetime) -> str:
     return f"{utc.year:04}-{utc.month:02}"
 
 
-def months_before(month: str, count: int) -> str:
-    """The month that is so many before one like 2026-11."""
-    year, number = month.split("-")
-    months = int(year) * 12 + int(number) - 1 - count
-    return f"{months // 12:04}-{months % 12 + 1:02}"
-
-
 def month_end(at: datetime) -> datetime:
     """When the UTC month of a time is over."""
     utc = at.astimezone(UTC)

@@ -68,7 +68,6 @@ _RULES = {
     "POST /v1/nodes/{node_id}/drain": Rule(_ADMIN, "node.drain"),
 }
 OVERRIDE = "model.override"
-ACTIONS = sorted({rule.action for rule in _RULES.values() if rule.action} | {OVERRIDE})
 
 
 def known(method: str, path: str) -> bool:

@@ -11,8 +11,6 @@ import threading
 from collections.abc import Callable
 from typing import Literal
 
-import structlog
-
 from gangline_worker.agent.decide.inputs import NodeChecked
 from gangline_worker.agent.host.folders import Folders
 from gangline_worker.agent.isolation.rank_exec import tied_command
@@ -20,8 +18,6 @@ from gangline_worker.agent.isolation.rank_exec import tied_command
 from .fitness import FitnessLimits, unfit_for
 from .node_check import UNFIT
 from .source import HealthWatch
-
-log = structlog.get_logger(__name__)
 
 Level = Literal["light", "full"]
 LIMIT_S = {"light": 60.0, "full": 180.0}

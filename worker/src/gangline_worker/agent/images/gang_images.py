@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-import structlog
-
 from gangline_schemas.image_reference import ImageReference, run_image_key
 from gangline_storage.durable import replace_file
 from gangline_storage.errors import AlreadyExists, NotFound
@@ -29,8 +27,6 @@ from .manifests import Blob, ImageSettings, Manifest, choose, is_list, read_mani
 from .problems import ImageDamaged, ImageDenied, ImageProblem, ImageRefused, NoImagesHere
 from .registry import Registry, RegistryOptions, host_asked
 from .store import FILES, LayerStore, layer_name
-
-log = structlog.get_logger(__name__)
 
 FOLDER = "images"
 """Below the data folder of the agent; its layers in LAYERS below that."""
