@@ -17,7 +17,7 @@ from support.waiting import DEADLINE_S
 TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "rest.md").read_text(encoding="utf-8")
 SETUP = re.findall(r"^```sh setup\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
 BLOCKS = re.findall(r"^```sh\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
-VARIABLES = "JOB OTHER WAITING STEP SILENCE STUDY PIPED PROMOTION NODE_TOKEN MADE"
+VARIABLES = "JOB OTHER WAITING STEP SILENCE STUDY PIPED PROMOTION NODE_TOKEN SPARE MADE"
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="the examples use curl")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -116,7 +117,9 @@ def test_the_files_that_share_a_platform_go_to_one_worker() -> None:
     for path in (root / "tests" / "e2e").glob("test_*.py"):
         file = path.relative_to(root).as_posix()
         text = path.read_text(encoding="utf-8")
-        shares = "RunningPlatform" in text and "start_platform" not in text
+        common = re.search(r"^def test\w+\(.*\bwatch: LogWatch", text, re.MULTILINE) is not None
+        asks = "RunningPlatform" in text or (common and "def watch(" not in text)
+        shares = asks and "start_platform" not in text
         assert (scope_of(f"{file}::test") == SHARED_PLATFORM) == shares, file
     assert all((root / file).exists() for file in OWN_PLATFORM)
     assert scope_of("tests/unit/a/test_b.py::test_c[d::e]") == "tests/unit/a/test_b.py"

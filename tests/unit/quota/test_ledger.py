@@ -127,7 +127,10 @@ def test_months_long_ago_are_one_sum_however_long_a_team_works(quota: Drive[Stat
         assert len(quota.state.spent_us) <= MONTHS_KEPT + 1
 
     month = gpu_time.month_of(quota.now)
-    last = [gpu_time.months_before(month, count) for count in range(MONTHS_KEPT)]
+    first, last = quota.now.replace(day=1), [month]
+    while len(last) < MONTHS_KEPT:
+        first = (first - timedelta(days=1)).replace(day=1)
+        last.append(gpu_time.month_of(first))
     assert set(quota.state.spent_us) == {("nlp", name) for name in [*last, EARLIER]}
     assert sum(quota.state.spent_us.values()) == used_us
     days = gpu_time.by_month(4, quota.now - timedelta(days=31), quota.now)

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 
 import sqlalchemy as sa
 
+from gangline_mlflow.artifacts import OverLimit
 from gangline_mlflow.database import transaction
 from gangline_schemas.mlflow_workspace import team_of
 
@@ -36,10 +37,6 @@ UPDATE gangline_artifact_bytes SET changing = changing - :size, stored = stored 
 WHERE workspace = :team
 """
 NO_LIMIT = 2**62
-
-
-class OverLimit(Exception):
-    """A team may not store this. The message names its limit and use."""
 
 
 class Change:

@@ -19,8 +19,8 @@ from mlflow.entities.presigned_download import PresignedDownloadUrlResponse
 from mlflow.exceptions import MlflowException
 from mlflow.store.artifact.artifact_repo import MultipartDownloadMixin, MultipartUploadMixin
 
-from gangline_mlflow.artifact_bytes import OverLimit
 from gangline_mlflow.artifact_repo import TeamArtifacts, refusals
+from gangline_mlflow.artifacts import OverLimit, Waiting
 from gangline_storage.errors import NotFound
 from gangline_storage.s3 import S3Store
 from gangline_storage.s3_direct import S3Direct
@@ -52,7 +52,7 @@ class DirectArtifacts(TeamArtifacts, MultipartUploadMixin, MultipartDownloadMixi
         """Begin an upload. Refused if the team has reached its limit, with parts that have come."""
         with refusals():
             key = self._file(local_file, artifact_path)
-            self.artifacts.check_room(key, lambda: self._waiting_bytes(key.split("/")[1]))
+            self.artifacts.check_room(key, lambda: self._waiting(key.split("/")[1]))
             try:
                 upload, urls = self._direct.begin(key, num_parts, expires_s=EXPIRES_S)
             except ValueError as error:
@@ -100,19 +100,20 @@ class DirectArtifacts(TeamArtifacts, MultipartUploadMixin, MultipartDownloadMixi
             url = self._direct.download_url(key, expires_s=expiration)
         return PresignedDownloadUrlResponse(url=url, headers={}, file_size=size_bytes)
 
-    def _waiting_bytes(self, team: str) -> int:
-        """The bytes of parts of a team's uploads. Cost: a request for each; asked at intervals.
+    def _waiting(self, team: str) -> Waiting:
+        """A team's open uploads. Cost: a request for each.
 
         An upload that is too old to get further parts is given up.
         """
-        direct, waiting = self._direct, 0
+        direct, stored, uploads = self._direct, 0, 0
         for one in direct.unfinished(f"workspaces/{team}/"):
             if time.time() - one.begun_s > ENDED_S:
                 direct.abort(one.key, one.upload)
                 continue
             with suppress(NotFound):  # it has just ended
-                waiting += direct.size_bytes(one.key, one.upload)
-        return waiting
+                stored += direct.size_bytes(one.key, one.upload)
+                uploads += 1
+        return Waiting(stored, uploads)
 
     def _sealed(self, key: str, upload: str) -> str:
         seal = hmac.digest(self.secret, f"{key}\0{upload}".encode(), "sha256").hex()

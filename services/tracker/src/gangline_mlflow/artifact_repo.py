@@ -28,8 +28,7 @@ from mlflow.store.artifact.artifact_repo import ArtifactRepository
 from mlflow.utils.mime_type_utils import _guess_mime_type
 from mlflow.utils.workspace_context import get_request_workspace
 
-from gangline_mlflow.artifact_bytes import OverLimit
-from gangline_mlflow.artifacts import Artifacts, Busy, owned
+from gangline_mlflow.artifacts import Artifacts, Busy, OverLimit, owned
 from gangline_mlflow.bodies import Span, span_of
 from gangline_mlflow.database import DatabaseAway
 from gangline_mlflow.parts import ARTIFACTS, current

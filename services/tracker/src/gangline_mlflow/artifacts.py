@@ -9,9 +9,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
 
 from gangline_storage.errors import InvalidKey, NotFound
 from gangline_storage.keys import check_key
@@ -27,6 +27,35 @@ WAITING_KNOWN_S = 15.0
 
 A file that goes above the limit is refused when its upload ends, whatever was counted before.
 """
+
+
+class OverLimit(Exception):
+    """A team may not store this. The message names its limit and use."""
+
+
+class Waiting(NamedTuple):
+    """Open uploads of a team, and the bytes of their parts that are stored."""
+
+    bytes: int
+    uploads: int
+
+
+NONE_WAITS = Waiting(0, 0)
+
+
+@dataclass
+class _Known:
+    """A count, when it was made, and how many uploads have begun since."""
+
+    at_s: float
+    found: Waiting
+    begun: int = 0
+
+    def lasts(self, now_s: float) -> bool:
+        """Whether it still says enough."""
+        return now_s - self.at_s < WAITING_KNOWN_S and self.begun < self.found.uploads // 2
+
+
 _WAIT_S = 10.0
 """A slow upload must not hold threads that other requests need."""
 
@@ -60,7 +89,7 @@ class Artifacts:
         self._counts: ArtifactBytes | None = None
         self._writing = KeyLocks()
         self._counting = KeyLocks()
-        self._waiting: dict[str, tuple[float, int]] = {}
+        self._waiting: dict[str, _Known] = {}
 
     def count_in(self, counts: ArtifactBytes) -> None:
         """Count and limit each team's bytes from now on."""
@@ -87,25 +116,26 @@ class Artifacts:
             write()
             change.added = self._size(path) - before
 
-    def check_room(self, path: str, waiting: Callable[[], int] = lambda: 0) -> None:
-        """Raise OverLimit if the path's team has reached its limit.
+    def check_room(self, path: str, waiting: Callable[[], Waiting] = lambda: NONE_WAITS) -> None:
+        """Raises OverLimit when the team of this path has no room left.
 
-        `waiting`: bytes that are stored and no file yet. It is not asked for a team without a
-        limit, and of each other one every `WAITING_KNOWN_S` at most.
+        `waiting` counts what is stored and no file yet, at a cost for each upload. It is not asked
+        for a team without a limit. For others an earlier count does, for `WAITING_KNOWN_S` and half
+        as many further uploads as it found, and unless there is no room by it.
         """
         counts, team = self._counts, path.split("/")[1]
-        limited = counts is not None and counts.is_limited(team)
-        with self._changing(path, max(1, self._waiting_of(team, waiting)) if limited else 1):
-            return
-
-    def _waiting_of(self, team: str, count: Callable[[], int]) -> int:
+        if counts is None or not counts.is_limited(team):
+            with self._changing(path, 1):
+                return
         with self._counting.hold(team):
             known = self._waiting.get(team)
-            if known is not None and self._seconds() - known[0] < WAITING_KNOWN_S:
-                return known[1]
-            counted = count()
-            self._waiting[team] = self._seconds(), counted
-            return counted
+            if known is not None and known.lasts(self._seconds()):
+                known.begun += 1
+                with suppress(OverLimit), self._changing(path, max(1, known.found.bytes)):
+                    return
+            known = self._waiting[team] = _Known(self._seconds(), waiting())
+            with self._changing(path, max(1, known.found.bytes)):
+                return
 
     def listed(self, folder: str) -> list[Entry]:
         """The files and folders right below a folder; empty for a file, and where nothing is.
