@@ -49,5 +49,5 @@ class Artifacts(DirectArtifacts):  # type: ignore[misc]
 
 def test_an_upload_that_is_too_old_to_get_parts_is_given_up_and_others_count() -> None:
     artifacts = Artifacts()
-    assert artifacts._waiting_bytes("nlp") == 7
+    assert artifacts._waiting("nlp").bytes == 7
     assert artifacts.uploads.aborted == [("workspaces/nlp/1/c", "old")]
