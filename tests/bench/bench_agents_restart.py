@@ -2,9 +2,9 @@
 
 - `agents_restart_faults_cpu_s`: the fault manager, 10,000 nodes of 8 GPUs with gangs of 64, 4 and
   1 nodes: each node joins with a new incarnation, and its gangs fail.
-- `agents_restart_scheduler_cpu_s`: the scheduler, 1,070 nodes of a real inventory, as many GPUs as
-  10,000 ranks need: each node fails and joins, its gangs fail and are placed again, and 250 jobs
-  wait. Inputs come in batches of 500, as the service reads them.
+- `agents_restart_scheduler_cpu_s`: the scheduler, 1,070 nodes of a real inventory. Each node fails
+  and joins, its gangs fail and are placed again, and 250 jobs wait. Inputs come in batches of 500,
+  as the service reads them.
 
 CPU time of the thread.
 """

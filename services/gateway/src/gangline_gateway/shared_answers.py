@@ -1,4 +1,4 @@
-"""One answer for all who ask for it at about the same time."""
+"""One answer for all callers of about the same time."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ from gangline_bus.snapshot import (
     pack,
     unpack,
 )
-from gangline_bus.state_json import DataclassCodec
+from gangline_bus.state_json import DataclassCodec, unchanged
 from gangline_gateway.live_model import LiveFacts
 
 log = structlog.get_logger(__name__)
@@ -62,12 +62,7 @@ class View(LiveFacts):
 
 def codec() -> DataclassCodec[View]:
     """The codec of stored views."""
-    return DataclassCodec(View, version=VERSION, converters={1: _without_loopback})
-
-
-def _without_loopback(name: str, value: object) -> tuple[str, object]:
-    """Version 1 knew no loopback interfaces of nodes."""
-    return name, value
+    return DataclassCodec(View, version=VERSION, converters={1: unchanged})
 
 
 class Marks:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from gangline_bus.state_json import DataclassCodec
+from gangline_bus.state_json import DataclassCodec, unchanged
 from gangline_checkpoints.core.model import Job
 from gangline_checkpoints.core.state import CheckpointState
 
@@ -17,14 +15,9 @@ def codec() -> DataclassCodec[CheckpointState]:
     return DataclassCodec(
         CheckpointState,
         version=VERSION,
-        converters={1: _unchanged},
+        converters={1: unchanged},
         mutable={"jobs": Job.copied},
     )
-
-
-def _unchanged(name: str, value: Any) -> tuple[str, Any]:
-    """Version 1 knew no registrations: there are then none."""
-    return name, value
 
 
 fingerprint = codec().fingerprint

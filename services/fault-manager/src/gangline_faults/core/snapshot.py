@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gangline_bus.state_json import DataclassCodec
+from gangline_bus.state_json import DataclassCodec, unchanged
 from gangline_faults.core.state import FaultState, place
 
 VERSION = 2
 """The format of the state: docs/guides/upgrades.md says when to count it up."""
-
-
-def _without_taken_memory(name: str, value: object) -> tuple[str, object]:
-    """Version 1 did not know whether other processes have a GPU's memory: none is noted."""
-    return name, value
 
 
 def codec() -> DataclassCodec[FaultState]:
@@ -21,7 +16,7 @@ def codec() -> DataclassCodec[FaultState]:
     return DataclassCodec(
         FaultState,
         version=VERSION,
-        converters={1: _without_taken_memory},
+        converters={1: unchanged},
         left_out=("placed",),
         rebuild=_rebuild,
         derived=_derived,

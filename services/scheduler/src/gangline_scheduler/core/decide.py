@@ -5,8 +5,8 @@ gangs are kept off nodes whose agents are outdated by them (nodes.py). Then, for
 1. Its effect on its job or node (jobs.py, checkpoints.py, nodes.py).
 2. A full scheduling pass, if that freed or added capacity, raised a limit or removed a job from the
    queue. If it only added a job to the queue, a trial of that job (cycle.py); others are stopped
-   for it if it is urgent or owed (preemption_plan.py). Of inputs that were read together, one pass
-   follows the last (owed.py): a thousand agents that restart at once cost a few passes.
+   for it if it is urgent or owed (preemption_plan.py). Inputs that were read together share one
+   pass, at the end of their batch (owed.py).
 3. Jobs without GPUs, with what all that leaves (cpu_jobs.py). Nothing before sees them.
 On a tick: the actions of the policy in its order (actions.py), then features that all parts know
 (rollout.py).
@@ -79,7 +79,6 @@ from gangline_schemas.events.scheduling import (
 )
 from gangline_schemas.events.workers import NodeJoined, NodeLeaving, WorkerExited, WorkerStarted
 from gangline_schemas.features import FEATURES, Feature
-from gangline_schemas.job import JobState
 from gangline_schemas.team_limits import TeamConfig
 
 
@@ -137,7 +136,7 @@ class Scheduler(BaseDecider[State, Owed | None]):
             rollout.enable(plan, self._features)
         elif isinstance(item, Received):
             _take(plan, item.envelope.data, self._limits)
-            self._schedule(state, plan, item, before, owed=_owed(soft, item))
+            self._schedule(state, plan, item, before, waits=_waits(soft, item))
             cpu_jobs.follow(plan, self._policy, before)
             rollout.note(plan, item.envelope)
         elif isinstance(item, BatchEnd) and soft is not None and soft.a_pass:
@@ -150,11 +149,11 @@ class Scheduler(BaseDecider[State, Owed | None]):
         return invariants.violations(state)
 
     def _schedule(
-        self, state: State, plan: Plan, item: Received, before: int, *, owed: bool
+        self, state: State, plan: Plan, item: Received, before: int, *, waits: bool
     ) -> None:
         """`state`: as it was; `before`: the decisions that this input did not lead to.
 
-        `owed`: inputs that were read with it made room, and the pass follows all of them.
+        `waits`: inputs that were read with it made room, and the pass follows all of them.
         """
         cause, new = item.envelope.data, len(plan.decisions) > before
         if isinstance(cause, DrainAdmitted) and new:
@@ -169,7 +168,7 @@ class Scheduler(BaseDecider[State, Owed | None]):
             and any(_makes_room(state, plan, event) for event in decided)
         ):
             cycle.run_pass(plan, self._policy, most_fruitless=cycle.MOST_FRUITLESS)
-        if joined is not None and not owed:
+        if joined is not None and not waits:
             self._joined(plan, joined.job_id)
         actions.explain_new(plan, self._policy, decided)
 
@@ -180,25 +179,23 @@ class Scheduler(BaseDecider[State, Owed | None]):
         preemption_plan.stop_for(plan, self._policy, job_id)
 
 
-def _owed(soft: Owed | None, item: Received) -> bool:
+def _waits(soft: Owed | None, item: Received) -> bool:
     return item.together and soft is not None and soft.a_pass
 
 
 def _makes_room(state: State, plan: Plan, event: Event) -> bool:
     """Whether a waiting job with GPUs may fit after this event that did not before."""
+    if not owed.makes_room(event):
+        return False
     match event:
-        case TeamNoted() | TeamBudgetNoted():
-            return True
         case NodeAdmitted(node=info):
             return bool(info.gpus)
         case NodeUncordoned(node_id=node_id):
             node = plan.state.nodes.get(node_id)
             return node is None or bool(node.info.gpus)
-        case GangReleased(job_id=job_id):
+        case GangReleased(job_id=job_id) | JobStateChanged(job_id=job_id):
             return not cpu_jobs.is_cpu_job(state, plan, job_id)
-        case JobStateChanged(job_id=job_id, previous=JobState.PENDING):
-            return not cpu_jobs.is_cpu_job(state, plan, job_id)
-    return False
+    return True
 
 
 def _note_team(plan: Plan, config: TeamConfig) -> None:

@@ -39,13 +39,14 @@ def after(soft: Owed, observed: Observed) -> Owed:
     """
     match observed:
         case Decision(event=event):
-            return replace(soft, room=soft.room or _makes_room(event))
+            return replace(soft, room=soft.room or makes_room(event))
         case Received(together=True):
             return Owed(a_pass=soft.room or soft.a_pass)
     return Owed()
 
 
-def _makes_room(event: Event) -> bool:
+def makes_room(event: Event) -> bool:
+    """Whether a waiting job may fit after this event that did not before."""
     if isinstance(event, JobStateChanged):  # a job that left the queue may have held others back
         return event.previous is JobState.PENDING and event.state.terminal
     return isinstance(event, _MAKE_ROOM)
