@@ -41,7 +41,10 @@ from gangline_gateway.live_model import LiveFacts
 log = structlog.get_logger(__name__)
 NAME = "gateway"
 VERSION = 2
-"""The format of the view: docs/guides/upgrades.md says when to increase it."""
+"""The format of the view: docs/guides/upgrades.md says when to increase it.
+
+Version 1 knew no loopback interfaces of nodes.
+"""
 _POLL_S, _POLLS = 0.5, 20
 
 

@@ -7,7 +7,10 @@ from gangline_checkpoints.core.model import Job
 from gangline_checkpoints.core.state import CheckpointState
 
 VERSION = 2
-"""The format of the state: docs/guides/upgrades.md says when to count it up."""
+"""The format of the state: docs/guides/upgrades.md says when to count it up.
+
+Version 1 knew no registrations.
+"""
 
 
 def codec() -> DataclassCodec[CheckpointState]:

@@ -8,7 +8,10 @@ from gangline_bus.state_json import DataclassCodec, unchanged
 from gangline_faults.core.state import FaultState, place
 
 VERSION = 2
-"""The format of the state: docs/guides/upgrades.md says when to count it up."""
+"""The format of the state: docs/guides/upgrades.md says when to count it up.
+
+Version 1 did not know whether other processes have the memory of a GPU.
+"""
 
 
 def codec() -> DataclassCodec[FaultState]:
