@@ -1,8 +1,9 @@
-"""/metrics of each process of a running platform has what its reference page says."""
+"""Processes of a running platform: /metrics has what its page says, and readers yield."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import urllib.request
 from pathlib import Path
@@ -34,3 +35,11 @@ def test_each_process_shows_documented_metrics(platform: RunningPlatform) -> Non
             assert "gangline_decider_events_total" in text
     assert leads == dict.fromkeys(DECIDERS, 1.0)
     assert len(files) > len(DECIDERS) + 2
+
+
+def test_what_only_reads_yields_to_what_decides(platform: RunningPlatform) -> None:
+    names = ("tracker-0", "live-view-0", "scheduler-0", "gateway-0", "node-0")
+    found = {name: os.getpriority(os.PRIO_PROCESS, platform.pid(name)) for name in names}
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    assert {found.pop("tracker-0"), found.pop("live-view-0")} == {min(19, own + 5)}
+    assert set(found.values()) == {own}

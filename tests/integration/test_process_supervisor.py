@@ -279,6 +279,21 @@ def test_output_goes_to_a_private_log_and_the_environment_is_laid_over(tmp_path:
     assert log.stat().st_mode & 0o077 == 0
 
 
+def test_a_process_may_yield_to_the_others(tmp_path: Path) -> None:
+    with Supervisor(tmp_path) as supervisor:
+        supervisor.start([ProcessSpec("decides", SLEEP), ProcessSpec("reads", SLEEP, niceness=5)])
+        supervisor.wait_ready(DEADLINE_S)
+        names = ("decides", "reads")
+        decides, reads = (running_pid(supervisor, name) for name in names)
+        wait_until("programs run", lambda: _niceness(reads) > _niceness(decides))
+        own = os.getpriority(os.PRIO_PROCESS, 0)
+        assert (_niceness(decides), _niceness(reads)) == (own, min(19, own + 5))
+
+
+def _niceness(pid: int) -> int:
+    return os.getpriority(os.PRIO_PROCESS, pid)
+
+
 def test_a_log_stays_bounded_while_its_process_writes(tmp_path: Path) -> None:
     chatty = script(
         "import sys\nfor n in range(20_000):\n    print(f'{n:099d}', flush=True)\n"

@@ -56,6 +56,7 @@ class Child:
             leftovers.MARK: str(self._data_dir),
         }
         launch = [sys.executable, "-I", "-S", str(_LAUNCH), str(os.getpid())]
+        launch.append(str(self.spec.niceness))
         log_fd = self.log.open_to_append()
         try:
             self._process = subprocess.Popen(

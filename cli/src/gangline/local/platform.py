@@ -52,9 +52,13 @@ PARTS: Mapping[str, str] = {
     "console": "gangline_console",
 }
 """The module of each process beside the agents."""
+YIELDS = frozenset({"tracker", "live-view"})
+"""They read all that passes and decide nothing; where CPUs are short, the others go first."""
 NODES_TIMEOUT_S = 20.0
 STANDBY_SESSION_MS = "3000"
 """A leader that is silent for this long is replaced by its standby, if there is one."""
+_YIELDING = 5
+"""A third of the CPU time of a process that it competes with."""
 _TAKEN = frozenset({"ready", "draining", "cordoned", "outdated"})
 """A node that is admitted, whether it takes gangs or not."""
 
@@ -233,6 +237,7 @@ class Platform:
             ready=lambda: _is_ready(health_file),
             depends_on=["kafka"] if self.settings.kafka is None else [],
             stop_grace_s=grace_s,
+            niceness=_YIELDING if part in YIELDS else 0,
         )
 
     def _environment(self, bootstrap: str, ports: Mapping[str, int]) -> dict[str, str]:
