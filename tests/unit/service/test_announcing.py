@@ -78,6 +78,32 @@ def test_a_bus_that_is_away_is_tried_again_and_ends_nothing(
     assert [event.release for event in announced(made)] == [RELEASE, RELEASE]
 
 
+def test_a_bus_that_is_slow_at_the_start_ends_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, bus = broker()
+    real, calls = announcing.write_one, [0]
+
+    def slow(*arguments: Any) -> None:
+        calls[0] += 1
+        if calls[0] < 3:
+            raise BusUnavailable("the topic did not take a record within 30 s")
+        real(*arguments)
+
+    pauses = Hours(2)  # after these it stops, so that threads of the start end
+    context = Context(
+        settings=ServiceSettings(instance_id="mlflow-1"),
+        health=Health(),
+        stopping=pauses,
+        log=structlog.get_logger(),
+        meter=get_meter("test"),
+        tracer=get_tracer("test"),
+    )
+    monkeypatch.setattr(announcing, "write_one", slow)
+    monkeypatch.setattr(deciding, "publish_vitals", lambda *_: None)
+    deciding.begin_on_bus("mlflow", bus, TopicNames(), context)
+    assert announced(made)[0].release == RELEASE
+    assert len([wait for wait in pauses.waits if wait != AGAIN_S]) == 2
+
+
 def test_a_service_announces_before_it_joins_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
     made, bus = broker()
     mains: list[Any] = []

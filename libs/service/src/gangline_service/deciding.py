@@ -71,7 +71,11 @@ def begin_on_bus(part: str, bus: Bus, names: TopicNames, context: Context[Servic
     Every process that reads events begins with this: features wait for its release.
     """
     _wait_for_topics(bus, names, context)
-    announce(bus, names, part, context.settings.instance_id, context.stopping)
+
+    def say_release() -> None:
+        announce(bus, names, part, context.settings.instance_id, context.stopping)
+
+    keep_trying(context, say_release, (BusUnavailable,))
     _say_vitals(part, bus, names, context)
 
 

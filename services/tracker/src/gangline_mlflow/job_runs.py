@@ -17,9 +17,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import structlog
 from mlflow.exceptions import MlflowException
@@ -28,12 +27,13 @@ from mlflow.utils.workspace_context import ServerWorkspaceContext
 
 from gangline_bus.codec import UndecodableError, event_type, receive
 from gangline_bus.poison import trace_of
-from gangline_bus.ports import BusError, Reader, Record, TopicPartition
+from gangline_bus.ports import Reader, Record, TopicPartition
 from gangline_mlflow.database import DatabaseAway, may_be_of_an_event, patiently
 from gangline_mlflow.job_changes import TAKEN, Change, Changes, NewRun, take
 from gangline_mlflow.job_table import Experiment, JobTable
 from gangline_mlflow.job_usage import Usage, charge
 from gangline_mlflow.parts import Parts
+from gangline_mlflow.patience import answered, bounds
 from gangline_mlflow.plain import Point
 from gangline_mlflow.points import Points
 from gangline_mlflow.skipping import skipping
@@ -47,11 +47,9 @@ log = structlog.get_logger(__name__)
 
 WAIT_S = 15.0
 _ACCEPT_S = 30.0
-_RETRY_S = 1.0
 _POLL_S = 0.2
 _RECORDS = 2_000
 _JOBS_KEPT = 10_000
-ResultT = TypeVar("ResultT")
 _TYPES = frozenset(event.type for event in TAKEN)
 
 
@@ -75,13 +73,16 @@ class JobRuns:
         self._faults = parts.bus.reader("job-incidents")
 
     def start(self) -> None:
-        """Read what happened up to now, then follow. Raises BusError, RuntimeError."""
+        """Read what happened up to now, then follow. Raises BusDenied, RuntimeError.
+
+        While the bus does not answer, this waits: requests wait with it.
+        """
         positions = self.table.positions()
         ends = self._assign(self._scheduling, Topic.SCHEDULING, positions)
         ends |= self._assign(self._faults, Topic.FAULTS, positions)
         while self._is_behind(ends):
             self._beat()
-            self._turn(0.0)
+            self._turn(_POLL_S)
         threading.Thread(target=self._follow, name="job-runs", daemon=True).start()
 
     async def has(self, job_id: str) -> bool:
@@ -99,17 +100,16 @@ class JobRuns:
         self, reader: Reader, topic: Topic, known: dict[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
         """Read on where the tables stand; the ends of the log now."""
-        places = self._names.places(self._bus, topic)
-        starts, ends = self._bus.start_offsets(places), self._bus.end_offsets(places)
-        for place in places:
+        starts, ends = bounds(self._bus, self._names, topic, self._beat)
+        for place in ends:
             if known.get(place, 0) > ends[place]:
                 raise RuntimeError(
                     f"the database has read {place.topic}[{place.partition}] up to "
                     f"{known[place]}, but it ends at {ends[place]}: the database belongs to "
                     "another bus"
                 )
-        reader.assign({place: max(known.get(place, 0), starts[place]) for place in places})
-        return dict(ends)
+        reader.assign({place: max(known.get(place, 0), starts[place]) for place in ends})
+        return ends
 
     def _is_behind(self, ends: dict[TopicPartition, int]) -> bool:
         at = {**self._scheduling.positions(), **self._faults.positions()}
@@ -123,7 +123,7 @@ class JobRuns:
         faults = self._faults.poll(_RECORDS, 0.0)
         records = self._scheduling.poll(_RECORDS, 0.0 if faults else wait_s)
         if faults:
-            ends = _retried(lambda: self._bus.end_offsets(self._scheduling.positions()))
+            ends = answered(lambda: self._bus.end_offsets(self._scheduling.positions()), self._beat)
             while any(self._scheduling.positions()[place] < end for place, end in ends.items()):
                 self._beat()
                 records += self._scheduling.poll(_RECORDS, _POLL_S)
@@ -166,7 +166,7 @@ class JobRuns:
                 take(changes, models, envelope.data, envelope.time)
                 self._unsent += self._trials.follow(envelope.data)
         unsent, self._unsent = self._unsent, []  # whatever it raises, later records do not
-        _retried(lambda: self._points.publish(unsent, _ACCEPT_S))
+        answered(lambda: self._points.publish(unsent, _ACCEPT_S), self._beat)
         self._make(changes)
         if not self._is_written(positions):
             usage = self._charge(changes)
@@ -230,7 +230,8 @@ class JobRuns:
 
     def _publish(self, changes: Changes) -> None:
         teams = self.table.workspaces(job for job, change in changes.items() if change.points)
-        _retried(lambda: self._send([(teams[job], job, changes[job]) for job in sorted(teams)]))
+        items = [(teams[job], job, changes[job]) for job in sorted(teams)]
+        answered(lambda: self._send(items), self._beat)
 
     def _send(self, items: list[tuple[str, str, Change]]) -> None:
         futures = []
@@ -248,13 +249,3 @@ class JobRuns:
                 self._known = set()
             self._known.update(job_ids)
             self._changed.notify_all()
-
-
-def _retried(ask: Callable[[], ResultT]) -> ResultT:
-    """The result; tries again while the bus is away."""
-    while True:
-        try:
-            return ask()
-        except (BusError, TimeoutError) as error:
-            log.warning("runs of jobs wait for the bus", error=str(error)[:300])
-            time.sleep(_RETRY_S)

@@ -31,6 +31,7 @@ from gangline_bus.ports import BusError, Record, TopicPartition
 from gangline_mlflow.database import DatabaseAway, patiently
 from gangline_mlflow.latest import Latest, LatestTable, keep_newer
 from gangline_mlflow.parts import Parts
+from gangline_mlflow.patience import bounds
 from gangline_mlflow.plain import Point
 from gangline_mlflow.skipping import skipping
 from gangline_mlflow.trial_points import TrialPoints
@@ -86,11 +87,10 @@ class Points:
         self._failure: BaseException | None = None
 
     def start(self) -> None:
-        """Read what earlier processes left, then follow. Raises BusError, RuntimeError."""
-        places = self._names.places(self._bus, Topic.METRICS)
-        starts, ends = self._bus.start_offsets(places), self._bus.end_offsets(places)
+        """Read what earlier processes left, then follow. Raises BusDenied, RuntimeError."""
+        starts, ends = bounds(self._bus, self._names, Topic.METRICS, self._beat)
         known = self._table.positions()
-        wanted = {place: known.get(place.partition, 0) for place in places}
+        wanted = {place: known.get(place.partition, 0) for place in ends}
         for place, position in wanted.items():
             if position > ends[place]:
                 raise RuntimeError(

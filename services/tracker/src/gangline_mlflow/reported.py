@@ -21,6 +21,7 @@ from gangline_mlflow.history import JobOfRun, Unreadable
 from gangline_mlflow.job_table import JobTable
 from gangline_mlflow.latest import Latest, LatestTable, keep_newer
 from gangline_mlflow.parts import Parts
+from gangline_mlflow.patience import bounds
 from gangline_mlflow.skipping import skipping
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.progress import RunProgress
@@ -42,18 +43,17 @@ class ReportedMetrics:
     """Follows the newest values of all jobs' metrics. Call `start` once."""
 
     def __init__(self, parts: Parts, latest: LatestTable, jobs: JobTable) -> None:
-        self._bus, self._names = parts.bus, parts.names
+        self._bus, self._names, self._beat = parts.bus, parts.names, parts.beat
         self._reader = parts.bus.reader("reported")
         self._table, self._jobs = latest, jobs
         self._latest: dict[tuple[str, str], Latest] = {}  # by team and job
 
     def start(self) -> None:
-        """Continue where the database stands. Raises BusError."""
-        places = self._names.places(self._bus, Topic.PROGRESS)
-        starts, ends = self._bus.start_offsets(places), self._bus.end_offsets(places)
+        """Continue where the database stands. Raises BusDenied."""
+        starts, ends = bounds(self._bus, self._names, Topic.PROGRESS, self._beat)
         known = self._jobs.positions()
         self._reader.assign(
-            {place: min(max(known.get(place, 0), starts[place]), ends[place]) for place in places}
+            {place: min(max(known.get(place, 0), starts[place]), ends[place]) for place in ends}
         )
         threading.Thread(target=self._follow, name="reported", daemon=True).start()
 
