@@ -157,3 +157,18 @@ def test_a_registration_makes_one_version(client: MlflowClient, store: Protected
     with pytest.raises(mlflow.exceptions.MlflowException, match="not found"):
         store.version_for(asked(6, version=77))
     assert client.get_model_version(MODEL, "2").tags["gangline.registration"] == "2"
+
+
+def test_a_version_that_was_deleted_is_made_again_once(
+    client: MlflowClient, store: ProtectedRegistry
+) -> None:
+    source = "runs:/r1/checkpoints/100"
+    assert store.version_for(asked(5, version=3, source=source)) == 3
+    client.delete_model_version(MODEL, "3")
+    for _ in range(2):  # its answer was lost
+        assert store.version_for(asked(5, version=3, source=source)) == 4
+    store.project([])
+    client.delete_registered_model(MODEL)
+    assert store.version_for(asked(6, version=2, source=source)) == 1
+    client.create_model_version(MODEL, "runs:/r2/other")
+    assert store.version_for(asked(7, version=2, source=source)) == 3, "2 is another one now"

@@ -18,11 +18,14 @@ MOST_ALIASES = 100_000
 
 
 class VersionQuery(Model):
-    """Make a version of this source, unless one has its `REGISTRATION_TAG`; or look for one."""
+    """The version of this number, or the one that a registration makes of a source, once.
+
+    With both: the version of this number, if it has the source still; else one that is made.
+    """
 
     workspace: Name
     model: ModelName
-    version: Version | None = Field(default=None, description="It must be there.")
+    version: Version | None = None
     run_id: Name | None = None
     source: Name | None = None
     description: Message = ""
@@ -30,7 +33,7 @@ class VersionQuery(Model):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if (self.version is None) == (self.source is None):
+        if self.version is None and self.source is None:
             raise ValueError("give a version or a source")
         if REGISTRATION_TAG not in self.tags:
             raise ValueError(f"tags: {REGISTRATION_TAG} is missing")

@@ -118,6 +118,10 @@ class RegistryRun(DeciderRun[RegistryState, Watch]):
         self.feed(promoted)
         wanted = VersionRequested(team=TEAM, model=MODEL, job_id=job, snapshot=snapshot, user="ben")
         self.feed(wanted)
+        self.finish_registrations(number)
+
+    def finish_registrations(self, number: int) -> None:
+        """MLflow has the versions that it is asked for, by this number."""
         for key, one in self.effects().items():
             if isinstance(one, MakeVersion):
                 self.done(key, Made(number))

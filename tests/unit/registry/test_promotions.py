@@ -163,11 +163,38 @@ def test_only_promoted_checkpoints_are_registered() -> None:
     assert "validated itself" in run.feed(asked)[0].reason  # type: ignore[attr-defined]
 
 
+def asked_of_mlflow(run: RegistryRun) -> list[int | None]:
+    """The versions that open registrations expect MLflow to have."""
+    effects = run.effects().values()
+    return [one.registration.version for one in effects if isinstance(one, MakeVersion)]
+
+
 def test_a_checkpoint_is_one_version() -> None:
     run = RegistryRun(gate())
+    run.version(1, qa="first")
+    again = VersionRequested(team=TEAM, model=MODEL, job_id="job-1", user="ben")
+    run.feed(again)
+    assert asked_of_mlflow(run) == [1], "MLflow may have lost it"
+    run.finish_registrations(1)
+    assert run.events(VersionRegistered)[-1] == VersionRegistered(
+        team=TEAM, model=MODEL, registration=2, version=1
+    )
+    assert run.state.versions[f"{TEAM}/{MODEL}/1"].evaluations
+
+
+def test_a_checkpoint_whose_version_mlflow_has_lost_is_registered_as_a_new_one() -> None:
+    """Its user deleted the version or the model in MLflow, and registers the checkpoint again."""
+    run = RegistryRun()
     run.version(1)
-    again = run.feed(VersionRequested(team=TEAM, model=MODEL, job_id="job-1", user="ben"))
-    assert again[-1] == VersionRegistered(team=TEAM, model=MODEL, registration=2, version=1)
+    run.version(2)
+    again = VersionRequested(team=TEAM, model=MODEL, job_id="job-2", user="ben")
+    run.feed(again)
+    run.finish_registrations(3)
+    assert [one.version for one in run.events(VersionRegistered)] == [1, 2, 3]  # type: ignore[attr-defined]
+    run.feed(again)
+    assert asked_of_mlflow(run) == [3], "the newest one"
+    run.finish_registrations(3)
+    run.take_over()
 
 
 def test_a_number_that_mlflow_gives_again_is_another_version() -> None:

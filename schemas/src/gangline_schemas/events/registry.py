@@ -103,7 +103,11 @@ class VersionBegun(OfModel):
     type: ClassVar[str] = "model.version.begun"
     registration: Few = Field(description="Its number; counts up.")
     checkpoint: CheckpointOf | None = None
-    version: Version | None = None
+    version: Version | None = Field(
+        default=None,
+        description="The version of the checkpoint so far: MLflow makes another if it lost this "
+        "one. Without a checkpoint: the version that MLflow must have.",
+    )
     snapshot: SnapshotName | None = None
     description: Message = ""
     user: User

@@ -111,7 +111,7 @@ class ProtectedRegistry(WorkspaceAwareSqlAlchemyStore):  # type: ignore[misc]  #
 
     def version_for(self, asked: VersionQuery) -> int:
         """The version that is asked for; it is made once. Raises MlflowException."""
-        if asked.version is not None:
+        if asked.version is not None and (asked.source is None or self._has(asked)):
             return int(self.get_model_version(asked.model, asked.version).version)
         from mlflow.entities.model_registry import ModelVersionTag
 
@@ -133,6 +133,16 @@ class ProtectedRegistry(WorkspaceAwareSqlAlchemyStore):  # type: ignore[misc]  #
             asked.model, asked.source, asked.run_id, tags, description=asked.description or None
         )
         return int(made.version)
+
+    def _has(self, asked: VersionQuery) -> bool:
+        """Whether the version is there, with the source that is asked for."""
+        try:
+            found = self.get_model_version(asked.model, asked.version)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+            return False
+        return bool(found.source == asked.source)
 
     def needed_sources(self) -> frozenset[str]:
         """Ids of the runs and logged models that versions come from which protected aliases need.

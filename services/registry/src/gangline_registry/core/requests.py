@@ -124,14 +124,13 @@ def _check_gate(plan: RegistryPlan, gate: Gate) -> None:
 
 def _register(plan: RegistryPlan, event: VersionRequested, ref: dict[str, str]) -> None:
     state = plan.state
-    checkpoint = None
-    known = event.version if _is_known(plan, event, event.version) else None
+    checkpoint, version = None, event.version
     if event.job_id is not None:
         checkpoint = _promoted(plan, event.job_id, event.step)
-        known = next(
+        version = next(
             (
                 one.version
-                for one in versions_of(state, event.team, event.model)
+                for one in reversed(versions_of(state, event.team, event.model))
                 if one.checkpoint is not None and one.checkpoint.place == checkpoint.place
             ),
             None,
@@ -141,13 +140,13 @@ def _register(plan: RegistryPlan, event: VersionRequested, ref: dict[str, str]) 
     number = state.numbers.get("registration", 0) + 1
     begun = VersionBegun(
         team=event.team, model=event.model, registration=number, checkpoint=checkpoint,
-        version=event.version, snapshot=event.snapshot, description=event.description,
+        version=version, snapshot=event.snapshot, description=event.description,
         user=event.user, **ref,
     )  # fmt: skip
     plan.add(event.model, begun)
-    if known is not None:
+    if checkpoint is None and _is_known(plan, event, version):
         made = VersionRegistered(
-            team=event.team, model=event.model, registration=number, version=known
+            team=event.team, model=event.model, registration=number, version=version
         )
         plan.add(event.model, made)
 
