@@ -14,6 +14,7 @@ import pytest
 from gangline_registry.core import promoting
 from gangline_registry.core.model import (
     Compare,
+    CompareProfiles,
     Failed,
     Made,
     MakeVersion,
@@ -35,7 +36,7 @@ from gangline_schemas.events.registry import (
     VersionRegistered,
 )
 from gangline_schemas.models import Verdict
-from support.builders.registry import ALIAS, MODEL, TEAM, RegistryRun, evaluation, gate
+from support.builders.registry import ALIAS, MODEL, OLD, TEAM, RegistryRun, evaluation, gate
 
 
 def moved(run: RegistryRun) -> list[tuple[int, int, str]]:
@@ -318,6 +319,59 @@ def test_comparisons_that_had_no_store_are_made_by_the_next_process() -> None:
     run.promote(2)
     run.compare(wins=80, losses=40)
     assert run.pointer.version == 2
+
+
+GONE = Failed("an object is gone: registry/nlp/scores/a", final=True)
+
+
+def given_up() -> RegistryRun:
+    """The scores of a candidate and the champion could not be compared: an object was gone."""
+    run = with_champion()
+    run.version(2, qa="second")
+    run.promote(2)
+    (key,) = [key for key, one in run.effects().items() if isinstance(one, Compare)]
+    run.done(key, GONE)
+    assert not any(isinstance(one, Compare) for one in run.effects().values())
+    return run
+
+
+def test_a_comparison_whose_object_was_gone_is_made_when_it_is_asked_for_again() -> None:
+    run = given_up()
+    run.promote(2)
+    run.compare(wins=80, losses=40)
+    verdicts = [one.verdict for one in run.events(PromotionJudged)]  # type: ignore[attr-defined]
+    assert verdicts == [Verdict.PASS, Verdict.INCONCLUSIVE, Verdict.PASS]
+    assert run.pointer.version == 2
+    run.take_over()
+
+
+@pytest.mark.parametrize(("number", "text"), [(2, "second"), (1, "first")])
+def test_a_comparison_whose_object_was_gone_is_made_when_the_scores_are_sent_again(
+    number: int, text: str
+) -> None:
+    run = given_up()
+    run.report(number, "qa", evaluation(text))
+    run.compare(wins=80, losses=40)
+    (comparison,) = run.state.versions[f"{TEAM}/{MODEL}/2"].comparisons.values()
+    assert comparison.problem == ""
+    run.take_over()
+
+
+def test_profiles_whose_object_was_gone_are_compared_when_one_is_sent_again() -> None:
+    run = RegistryRun(gate(training_data={}))
+    run.version(1, snapshot=OLD, qa="first")
+    run.promote(1)
+    newest = "sales@xxh3-" + "2" * 32
+    sent = {newest: 0.0, OLD: 1.0}  # and the days since they were made
+    for snapshot in (OLD, newest):
+        run.profiled(snapshot, sent[snapshot])
+    for again, days in sent.items():
+        (key,) = [key for key, one in run.effects().items() if isinstance(one, CompareProfiles)]
+        run.done(key, GONE)
+        assert not any(isinstance(one, CompareProfiles) for one in run.effects().values())
+        run.profiled(again, days)
+    assert any(isinstance(one, CompareProfiles) for one in run.effects().values())
+    run.take_over()
 
 
 def projects(run: RegistryRun) -> list[str]:

@@ -24,7 +24,12 @@ from gangline_registry.core.model import (
     model_key,
     version_key,
 )
-from gangline_registry.core.state import NotedCheckpoint, RegistryState, data_key
+from gangline_registry.core.state import (
+    NotedCheckpoint,
+    RegistryState,
+    data_key,
+    versions_of,
+)
 from gangline_schemas.catalog import Topic
 from gangline_schemas.data_use import dataset_of
 from gangline_schemas.envelope import request_key
@@ -200,8 +205,22 @@ def _(state: RegistryState, event: EvaluationReported, _at: datetime) -> None:
     state.versions[key] = replace(
         one, evaluations={**one.evaluations, event.suite: event.evaluation}
     )
+    for other in versions_of(state, event.team, event.model):
+        _forget_problems(state, other, event.evaluation.digest)
     _try_again(state, event.team, event.model)
     _answer(state, event, Answer(number=event.version))
+
+
+def _forget_problems(state: RegistryState, one: Registered, scores: str = "") -> None:
+    """Comparisons that could not be made are wanted again. `scores`: only those of these."""
+    left = {
+        name: made
+        for name, made in one.comparisons.items()
+        if not made.problem or (scores and scores not in {made.candidate, made.baseline})
+    }
+    if len(left) < len(one.comparisons):
+        key = version_key(one.team, one.model, one.version)
+        state.versions[key] = replace(one, comparisons=left)
 
 
 @fold.on(EvaluationCompared)
@@ -254,6 +273,8 @@ def _(state: RegistryState, event: PromotionBegun, at: datetime) -> None:
         number, event.team, event.model, event.version, event.alias, event.expected, event.user,
         at, event.override,
     )  # fmt: skip
+    asked = state.versions[version_key(event.team, event.model, event.version)]
+    _forget_problems(state, asked)
     _answer(state, event, Answer(number=number))
 
 
@@ -319,6 +340,10 @@ def _(state: RegistryState, event: ProfileNoted, at: datetime) -> None:
     state.profiles.pop(key, None)
     state.profiles[key] = Profiled(event.team, event.snapshot, event.profile, at)
     forget_profiles(state)
+    for name, judged in [*state.data.items()]:
+        pair = {judged.baseline, judged.snapshot}
+        if judged.unknown and event.snapshot in pair and name.startswith(f"{event.team}/"):
+            del state.data[name]  # its object was gone
     _undefer(state, f"drift:{event.team}/")
     _answer(state, event, Answer())
 
