@@ -186,6 +186,17 @@ def test_a_job_changes_no_tag_of_the_platform(key: str, value: str, is_allowed: 
         )
 
 
+@pytest.mark.parametrize("asked", ["", f"filter=run_id+%3D+%27{OWN}%27&max_results=10"])
+def test_a_search_of_versions_finds_the_job_s_own(asked: str) -> None:
+    """The step register looks for the version that an earlier attempt of its job made."""
+    found = parse_qs(sent("GET", f"{API}/model-versions/search", query=asked))
+    (words,) = found["filter"]
+    assert words.startswith("tags.`gangline.job` = 'train-0a1b2c3d4e'")
+    assert (f" AND run_id = '{OWN}'" in words) == bool(asked)
+    more = refusal("GET", f"{API}/model-versions/search", query="filter=a&filter=b")
+    assert more.status == 400
+
+
 @pytest.mark.parametrize("route", ["runs/search", "logged-models/search"])
 @pytest.mark.parametrize("asked", [None, "", "metrics.loss < 1", "metrics.loss < 1 --", "';"])
 def test_searches_find_the_job_s_own(route: str, asked: str | None) -> None:

@@ -46,6 +46,7 @@ _GETS: Mapping[str, frozenset[str]] = {
     "metrics/get-history": frozenset(
         {"run_id", "run_uuid", "metric_key", "max_results", "page_token"}
     ),
+    "model-versions/search": frozenset({"filter", "max_results", "order_by", "page_token"}),
 }
 _METRIC = frozenset(
     {"key", "value", "timestamp", "step", "model_id", "dataset_name", "dataset_digest"}
@@ -137,7 +138,7 @@ def narrow(method: str, path: str, query: str, job: JobScope) -> Narrowed:
     found = _API.fullmatch(path)
     route = found[1] if found is not None else ""
     if method == "GET" and route in _GETS:
-        return Narrowed(path, _asked(query, _GETS[route], job))
+        return Narrowed(path, _asked(route, query, job))
     fields = _POSTS.get(route) if method == "POST" else None
     model = _MODEL_ROUTE.fullmatch(route)
     if model is not None:
@@ -182,13 +183,16 @@ def _check_artifact(path: str, job: JobScope) -> None:
         raise _another()
 
 
-def _asked(query: str, known: frozenset[str], job: JobScope) -> str:
+def _asked(route: str, query: str, job: JobScope) -> str:
+    known = _GETS[route]
     asked = _pairs(query, known)
     for name in asked.keys() & _RUN_IDS:
         if not job.owns_run(asked[name]):
             raise _another()
     if "run_id" in known and not asked.keys() & _RUN_IDS:
         raise _malformed("run_id is missing")
+    if route.endswith("/search"):
+        asked["filter"] = _own_filter(asked.get("filter"), job)
     return urlencode(asked)
 
 
