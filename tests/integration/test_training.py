@@ -254,6 +254,13 @@ def test_a_checkpoint_of_another_model_is_the_users_error_not_damage(
     assert "corrupt" not in ended.text
 
 
+def test_a_checkpoint_behind_the_last_step_is_refused(undisturbed: Run, tmp_path: Path) -> None:
+    """Else the run would never come to its last step, and train until it is cancelled."""
+    ended = Gang(tmp_path / "run", 2, ("steps=4",), resume_from=at_step(undisturbed, 6)).wait()
+    assert ended.codes == (EXIT_SETTINGS, EXIT_SETTINGS), ended.text
+    assert "error: steps (4) is below the step of the checkpoint (6)" in ended.text
+
+
 def test_a_damaged_copy_is_replaced_by_the_agent_and_the_run_goes_on(
     undisturbed: Run, tmp_path: Path
 ) -> None:

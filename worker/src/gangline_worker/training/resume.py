@@ -58,6 +58,11 @@ def resume(
         checkpoint = Checkpoint(folder, another_copy, rank=world.rank, world_size=world.size)
         checkpoint.fill(holdings(tensors, world.rank, world.size))
         state = _state_of(checkpoint)
+        if state.step > config.steps:
+            raise WrongCheckpoint(
+                f"steps ({config.steps}) is below the step of the checkpoint ({state.step}): it "
+                "counts the steps of earlier runs too; give more, or start from an earlier one"
+            )
         if state.data_digest != data_digest:
             raise DataError(
                 f"data: {config.data!r} has changed since step {state.step}; give back what "
