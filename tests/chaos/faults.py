@@ -216,9 +216,12 @@ def frozen_newest(attack: Attack, at_least: int = SAVE_EVERY) -> CheckpointRef:
 
 
 def _own_file(path: Path) -> Path:
-    """The same bytes in a file of its own: on one file system both tiers share them by a link."""
+    """The same bytes in a file of its own: on one file system both tiers share them by a link.
+
+    The S3 server keeps an object's ETag in the file's attributes.
+    """
     copy = path.with_suffix(".copy")
-    shutil.copyfile(path, copy)
+    shutil.copy2(path, copy)
     copy.replace(path)
     return path
 
