@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,8 @@ from gangline_schemas.job import JobState
 from gangline_schemas.pipeline_file import Trigger
 from support.builders.pipelines import TEAM, PipelineRun, job, pipeline
 
+REPEATS = int(os.environ.get("GANGLINE_REPEATS", "1000"))
+"""10,000 by `make soak`."""
 NEW_TEXT = {"new-text": {"snapshot": "web-*"}}
 
 
@@ -50,11 +53,10 @@ def started(world: PipelineRun) -> list[RunStarted]:
 
 
 def test_the_same_snapshot_starts_one_run_however_often_it_is_announced() -> None:
-    """`GANGLINE_REPEATS` is how often."""
     world = PipelineRun()
     world.apply(one_step(triggers=NEW_TEXT))
     world.feed(snapshot(1))
-    for number in range(int(os.environ.get("GANGLINE_REPEATS", "1000"))):
+    for number in range(REPEATS):
         if number % 100 == 0:
             world.finish()
         assert world.take(world.received(snapshot(1))) == []
@@ -64,6 +66,29 @@ def test_the_same_snapshot_starts_one_run_however_often_it_is_announced() -> Non
     assert len(started(world)) == 2
     assert world.feed(snapshot(1)) == [], "late news is known too"
     assert [event.cause.subject[-1] for event in started(world)] == ["1", "2"]
+
+
+def test_news_of_many_snapshots_that_come_late_and_repeated_start_one_run_each() -> None:
+    draw = random.Random(27)
+    count = REPEATS // 20
+    news = [*range(count), *draw.choices(range(count), k=REPEATS - count)]
+    draw.shuffle(news)
+    world = PipelineRun()
+    world.apply(one_step(triggers=NEW_TEXT, limits={"queued": 100}))
+    sent: list[Any] = []
+    for place, number in enumerate(news):
+        sent.append(world.received(snapshot(number)))
+        world.take(sent[-1])
+        if place % 3 == 0:
+            world.take(draw.choice(sent))  # the bus delivers it again
+        if place % 7 == 0:
+            world.finish()
+        if place % (REPEATS // 10) == 0:
+            world.take_over()
+    world.finish()
+    begun = [int(event.cause.subject[-32:], 16) for event in started(world)]
+    assert sorted(begun) == [*range(count)]
+    assert not world.events(RunSkipped)
 
 
 @pytest.mark.parametrize(
@@ -303,6 +328,35 @@ def test_times_that_passed_during_an_outage(catch_up: str, due: list[str]) -> No
     world.tick(4 * 60)
     world.finish()
     assert started(world)[-1].cause.due_at == datetime(2026, 11, 21, 10, 5, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "away_from", "due"),
+    [
+        ("30 2 * * *", datetime(2026, 3, 29, 0, 5, tzinfo=UTC), ["01:00"]),
+        ("*/30 * * * *", datetime(2026, 3, 29, 0, 5, tzinfo=UTC),
+         ["00:30", "01:00", "01:30", "02:00"]),
+        ("30 2 * * *", datetime(2026, 10, 24, 23, 50, tzinfo=UTC), ["00:30"]),
+        ("30 2 * * *", datetime(2026, 10, 25, 0, 40, tzinfo=UTC), []),
+        ("*/30 * * * *", datetime(2026, 10, 25, 0, 5, tzinfo=UTC),
+         ["00:30", "01:00", "01:30", "02:00"]),
+    ],
+)  # fmt: skip
+def test_an_outage_of_two_hours_over_a_change_of_the_clock_misses_no_time(
+    schedule: str, away_from: datetime, due: list[str]
+) -> None:
+    """Clocks of Berlin leave out, or repeat, the hour from 2:00 at 1:00 UTC of that day."""
+    world = PipelineRun()
+    world.now = away_from - timedelta(minutes=1)
+    trigger = {"schedule": schedule, "zone": "Europe/Berlin", "catch_up": "all"}
+    world.apply(one_step(triggers={"often": trigger}, limits={"queued": 100}))
+    world.tick()
+    world.now = away_from + timedelta(hours=2)
+    world.take_over()
+    world.tick()
+    world.finish()
+    assert [f"{event.cause.due_at:%H:%M}" for event in started(world)] == due
+    assert not world.events(TimesMissed)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gangline_registry.core.model import Approval, Registered, comparison_key
@@ -133,6 +134,22 @@ def test_a_suite(rule: dict[str, Any], table: Any, verdict: Verdict) -> None:
     suites = {"qa": rule, "other": {"at_least": 0.1}}
     made = candidate({"qa": table, "other": None})
     assert judge(gate(suites=suites), made, baseline("qa")).verdict is verdict
+
+
+@pytest.mark.parametrize(("gain", "seed", "most"), [(0.0, 1, 0.05), (-0.01, 2, 0.005)])
+def test_of_1_000_candidates_that_are_no_better_few_pass(
+    gain: float, seed: int, most: float
+) -> None:
+    """They differ from the champion on a tenth of 1,319 items, and have `gain` more right."""
+    shares = [(0.1 + gain) / 2, (0.1 - gain) / 2, 0.9]
+    tables = np.random.default_rng(seed).multinomial(1319, shares, size=1000)
+    champion, given = baseline("qa"), gate(suites={"qa": BETTER})
+    verdicts = [
+        judge(given, candidate({"qa": (int(wins), int(losses))}), champion).verdict
+        for wins, losses, _ in tables
+    ]
+    assert verdicts.count(PASS) <= most * len(verdicts)
+    assert verdicts.count(OPEN) == 0
 
 
 SEVERAL: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any], Verdict]] = [
