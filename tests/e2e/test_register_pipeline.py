@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from mlflow import MlflowClient
 
 from gangline.sdk import Gangline, connect
 from gangline_schemas.api.pipelines import RunDetails
 from gangline_schemas.gate_file import Gate
 from support.fixtures.platform import RunningPlatform
+from support.waiting import wait_until
 
 TEAM, WAIT_S = "default", 600.0
 _CPU = {"gpus": 0, "cpus": 1, "memory_gb": 1}
@@ -78,8 +80,11 @@ def test_the_step_register_makes_a_version_that_the_registry_knows(
 
 
 def test_a_candidate_is_compared_with_the_champion_once_there_is_one(
-    platform: RunningPlatform,
+    platform: RunningPlatform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", platform.client.token)
+    uri = f"{platform.client.url}/mlflow/teams/{TEAM}"
+    client = MlflowClient(tracking_uri=uri, registry_uri=uri)
     with connect(platform.client.url, platform.client.token) as gateway:
         gateway.set_gate(Gate.model_validate(GATE))
         gateway.apply_pipeline(AGAINST)
@@ -96,6 +101,14 @@ def test_a_candidate_is_compared_with_the_champion_once_there_is_one(
         train = next(one for one in first.step_rows if one.name == "train")
         assert (start.version, start.checkpoint.job_id) == (1, train.job_id)
         assert start.checkpoint.commit_key is not None
+        job, step = start.checkpoint.job_id, start.checkpoint.step
+        wait_until("the pin of a registered checkpoint", lambda: _pinned(gateway, job) == [step])
+        assert gateway.register(_MODEL, job=job, team=TEAM).version == 1
+        for _ in range(2):  # the second time MLflow has lost it
+            made = gateway.register("e2e-again", job=job, team=TEAM).version
+            found = client.get_model_version("e2e-again", str(made))
+            assert found.tags["gangline.job"] == job
+            client.delete_registered_model("e2e-again")
         third = _ended(gateway, "against")
         assert len(_with_state(third, "cached")) == len(third.step_rows)
         gateway.remove_pipeline("against", team=TEAM)
@@ -109,6 +122,10 @@ def _ended(gateway: Gangline, name: str) -> RunDetails:
         for one in ended.step_rows if one.job_id
     ])  # fmt: skip
     return ended
+
+
+def _pinned(gateway: Gangline, job_id: str) -> list[int]:
+    return [one.step for one in gateway.checkpoints(job_id) if one.pinned]
 
 
 def _with_state(run: RunDetails, state: str) -> set[str]:
