@@ -30,6 +30,26 @@ _FIELDS = frozenset(JobSpec.model_fields) | {"checkpointPolicy", "codeRef", "dat
 
 
 @dataclass(frozen=True)
+class NamedFile:
+    """A job file that another file names."""
+
+    path: Path
+    document: JobDocument
+
+
+def line_in_named(files: Mapping[str, NamedFile], field: str) -> str | None:
+    """`job.yaml:4`, if a field lies in one of these files; they are by the field that names them.
+
+    None: it does not, or that file has no line of it.
+    """
+    for name, file in files.items():
+        if field.startswith(f"{name}."):
+            line = file.document.line(field.removeprefix(f"{name}."))
+            return None if line is None else f"{file.path}:{line}"
+    return None
+
+
+@dataclass(frozen=True)
 class Bundle:
     """A packed working directory: the same files give the same bytes and so the same digest."""
 

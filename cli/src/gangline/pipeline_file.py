@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from gangline.errors import CliError, ExitCode
-from gangline.job_file import Bundle, pack, read_fields
+from gangline.job_file import Bundle, NamedFile, line_in_named, pack, read_fields
 from gangline_schemas.base import FieldError, field_errors
 from gangline_schemas.job_file import JobDocument
 from gangline_schemas.pipeline_checks import pipeline_problems
@@ -28,13 +28,16 @@ class PipelineFile:
     document: JobDocument
     bundles: tuple[Bundle, ...]
     where: str
+    files: Mapping[str, NamedFile]
 
     def located(self, error: CliError) -> CliError:
         """The gateway's error with the file and the line, if it begins with a field."""
-        line = self.document.line(named_in_file(error.message.partition(":")[0]))
-        if line is None:
+        field = named_in_file(error.message.partition(":")[0])
+        line = self.document.line(field)
+        place = line_in_named(self.files, field) or (line and f"{self.where}:{line}")
+        if place is None:
             return error
-        message = f"{self.where}:{line}: {error.message}"
+        message = f"{place}: {error.message}"
         return CliError(message, error.hint, error.code, status=error.status)
 
 
@@ -45,22 +48,29 @@ def read_pipeline_file(path: Path) -> PipelineFile:
     """
     document = read_fields(path, _HINT)
     bundles: dict[str, Bundle] = {}
+    files: dict[str, NamedFile] = {}
     steps = document.content.get("steps")
     for name, step in steps.items() if isinstance(steps, dict) else ():
         if isinstance(step, dict):
-            _complete(path, document, name, step, bundles)
+            _complete(path, document, name, step, bundles, files)
     try:
         spec = PipelineSpec.model_validate(document.content)
     except ValidationError as error:
-        raise _wrong(str(path), document, field_errors(error, model=PipelineSpec)) from None
+        found = field_errors(error, model=PipelineSpec)
+        raise _wrong(str(path), document, found, files) from None
     wrong = pipeline_problems(spec)
     if wrong:
-        raise _wrong(str(path), document, wrong)
-    return PipelineFile(spec, document, tuple(bundles.values()), str(path))
+        raise _wrong(str(path), document, wrong, files)
+    return PipelineFile(spec, document, tuple(bundles.values()), str(path), files)
 
 
 def _complete(
-    path: Path, document: JobDocument, name: str, step: dict[str, Any], bundles: dict[str, Bundle]
+    path: Path,
+    document: JobDocument,
+    name: str,
+    step: dict[str, Any],
+    bundles: dict[str, Bundle],
+    files: dict[str, NamedFile],
 ) -> None:
     """Put the job of a file, and the digest of the packed workdir, into a step."""
     job, folder = step.get("job"), path.parent
@@ -68,8 +78,9 @@ def _complete(
         file = folder / job
         if not file.is_file():
             wrong = FieldError(field=f"steps.{name}.job", message=f"there is no file {job}")
-            raise _wrong(str(path), document, [wrong])
-        job, folder = read_fields(file).content, file.parent
+            raise _wrong(str(path), document, [wrong], files)
+        named = files[f"steps.{name}.job"] = NamedFile(file, read_fields(file))
+        job, folder = dict(named.document.content), file.parent
         job.pop("name", None)
         step["job"] = job
     if not isinstance(job, dict) or not isinstance(job.get("workdir"), str):
@@ -80,20 +91,26 @@ def _complete(
             field=f"steps.{name}.job.workdir",
             message=f"there is no folder {job['workdir']}; give one relative to the file",
         )
-        raise _wrong(str(path), document, [wrong])
+        raise _wrong(str(path), document, [wrong], files)
     key = str(workdir)
     if key not in bundles:
         bundles[key] = pack(workdir)
     job["code_bundle"] = bundles[key].digest
 
 
-def _wrong(where: str, document: JobDocument, errors: Iterable[FieldError]) -> CliError:
+def _wrong(
+    where: str,
+    document: JobDocument,
+    errors: Iterable[FieldError],
+    files: Mapping[str, NamedFile],
+) -> CliError:
     found = [*errors]
     lines = []
     for item in found[:_SHOWN]:
         field = named_in_file(item.field)
         line = document.line(field)
-        place = f"{where}:{line}" if line is not None else where
+        own = f"{where}:{line}" if line is not None else where
+        place = line_in_named(files, field) or own
         lines.append(f"  {place}: {field}: {item.message}")
     if len(found) > _SHOWN:
         lines.append(f"  and {len(found) - _SHOWN} more")

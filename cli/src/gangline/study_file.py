@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from gangline.errors import CliError, ExitCode
-from gangline.job_file import Bundle, pack_workdir, read_fields
+from gangline.job_file import Bundle, NamedFile, line_in_named, pack_workdir, read_fields
 from gangline_schemas.base import WHOLE, FieldError, field_errors
 from gangline_schemas.job_file import JobDocument
 from gangline_schemas.study_file import StudySpec
@@ -41,17 +41,19 @@ def read_study_file(path: Path, overrides: Mapping[str, Any] | None = None) -> S
     document = read_fields(path)
     content = {**document.content, **(overrides or {})}
     bundle = None
+    files: dict[str, NamedFile] = {}
     job = content.get("job")
     if isinstance(job, str):
         job_path = path.parent / job
-        content["job"] = read_fields(job_path).content
+        files["job"] = NamedFile(job_path, read_fields(job_path))
+        content["job"] = dict(files["job"].document.content)
         bundle = pack_workdir(content["job"], job_path)
     elif isinstance(job, dict):
         content["job"] = dict(job)
         bundle = pack_workdir(content["job"], path)
     if isinstance(content.get("job"), dict):
         _share(content, content["job"])
-    return StudyFile(check_study(content, str(path), document), bundle)
+    return StudyFile(check_study(content, str(path), document, files), bundle)
 
 
 def _share(content: dict[str, Any], job: dict[str, Any]) -> None:
@@ -63,26 +65,38 @@ def _share(content: dict[str, Any], job: dict[str, Any]) -> None:
 
 
 def check_study(
-    content: Mapping[str, Any], where: str, document: JobDocument | None = None
+    content: Mapping[str, Any],
+    where: str,
+    document: JobDocument | None = None,
+    files: Mapping[str, NamedFile] | None = None,
 ) -> StudySpec:
-    """The spec of a mapping. Raises CliError with a line for each wrong field."""
+    """The spec of a mapping; `files` are those that it names.
+
+    Raises CliError with a line for each wrong field.
+    """
     try:
         return StudySpec.model_validate(content)
     except ValidationError as error:
         found = field_errors(error, model=StudySpec)
-        lines = "\n".join(f"  {_sentence(each, document)}" for each in found)
+        lines = "\n".join(f"  {_sentence(each, document, files or {})}" for each in found)
         raise CliError(f"{where} is no valid study file:\n{lines}", _HINT, ExitCode.USAGE) from None
 
 
-def _sentence(error: FieldError, document: JobDocument | None) -> str:
+def _sentence(
+    error: FieldError, document: JobDocument | None, files: Mapping[str, NamedFile]
+) -> str:
     """`line 7: space.lr.low: ...`; a message about the whole file begins with the field."""
     message, field = error.message, _as_written(error.field)
     named = _PLACE.match(message)
     if named is not None:
         field = f"{field}.{named[1]}" if field else named[1]
         message = message[named.end() :]
+    named_at = line_in_named(files, field)
     line = document.line(field) if document is not None else None
-    place = f"line {line}: " if line is not None else ""
+    if named_at is not None:
+        place = f"{named_at}: "
+    else:
+        place = f"line {line}: " if line is not None else ""
     return f"{place}{field}: {message}" if field else f"{place}{message}"
 
 

@@ -82,6 +82,14 @@ def test_an_error_names_the_line_and_the_field(
     assert expected in message, message
 
 
+def test_an_error_in_the_job_s_own_file_names_that_file_and_its_line(tmp_path: Path) -> None:
+    text = STUDY[: STUDY.index("job:")] + "job: train.yaml\n"
+    job = "run: python train.py\nresources:\n  gpus: 0.5\n"
+    with pytest.raises(CliError) as caught:
+        read_study_file(written(tmp_path, text, train=job))
+    assert f"{tmp_path / 'train.yaml'}:3: job.resources.gpus: " in caught.value.message
+
+
 def test_a_choice_of_10_000_is_refused(tmp_path: Path) -> None:
     many = ", ".join(map(str, range(10_000)))
     message = refusal(tmp_path, STUDY.replace('"$(rm -rf /)", "a b"', many))

@@ -189,6 +189,21 @@ def test_the_command_line_names_file_line_and_field(tmp_path: Path) -> None:
     assert f"{file}:7: steps.a.in.data: there is no step b" in caught.value.message
 
 
+def test_an_error_in_a_step_s_job_file_names_that_file_and_its_line(tmp_path: Path) -> None:
+    job = tmp_path / "train.yaml"
+    job.write_text("command: [x]\nresources:\n  gpus: 1\n  gpu_count: 1\n")
+    file = tmp_path / "pipeline.yaml"
+    file.write_text("name: p\nteam: nlp\nsteps:\n  a: {job: train.yaml}\n")
+    with pytest.raises(CliError) as caught:
+        read_pipeline_file(file)
+    message = caught.value.message
+    assert f"{job}:4: steps.a.job.resources.gpu_count: there is no such field" in message
+    job.write_text("command: [x]\nresources: {gpus: 1}\n")
+    read = read_pipeline_file(file)
+    refused = read.located(CliError("steps.a.job.resources.gpus: must be at most 8"))
+    assert refused.message.startswith(f"{job}:2: steps.a.job.resources.gpus: ")
+
+
 def test_a_job_may_be_a_file_and_workdirs_are_packed_once(tmp_path: Path) -> None:
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs" / "code.py").write_text("print()")
