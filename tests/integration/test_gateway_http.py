@@ -219,9 +219,9 @@ def test_a_dry_run_submits_nothing(http_client: httpx.Client, harness: GatewayHa
     told = job(image="nvcr.io/pytorch:26.01")
     answer = http_client.post("/v1/training-jobs", params={"dry_run": True}, json=told, headers=NLP)
     assert "image: none of 0 nodes runs images" in answer.json()["notes"][0]
-    told = job(strategy="deepspeed")
+    told = job(strategy="deepspeed", command=["python", "-m", "gangline_worker.training"])
     answer = http_client.post("/v1/training-jobs", params={"dry_run": True}, json=told, headers=NLP)
-    assert "strategy: Gangline starts no DeepSpeed engine" in answer.json()["notes"][0]
+    assert "strategy: the platform's trainer has no DeepSpeed engine" in answer.json()["notes"][0]
     assert answer.json()["rejected"]
     assert len(harness.broker.dump(harness.names.name(Topic.REQUESTS))) == before
 

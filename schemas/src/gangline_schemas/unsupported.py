@@ -10,6 +10,8 @@ from gangline_schemas.image_reference import ImageReference
 from gangline_schemas.job import JobSpec
 from gangline_schemas.launchers import launcher_in, launcher_in_text
 
+_TRAINER = "gangline_worker.training"
+
 
 def cannot_do(spec: JobSpec) -> str | None:
     """Why Gangline cannot run the job as its file says, and the way out; None: it can."""
@@ -18,10 +20,10 @@ def cannot_do(spec: JobSpec) -> str | None:
             ImageReference.parse(spec.image)
         except ValueError as error:
             return f"image: {error}"
-    if spec.strategy == "deepspeed":
+    if spec.strategy == "deepspeed" and _TRAINER in " ".join(spec.command or (spec.run or "",)):
         return (
-            "strategy: Gangline starts no DeepSpeed engine; leave strategy out (custom) and call "
-            "deepspeed.initialize in your script"
+            "strategy: the platform's trainer has no DeepSpeed engine; give fsdp or ddp, or the "
+            "command of a program that calls deepspeed.initialize"
         )
     launcher = launcher_of(spec)
     if launcher is not None:

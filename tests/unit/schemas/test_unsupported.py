@@ -18,17 +18,30 @@ def job(**fields: Any) -> JobSpec:
 @pytest.mark.parametrize(
     ("fields", "field", "way_out"),
     [
-        ({"image": "https://nvcr.io/pytorch"}, "image", "is not"),
-        ({"strategy": "deepspeed"}, "strategy", "leave strategy out"),
+        ({"image": "https://nvcr.io/pytorch", "run": "true"}, "image", "is not"),
+        (
+            {"strategy": "deepspeed", "command": ["python", "-m", "gangline_worker.training"]},
+            "strategy",
+            "give fsdp or ddp",
+        ),
+        (
+            {"strategy": "deepspeed", "run": "cd x; python -m gangline_worker.training"},
+            "strategy",
+            "deepspeed.initialize",
+        ),
     ],
 )
 def test_a_field_that_does_nothing_is_refused(
     fields: dict[str, Any], field: str, way_out: str
 ) -> None:
-    reason = cannot_do(job(run="true", **fields))
+    reason = cannot_do(job(**fields))
     assert reason is not None
     assert reason.startswith(f"{field}: ")
     assert way_out in reason
+
+
+def test_a_program_of_the_users_own_may_call_deepspeed() -> None:
+    assert cannot_do(job(strategy="deepspeed", command=["python", "train.py"])) is None
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from gangline_worker.training.__main__ import submitted
 from gangline_worker.training.agreement import StepNews, summarize
 from gangline_worker.training.config import ConfigError, TrainConfig, read_settings
 from gangline_worker.training.flops import flops_per_token
+from gangline_worker.training.layout import lay_out
 from gangline_worker.training.saving import CheckpointSchedule
 from gangline_worker.training.schedule import lr_at
 from gangline_worker.training.shapes import hidden_width
@@ -23,6 +25,34 @@ def test_the_later_source_wins(tmp_path: Path) -> None:
     file.write_text("lr: 0.1\nsteps: 7\nseed: 1\n")
     found = read_settings(file, {"lr": 0.2, "seed": 2}, ["lr=3e-1", "recompute=true"])
     assert (found.lr, found.steps, found.seed, found.recompute) == (0.3, 7, 2, True)
+
+
+@pytest.mark.parametrize(
+    ("job", "given", "parallel", "copies"),
+    [
+        ("ddp", "{}", None, True),
+        ("fsdp", "{}", None, False),
+        (None, "{}", None, False),
+        ("ddp", '{"strategy": "fsdp"}', None, False),
+        ("ddp", "{}", '{"shard": 2}', False),
+        ("ddp", '{"parallel": {"shard": 2}}', None, False),
+    ],
+    ids=["job", "fsdp", "none", "hyperparameter", "parallel", "hyperparameter parallel"],
+)
+def test_the_jobs_strategy_holds_where_nothing_else_says_how_ranks_are_laid_out(
+    monkeypatch: pytest.MonkeyPatch,
+    job: str | None,
+    given: str,
+    parallel: str | None,
+    copies: bool,
+) -> None:
+    monkeypatch.setenv("GANGLINE_HYPERPARAMETERS", given)
+    for name, value in (("GANGLINE_STRATEGY", job), ("GANGLINE_PARALLEL", parallel)):
+        if value is None:
+            monkeypatch.delenv(name, raising=False)
+        else:
+            monkeypatch.setenv(name, value)
+    assert lay_out(read_settings(None, submitted(), []), 0, 2).whole_copies == copies
 
 
 @pytest.mark.parametrize(

@@ -119,6 +119,16 @@ def test_the_trainer_knows_which_sizes_its_gang_may_have(
     assert list(gang_sizes()) == sizes
 
 
+def test_the_ranks_know_their_strategy_unless_it_is_their_own(tmp_path: Path) -> None:
+    paths = gang_paths(tmp_path)
+    for strategy, named in (("ddp", "ddp"), ("deepspeed", "deepspeed"), ("custom", None)):
+        gang = allocated()
+        spec = gang.spec.model_copy(update={"strategy": strategy})
+        gang = gang.model_copy(update={"spec": spec})
+        found = rank_environment(gang, gang.nodes[0], 0, paths, gpus="", token="t", secrets={})
+        assert found.get("GANGLINE_STRATEGY") == named
+
+
 def test_the_ranks_know_which_data_their_job_was_admitted_with(tmp_path: Path) -> None:
     allocation = allocated()
     paths = gang_paths(tmp_path)

@@ -107,13 +107,16 @@ def _validate(trainer: Trainer) -> None:
 
 
 def submitted() -> dict[str, object]:
-    """The job's hyperparameters, and its seed and `parallel` when they name none."""
+    """The job's hyperparameters, and its seed, `parallel` or strategy when they name none."""
     found: dict[str, object] = {}
+    named = hyperparameters()
     if seed := os.environ.get("GANGLINE_SEED"):
         found["seed"] = seed
     if parallel := os.environ.get("GANGLINE_PARALLEL"):
         found["parallel"] = json.loads(parallel)
-    return found | hyperparameters()
+    elif (strategy := os.environ.get("GANGLINE_STRATEGY")) and "parallel" not in named:
+        found["strategy"] = strategy
+    return found | named
 
 
 def _fail(error: Exception, code: int) -> int:

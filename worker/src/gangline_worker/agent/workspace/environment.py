@@ -211,6 +211,8 @@ def _artifacts(spec: JobSpec, paths: GangPaths) -> dict[str, str]:
 def _layout(spec: JobSpec) -> dict[str, str]:
     """Variables by which a program lays itself out over the gang."""
     found: dict[str, str] = {}
+    if spec.strategy != "custom":
+        found["GANGLINE_STRATEGY"] = spec.strategy
     if spec.resources.min_gpus is not None:
         whole = {"gpus_per_worker": spec.gpus_per_worker}
         found["GANGLINE_RESOURCES"] = spec.resources.model_copy(update=whole).encode().decode()
