@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from gangline_worker.training.flops import measured_peak, peak_of
+from gangline_worker import mfu, peak, report
+from gangline_worker.peak import Peak, measured_peak, peak_of
 from gangline_worker.training.world import own_device
 
 
@@ -65,3 +66,38 @@ def test_a_peak_that_no_data_sheet_states_is_measured_and_says_so(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     peak = peak_of(torch.device("cpu"), torch.float32)
     assert (peak.flops > 0, peak.measured) == (True, True)
+
+
+def test_a_program_reports_the_mfu_of_its_own_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peak, "_own_peak", lambda _: Peak(1e14, measured=False))
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    assert mfu(6 * 7e9 * 4096, 0.5) == {"mfu": pytest.approx(6 * 7e9 * 4096 / (0.5 * 8e14))}
+    monkeypatch.delenv("WORLD_SIZE")
+    monkeypatch.setattr(peak, "_own_peak", lambda _: Peak(1e14, measured=True))
+    assert mfu(5e13, 1.0) == {"mfu": pytest.approx(0.5), "mfu_peak_measured": 1.0}
+    report({"loss": 1.0} | mfu(5e13, 1.0), 1)
+    for seconds in (0.0, -1.0, float("nan")):
+        with pytest.raises(ValueError, match="really took"):
+            mfu(1.0, seconds)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "dtype", "asked"),
+    [
+        (True, None, torch.bfloat16),
+        (True, torch.float16, torch.float16),
+        (False, None, torch.float32),
+    ],
+)
+def test_the_peak_is_that_of_the_ranks_own_device(
+    monkeypatch: pytest.MonkeyPatch, gpu: bool, dtype: torch.dtype | None, asked: torch.dtype
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    found: list[tuple[torch.device, torch.dtype]] = []
+    monkeypatch.setattr(peak, "peak_of", lambda *of: found.append(of) or Peak(1.0, measured=False))
+    peak._own_peak.cache_clear()
+    for _ in range(2):
+        mfu(1.0, 1.0, dtype=dtype)
+    peak._own_peak.cache_clear()
+    assert found == [(torch.device("cuda", 1) if gpu else torch.device("cpu"), asked)]

@@ -1,6 +1,6 @@
 """Node agent, trainer and checkpoint engine; the names here are for users' training scripts.
 
-Nothing below imports torch until `save` or `restore` is used.
+Nothing below imports torch until `save`, `restore` or `mfu` is used.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gangline_worker.checkpoint.public import Restored, prepare, restore, save
+    from gangline_worker.peak import mfu
     from gangline_worker.reporting import (
         doing,
         flush,
@@ -25,6 +26,7 @@ __all__ = [
     "doing",
     "flush",
     "hyperparameters",
+    "mfu",
     "prepare",
     "report",
     "restore",
@@ -34,16 +36,19 @@ __all__ = [
     "should_stop",
 ]
 
-_CHECKPOINT = {"Restored", "prepare", "restore", "save"}
+_ELSEWHERE = {
+    **dict.fromkeys(
+        ("Restored", "prepare", "restore", "save"), "gangline_worker.checkpoint.public"
+    ),
+    "mfu": "gangline_worker.peak",
+}
 
 
 def __getattr__(name: str) -> object:
     """Import what is asked for, when it is asked for."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = (
-        "gangline_worker.checkpoint.public" if name in _CHECKPOINT else "gangline_worker.reporting"
-    )
+    module = _ELSEWHERE.get(name, "gangline_worker.reporting")
     value = getattr(importlib.import_module(module), name)
     globals()[name] = value
     return value

@@ -22,6 +22,7 @@ from gangline_worker.agent_line import AGENT_LOST
 from gangline_worker.data.left_out import left_out_of_job, used_in, widened
 from gangline_worker.data.samples import Batch
 from gangline_worker.loss_watch import LossSpikeError, LostTrainingError, NotFiniteError, SpikeWatch
+from gangline_worker.peak import Peak, peak_of
 from gangline_worker.reporting import doing, report, reporter, should_skip, should_stop
 from gangline_worker.training.agreement import StepNews, StepSummary, all_agree, exchange
 from gangline_worker.training.busy import LayerClock, own_work
@@ -37,7 +38,7 @@ from gangline_worker.training.evaluation import (
     validates,
 )
 from gangline_worker.training.feed import Feed
-from gangline_worker.training.flops import Peak, flops_per_token, peak_of
+from gangline_worker.training.flops import flops_per_token
 from gangline_worker.training.gradients import clip_gradients
 from gangline_worker.training.history import History
 from gangline_worker.training.layout import lay_out
