@@ -35,6 +35,7 @@ from gangline.commands import (
     models,
     nodes,
     pipelines,
+    planning,
     platform,
     profiles,
     questions,
@@ -152,6 +153,7 @@ app.command(rich_help_panel="Platform")(platform.service)
 app.command(rich_help_panel="Cluster")(simulate.simulate)
 app.command(rich_help_panel="Cluster")(replay.replay)
 app.command(rich_help_panel="Cluster")(ettr.ettr)
+app.command(rich_help_panel="Cluster")(planning.plan)
 teams.callback()(asks_platform(cluster.teams))
 teams.command("set")(asks_platform(cluster.teams_set))
 app.add_typer(teams, name="teams", rich_help_panel="Cluster")

@@ -140,6 +140,16 @@ def peak_flops(product: str, precision: Precision) -> float | None:
     return None if tflops is None else tflops * 1e12
 
 
+def memory_gb(name: str) -> int | None:
+    """The GB of a model by its exact name; None where the name does not say which size it is."""
+    card = _card(name)
+    if card is None:
+        return None
+    if len(card.sizes_gb) == 1:
+        return card.sizes_gb[0]
+    return next((size for size in card.sizes_gb if f"{size}gb" in _words(name)), None)
+
+
 def _words(name: str) -> list[str]:
     return re.findall(r"[a-z0-9.]+", name.lower())
 

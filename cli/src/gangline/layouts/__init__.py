@@ -1,0 +1,1 @@
+"""Layouts of a dense model over a gang: what each needs and costs, estimated. Pure."""
