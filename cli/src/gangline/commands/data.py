@@ -68,6 +68,36 @@ def prepare(  # noqa: PLR0917 - options of a command are keywords
     _become(context, "prepare", options, [str(path) for path in inputs], json=json)
 
 
+def join(  # noqa: PLR0917 - options of a command are keywords
+    context: typer.Context,
+    rows: Annotated[
+        Path, typer.Argument(metavar="ROWS", help="Rows with keys and times: Parquet, CSV, JSON.")
+    ],
+    features: Annotated[
+        list[Path], typer.Option("--features", help="A table of features; may be repeated.")
+    ],
+    key: Annotated[
+        list[str], typer.Option("--key", help="A column that all tables have; may be repeated.")
+    ],
+    time: Annotated[str, typer.Option("--time", help="The column with the times, in each table.")],
+    out: Annotated[Path, typer.Option("--out", help="The Parquet file to write.")],
+    delay_s: Annotated[
+        float,
+        typer.Option("--delay-s", help="Features are known so many seconds after their time."),
+    ] = 0.0,
+    max_age_s: Annotated[
+        float | None, typer.Option("--max-age-s", help="Older features do not count.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Give each row the newest features that were known at its time, and no later ones."""
+    options = [f"--features={path}" for path in features] + [f"--key={name}" for name in key]
+    options += [f"--time={time}", f"--out={out}", f"--delay-s={delay_s}"]
+    if max_age_s is not None:
+        options.append(f"--max-age-s={max_age_s}")
+    _become(context, "join", options, [str(rows)], json=json)
+
+
 def index(
     context: typer.Context,
     place: Annotated[

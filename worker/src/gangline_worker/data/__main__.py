@@ -1,4 +1,4 @@
-"""`python -m gangline_worker.data prepare|index|verify|show|profile`, which `gangline data` runs.
+"""`python -m gangline_worker.data prepare|join|index|verify|show|profile`: `gangline data` runs it.
 
 Exit codes: 0 done; 1 a disk or store failed; 2 wrong usage or input; 66 a snapshot is damaged.
 A result goes to stdout, progress to stderr.
@@ -17,8 +17,10 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
+from gangline_schemas.limits import SECONDS_MAX
 from gangline_storage import NotFound, StoreError, open_store
 from gangline_storage.port import ObjectStore
+from gangline_worker.data.as_of import Rules, join, read_source, write_table
 from gangline_worker.data.cache import CacheFolder
 from gangline_worker.data.errors import EXIT_DATA_SHARD, DataError, DataShardError
 from gangline_worker.data.inputs import find_inputs
@@ -58,6 +60,14 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     indexing.add_argument("--name")
     for command in (making, indexing):
         command.add_argument("--no-profile", action="store_true")
+    joining = commands.add_parser("join")
+    joining.add_argument("rows", type=Path)
+    joining.add_argument("--features", required=True, action="append", type=Path)
+    joining.add_argument("--key", required=True, action="append")
+    joining.add_argument("--time", required=True)
+    joining.add_argument("--delay-s", type=float, default=0.0)
+    joining.add_argument("--max-age-s", type=float)
+    joining.add_argument("--out", required=True, type=Path)
     for name in ("verify", "show", "profile"):
         commands.add_parser(name).add_argument("snapshot")
     commands.choices["profile"].add_argument("--kept", action="store_true")
@@ -71,6 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     commands: dict[str, Callable[[argparse.Namespace], int]] = {
         "prepare": _prepare,
+        "join": _join,
         "index": _index,
         "verify": _verify,
         "show": _show,
@@ -126,6 +137,28 @@ def _prepare(options: argparse.Namespace) -> int:
         given = tuple(str(path.resolve()) for path in options.inputs)
         _leave_profile(str(options.out), datetime.fromtimestamp(made_s, UTC), given)
     _print_manifest(manifest, json_wanted=options.json)
+    return 0
+
+
+def _join(options: argparse.Namespace) -> int:
+    if options.out.suffix != ".parquet":
+        raise DataError(f"--out {options.out}: give a name that ends in .parquet")
+    for name, seconds in (("delay", options.delay_s), ("max-age", options.max_age_s)):
+        if seconds is not None and not 0 <= seconds <= SECONDS_MAX:
+            raise DataError(f"--{name}-s {seconds}: must be 0 to {SECONDS_MAX:g}")
+    rules = Rules(tuple(options.key), options.time, options.delay_s, options.max_age_s)
+    rows = read_source(options.rows)
+    joined = join(rows, [read_source(path) for path in options.features], rules)
+    write_table(options.out, joined.table)
+    count = rows.table.num_rows
+    matched = {str(path): n for path, n in zip(options.features, joined.matched, strict=True)}
+    if options.json:
+        _say(json.dumps({"rows": count, "matched": matched, "out": str(options.out)}))
+        return 0
+    for path, with_features in matched.items():
+        share = with_features / count if count else 0.0
+        _say(f"{path}: {with_features:,} of {count:,} rows have features ({share:.1%})")
+    _say(f"{options.out}: {count:,} rows, {joined.table.num_columns} columns")
     return 0
 
 
