@@ -36,6 +36,7 @@ def test_checkpoints_are_read_page_by_page(
     path = f"/v1/training-jobs/{job_id}/checkpoints"
     assert http_client.get(path, headers=NLP).json() == {
         "checkpoints": [], "cursor": None, "interval_s": 600.0, "advice": None,
+        "prefix": f"teams/nlp/checkpoints/{job_id}",
     }  # fmt: skip
     for step in (10, 20, 30):
         ref = CheckpointRef(job_id=job_id, attempt=1, step=step, world_size=1, commit_key="k")

@@ -298,6 +298,10 @@ class JobSpec(Model):
             update={"code_diff": None, "code_diff_digest": _sha256(self.code_diff)}
         )
 
+    def without_trial(self) -> Self:
+        """The spec as a user may submit it: only studies make the jobs of trials."""
+        return self if self.trial is None else self.model_copy(update={"trial": None})
+
     def digest(self) -> str:
         """Equal for equal specs, with or without the diff: sha256 of the canonical JSON, in hex.
 

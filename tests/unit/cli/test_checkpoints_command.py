@@ -43,7 +43,7 @@ def test_each_one_has_a_line_with_health_cost_and_reason_to_stay(
             checkpoint(90, status="deleted", retained=[], reason="newer checkpoints replace it"),
             checkpoint(80, retained=["in use"]),
         ],
-        "interval_s": 600.0, "advice": ADVICE,
+        "interval_s": 600.0, "advice": ADVICE, "prefix": f"teams/nlp/checkpoints/{JOB}",
     })  # fmt: skip
     shown = gangline("checkpoints", JOB)
     assert shown.code == 0, shown.err
@@ -62,6 +62,8 @@ def test_each_one_has_a_line_with_health_cost_and_reason_to_stay(
     assert "interval: 10 min at present" in text
     assert "advised: 6 min 54 s for attempt 2: a save costs training 3.01 s" in text
     assert "at risk" not in text
+    place = f"teams/nlp/checkpoints/{JOB}/attempt-0012/step-0000120000"
+    assert lines[-2:] == ["step 120000 is in the store at", place]
 
 
 def test_why_one_is_not_in_the_store_yet_is_said(gangline: Runner, stub: Stub) -> None:

@@ -14,7 +14,7 @@ from gangline_schemas.api.jobs import RankList, RankRow
 from gangline_schemas.api.logs import BusEvent, EventPage, LogLine, LogPage
 from gangline_schemas.api.questions import Explanation
 from gangline_schemas.api.runs import Comparison, Restored, RunPage
-from gangline_schemas.job import JobSpec
+from gangline_schemas.job import JobSpec, TrialRef
 from gangline_schemas.job_file import read_document
 from support.builders.console import AT, console, csrf, job
 from support.builders.runs import run
@@ -188,6 +188,20 @@ def test_submitting_again_sends_the_same_spec_once() -> None:
     body = next(item[2] for item in gateway.asked if item[0] == "POST /v1/training-jobs")
     assert JobSpec.model_validate(body) == SPEC
     assert gateway.keys == ["k1"]
+
+
+def test_the_job_of_a_trial_is_submitted_again_as_a_job_of_its_own() -> None:
+    trial = TrialRef(study_id="lr-1", number=3, metrics=("loss",))
+    of_trial = job(ID, spec=SPEC.model_copy(update={"trial": trial}))
+    made = {**answers(), f"GET {PATH}": of_trial, "POST /v1/training-jobs": job("llama-2")}
+    browser, gateway = console(made)
+
+    browser.post(f"{PAGE}/again", data={"csrf": csrf(), "key": "k1"})
+
+    body = next(item[2] for item in gateway.asked if item[0] == "POST /v1/training-jobs")
+    assert JobSpec.model_validate(body) == SPEC
+    file = browser.get(f"{PAGE}/job.yaml").text
+    assert JobSpec.model_validate(read_document(file).content) == SPEC
 
 
 def test_a_restore_says_what_is_lost_before_it_asks_rest() -> None:

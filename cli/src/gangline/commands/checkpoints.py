@@ -12,6 +12,7 @@ from gangline.commands.jobs import JobId
 from gangline.render import NONE, Column
 from gangline.session import Session
 from gangline_schemas.api.checkpoints import Checkpoint, CheckpointList
+from gangline_schemas.checkpoint import checkpoint_prefix
 
 _GATE = "GATE"
 _BECAUSE = {"saved": "waits for the store", "corrupted": "is corrupted"}
@@ -49,7 +50,7 @@ def checkpoints(
     columns = [column for column in _columns(now) if gate or column.title != _GATE]
     table = render.listing(columns, found.checkpoints)
     notes = [*_reasons(found), *_refusals(found), *_written(found), *_scrubs(found, now)]
-    session.out.show(found, "\n".join([table, *notes, *_interval(found)]))
+    session.out.show(found, "\n".join([table, *notes, *_interval(found), *_place(found)]))
 
 
 def _columns(now: datetime) -> tuple[Column[Checkpoint], ...]:
@@ -140,6 +141,17 @@ def _scrubs(found: CheckpointList, now: datetime) -> list[str]:
     last = render.short_age(max(times), now)
     text = f"all bytes were read again and found right, the last time {last} ago"
     return [render.labelled("scrubbed:", text, 10)]
+
+
+def _place(found: CheckpointList) -> list[str]:
+    """Where the newest committed one lies in the store, on a line of its own, to be copied."""
+    newest = next((item for item in found.checkpoints if item.status == "committed"), None)
+    if newest is None or found.prefix is None:
+        return []
+    return [
+        f"step {newest.step} is in the store at",
+        checkpoint_prefix(found.prefix, newest.attempt, newest.step),
+    ]
 
 
 def _interval(found: CheckpointList) -> list[str]:

@@ -103,6 +103,11 @@ class CheckpointList(Answer):
     """A job's checkpoints, newest first."""
 
     checkpoints: list[Checkpoint]
+    prefix: str | None = Field(
+        default=None,
+        description="The folder of the store that has them: attempt-NNNN/step-NNNNNNNNNN is below "
+        "it. Null: the job's spec is not known.",
+    )
     cursor: str | None = None
     interval_s: float | None = Field(default=None, description="How often it saves now.")
     advice: Advice | None = None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from types import MappingProxyType
 from typing import cast
 
 from pydantic import ValidationError
@@ -25,7 +26,7 @@ from gangline_schemas.api.questions import (
     WhatIf,
     WhatIfAnswer,
 )
-from gangline_schemas.api.runs import Run
+from gangline_schemas.api.runs import Final, Run
 from gangline_schemas.checkpoint_policy import Retention
 from gangline_schemas.events.heartbeats import GpuStatus
 from gangline_schemas.job import JobSpec
@@ -129,9 +130,13 @@ def _same(one: LiveJob | Run) -> dict[str, object]:
 def total_steps(found: JobDetails) -> int | None:
     """The metric total_steps, else the hyperparameter steps; None if neither is known."""
     reported = found.progress.metrics.get("total_steps") if found.progress else None
+    return _total_steps(reported, found.job.spec)
+
+
+def _total_steps(reported: float | None, spec: JobSpec | None) -> int | None:
     value: object = reported
-    if value is None and found.job.spec is not None:
-        value = found.job.spec.hyperparameters.get("steps")
+    if value is None and spec is not None:
+        value = spec.hyperparameters.get("steps")
     if not isinstance(value, int | float) or not 1 <= value <= INT53_MAX:  # not NaN, not 10**400
         return None
     return int(value)
@@ -160,13 +165,23 @@ def interval_s(job: LiveJob) -> float | None:
     return job.spec.checkpoint.interval_minutes * 60
 
 
-def history_job(past: HistoryRun) -> Job:
-    """A job that only history knows."""
-    run = past.run
+def history_spec(past: HistoryRun) -> JobSpec | None:
+    """The spec of a job that only history knows; None if this version cannot read it."""
     try:
-        spec = JobSpec.decode(past.spec)
+        return JobSpec.decode(past.spec)
     except ValidationError:
-        spec = None
+        return None
+
+
+def history_job(
+    past: HistoryRun,
+    rows: Sequence[Checkpoint] = (),
+    last: Mapping[str, Final] = MappingProxyType({}),
+) -> Job:
+    """A job that only history knows; `last` are its metrics at their last steps."""
+    run, spec = past.run, history_spec(past)
+    values = finite({name: final.value for name, final in last.items()})
+    healthy = [row for row in rows if row.status == "committed"]
     ran = (
         (run.ended_at - run.started_at).total_seconds() if run.started_at and run.ended_at else None
     )
@@ -174,15 +189,19 @@ def history_job(past: HistoryRun) -> Job:
         _same(run)
         | {
             **dict.fromkeys((
-                "waiting", "estimated_remaining_s", "step", "total_steps", "loss", "lr", "mfu",
-                "last_checkpoint", "failure", "gpu_utilization", "ranks", "stopping",
+                "waiting", "estimated_remaining_s", "failure", "gpu_utilization", "ranks",
+                "stopping",
             )),
+            **{name: values.get(name) for name in ("loss", "lr", "mfu")},
+            "step": max((final.step for final in last.values()), default=None),
+            "total_steps": _total_steps(values.get("total_steps"), spec),
+            "last_checkpoint": max(healthy, key=lambda row: row.committed_at, default=None),
             "job_id": run.run_id,
             "project": run.project or None,
             "elapsed_s": ran,
             "gpus_allocated": 0,
             "cpus": gang_cpus(spec),
-            "metrics": {},
+            "metrics": values,
             "nodes": [],
             "errors": [],
             "spec": spec,

@@ -36,6 +36,16 @@ def shards(copies: Copies[State]) -> Sequence[Shard]:
         raise NoStateError(f"the scheduler is newer: {error}; upgrade the gateway") from None
 
 
+def starts_of_ended(copies: Copies[State], job_id: str) -> list[int]:
+    """The steps from which a new run of an ended one can start, rising; none: it is not known."""
+    try:
+        found = [each.state.ended.get(job_id) for each in shards(copies)]
+    except NoStateError:
+        return []
+    points = (point for run in found if run is not None for point in run.checkpoints)
+    return sorted({point.step for point in points})
+
+
 def _copy(state: State) -> State:
     copy = fork(state)
     copy.ended = state.ended  # large, and readers look up only single runs

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import Path, Response
+from starlette.concurrency import run_in_threadpool
 
-from gangline_gateway.app_context import App, Caller, JobId, answers, job_to_change, router
-from gangline_gateway.live_model import JobDetails
+from gangline_gateway.app_context import (
+    App,
+    AppContext,
+    Caller,
+    JobId,
+    answers,
+    job_to_change,
+    router,
+)
 from gangline_gateway.live_view import LiveView
 from gangline_gateway.problems import conflict, not_found
-from gangline_gateway.routes.jobs import IdempotencyKey
+from gangline_gateway.routes.jobs import IdempotencyKey, history_spec
 from gangline_gateway.submit import submit
 from gangline_schemas.api.checkpoints import Checkpoint, PinBody
 from gangline_schemas.api.jobs import Job
 from gangline_schemas.events.requests import CheckpointPinRequested
 from gangline_schemas.validation import validation_of
+from gangline_service.tokens import Principal
 
 checkpoints = router("Jobs")
 
@@ -32,7 +43,10 @@ Step = Annotated[int, Path(ge=0, le=2**53, description="The step of a committed 
 async def pin(job_id: JobId, step: Step, body: PinBody, app: App, caller: Caller) -> Checkpoint:
     """Retention never deletes a pinned checkpoint; once unpinned, `checkpoint.keep` decides."""
     pinned = body.pinned
-    row = _standing(job_to_change(app, caller, job_id), step, pinned_first=not pinned)
+    if app.details(job_id, caller) is None:  # it ended so long ago that only history has it
+        return await _pin_by_history(app, caller, job_id, step, pinned=pinned)
+    rows = job_to_change(app, caller, job_id).checkpoints
+    row = _standing(rows, step, pinned_first=not pinned)
     if row.pinned == pinned:
         return row
     event = CheckpointPinRequested(job_id=job_id, step=step, pinned=pinned, user=caller.name)
@@ -54,6 +68,20 @@ async def pin(job_id: JobId, step: Step, body: PinBody, app: App, caller: Caller
     if isinstance(answer, str):
         raise conflict("refused", answer)
     return answer or row
+
+
+async def _pin_by_history(
+    app: AppContext, caller: Principal, job_id: str, step: int, *, pinned: bool
+) -> Checkpoint:
+    """Whether it was pinned is not known here, so the request is always sent."""
+    _, rows = await run_in_threadpool(history_spec, app, caller, job_id)
+    row = _standing(rows, step)
+    event = CheckpointPinRequested(job_id=job_id, step=step, pinned=pinned, user=caller.name)
+    request_id = await app.publisher.publish(job_id, event)
+    outcome = await app.tail.until(lambda live: live.outcomes.get(request_id), app.answer_wait_s)
+    if outcome is not None and outcome.refused is not None:
+        raise conflict("refused", outcome.refused)
+    return replace(row, pinned=pinned)
 
 
 @checkpoints.post(
@@ -79,9 +107,12 @@ async def promote(
 
     409 if the job's `checkpoint.promote` is off: no loss was recorded to compare with.
     """
-    found = job_to_change(app, caller, job_id)
-    _standing(found, step)
-    spec = found.job.spec
+    if app.details(job_id, caller) is None:  # it ended so long ago that only history has it
+        spec, rows = await run_in_threadpool(history_spec, app, caller, job_id)
+    else:
+        found = job_to_change(app, caller, job_id)
+        spec, rows = found.job.spec, list(found.checkpoints)
+    _standing(rows, step)
     if spec is None or spec.checkpoint.promote == "off":
         raise conflict(
             "not-recorded",
@@ -94,9 +125,9 @@ async def promote(
     return done.answer(app)
 
 
-def _standing(found: JobDetails, step: int, *, pinned_first: bool = False) -> Checkpoint:
+def _standing(rows: Sequence[Checkpoint], step: int, *, pinned_first: bool = False) -> Checkpoint:
     """The committed checkpoint of this step: the newest attempt's, or the newest pinned one."""
-    rows = [row for row in found.checkpoints if (row.step, row.status) == (step, "committed")]
-    if not rows:
+    standing = [row for row in rows if (row.step, row.status) == (step, "committed")]
+    if not standing:
         raise not_found("committed checkpoint of this job")
-    return max(rows, key=lambda row: (pinned_first and row.pinned, row.attempt))
+    return max(standing, key=lambda row: (pinned_first and row.pinned, row.attempt))

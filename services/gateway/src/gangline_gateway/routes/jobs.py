@@ -33,6 +33,7 @@ from gangline_gateway.submit import dry_run, full, submit
 from gangline_schemas.api.checkpoints import Checkpoint, CheckpointList
 from gangline_schemas.api.jobs import DryRun, Job, JobCounts, JobPage, KnownState, PriorityBody
 from gangline_schemas.api.questions import Explanation, WhatIf
+from gangline_schemas.checkpoint import job_prefix
 from gangline_schemas.events.requests import JobCancelRequested, JobPriorityRequested
 from gangline_schemas.job import JobSpec
 from gangline_schemas.team_limits import TeamConfig
@@ -165,10 +166,7 @@ def count_jobs(app: App, caller: Caller, wanted: Filter) -> JobCounts:
 def get_job(job_id: JobId, app: App, caller: Caller) -> Job:
     """The job's state, newest step, newest checkpoint and the reason why it waits."""
     found = app.details(job_id, caller)
-    if found is not None:
-        job = full(app, found)
-    else:
-        job = present.history_job(history_run(app, caller, job_id))
+    job = full(app, found) if found is not None else _history_job(app, caller, job_id)
     image = image_of_run(app, job.spec, job.team, job_id)
     return job if image is None else job.model_copy(update={"image": image})
 
@@ -230,13 +228,16 @@ def list_checkpoints(
     """
     after = _read_place(cursor)
     found = app.details(job_id, caller)
-    rows = (
-        present.checkpoints(found) if found is not None else _old_checkpoints(app, caller, job_id)
-    )
+    if found is not None:
+        rows, spec, team = present.checkpoints(found), found.job.spec, found.job.team
+    else:
+        past, rows = _history(app, caller, job_id)
+        spec, team = present.history_spec(past), past.run.team
     rows = [row for row in rows if after is None or (row.step, row.attempt) < after]
     last = rows[limit - 1] if len(rows) > limit else None
     return CheckpointList(
         checkpoints=rows[:limit],
+        prefix=None if spec is None else job_prefix(team, job_id, spec),
         cursor=f"{last.step}.{last.attempt}" if last is not None else None,
         interval_s=present.interval_s(found.job) if found is not None else None,
         advice=found.advice if found is not None else None,
@@ -334,9 +335,34 @@ def history_run(app: AppContext, caller: Principal, job_id: str) -> HistoryRun:
     return row
 
 
-def _old_checkpoints(app: AppContext, caller: Principal, job_id: str) -> list[Checkpoint]:
-    history_run(app, caller, job_id)
-    return app.history.query(lambda queries: queries.history.checkpoints(job_id))
+def _history_job(app: AppContext, caller: Principal, job_id: str) -> Job:
+    """A job that only history has, with its last metrics and its checkpoints."""
+    past = history_run(app, caller, job_id)
+    runs = {job_id: past.run.team}
+    rows, finals = app.history.query(
+        lambda queries: (queries.history.checkpoints(job_id), queries.curves.latest(runs))
+    )
+    last = {name: of_runs[job_id] for name, of_runs in finals.items() if job_id in of_runs}
+    return present.history_job(past, rows, last)
+
+
+def history_spec(
+    app: AppContext, caller: Principal, job_id: str
+) -> tuple[JobSpec | None, list[Checkpoint]]:
+    """The spec and checkpoints of a job that only history has, and that the caller may change.
+
+    None: this version cannot read the spec. Raises a 403, 404 or 503 problem.
+    """
+    past, rows = _history(app, caller, job_id)
+    may_change(caller, past.run.team)
+    return present.history_spec(past), rows
+
+
+def _history(
+    app: AppContext, caller: Principal, job_id: str
+) -> tuple[HistoryRun, list[Checkpoint]]:
+    past = history_run(app, caller, job_id)
+    return past, app.history.query(lambda queries: queries.history.checkpoints(job_id))
 
 
 def _active(app: AppContext, caller: Principal, job_id: str) -> JobDetails:

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import Header, Path, Query, Response
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
 from gangline_bus.murmur import partition_of
@@ -28,7 +29,6 @@ from gangline_gateway.events import event_of
 from gangline_gateway.history import RunFilter
 from gangline_gateway.history_access import Queries
 from gangline_gateway.large_answer import json_of
-from gangline_gateway.live_model import JobDetails
 from gangline_gateway.problems import ProblemError, conflict, invalid, not_found
 from gangline_gateway.routes.comparisons import (
     MetricNames,
@@ -38,11 +38,13 @@ from gangline_gateway.routes.comparisons import (
     curves_of,
     team_of_run,
 )
-from gangline_gateway.routes.jobs import IdempotencyKey, Spec, team_of_job
+from gangline_gateway.routes.jobs import IdempotencyKey, Spec, history_spec, team_of_job
 from gangline_gateway.routes.logs import STREAM, LastEventId
 from gangline_gateway.routes.streams import live_part, resumed, start_of_history
 from gangline_gateway.run_list import runs_page
+from gangline_gateway.scheduling import starts_of_ended
 from gangline_gateway.submit import submit
+from gangline_schemas.api.checkpoints import Checkpoint
 from gangline_schemas.api.jobs import KnownState
 from gangline_schemas.api.runs import (
     Curve,
@@ -57,6 +59,7 @@ from gangline_schemas.catalog import Topic
 from gangline_schemas.events.progress import RunProgress, progress_key
 from gangline_schemas.events.requests import JobRestoreRequested
 from gangline_schemas.events.steps import WorkerStep
+from gangline_schemas.job import JobSpec
 from gangline_service.tokens import Principal
 
 runs = router("Runs")
@@ -233,12 +236,15 @@ async def restore_run(
     key: IdempotencyKey = None,
 ) -> Restored:
     """An active run stops and resumes from that step; for an ended run a new run resumes."""
+    if app.details(run_id, caller) is None:  # it ended so long ago that only history has it
+        spec, rows = await run_in_threadpool(history_spec, app, caller, run_id)
+        _committed(rows, epoch)
+        return await _continue_ended(app, caller, (run_id, spec), epoch, response, key)
     found = job_to_change(app, caller, run_id)
-    steps = {row.step for row in found.checkpoints if row.status == "committed"}
-    if epoch not in steps:
-        raise not_found("committed checkpoint of this run")
+    _committed(found.checkpoints, epoch)
     if found.job.ended:
-        return await _continue_ended(app, caller, found, epoch, response, key)
+        ended = (run_id, found.job.spec)
+        return await _continue_ended(app, caller, ended, epoch, response, key)
     if app.tail.view().cancelled(run_id):
         raise conflict("cancelling", "the run is being cancelled")
     event = JobRestoreRequested(job_id=run_id, step=epoch, user=caller.name)
@@ -247,19 +253,33 @@ async def restore_run(
     return _restored(run_id, epoch, run_id, now.job.state)
 
 
+def _committed(rows: Iterable[Checkpoint], step: int) -> None:
+    """Raises a 404 problem if there is no committed checkpoint of this step."""
+    if not any((row.step, row.status) == (step, "committed") for row in rows):
+        raise not_found("committed checkpoint of this run")
+
+
 async def _continue_ended(
     app: AppContext,
     caller: Principal,
-    found: JobDetails,
+    ended: tuple[str, JobSpec | None],
     step: int,
     response: Response,
     key: str | None,
 ) -> Restored:
-    spec, old = found.job.spec, found.job.job_id
+    old, spec = ended
     if spec is None:
         raise conflict("no-spec", "the run's spec could not be read; submit a new job")
+    starts = await run_in_threadpool(starts_of_ended, app.tail.view().scheduling, old)
+    if starts and step not in starts:
+        raise conflict(
+            "refused",
+            f"a new run of an ended one starts from its newest {len(starts)} checkpoints (step "
+            f"{', '.join(map(str, starts))}), and step {step} is older: export it, or start from "
+            "one of these",
+        )
     policy = spec.checkpoint.model_copy(update={"resume": str(step)})
-    again = spec.model_copy(update={"resume_from": old, "checkpoint": policy})
+    again = spec.without_trial().model_copy(update={"resume_from": old, "checkpoint": policy})
     done = await submit(app, caller, again, key)
     response.status_code = 201
     response.headers["Location"] = f"/v1/training-jobs/{done.job_id}"

@@ -70,7 +70,7 @@ async def _again(view: View) -> Response:
     job = await view.api.get(job_path(view.path("job_id")), Job)
     if job.spec is None:
         raise FormError(409, "this version cannot read the job's spec; submit its job file")
-    body = job.spec.model_dump(mode="json", exclude_defaults=True)
+    body = job.spec.without_trial().model_dump(mode="json", exclude_defaults=True)
     made = await view.api.post("/v1/training-jobs", Job, body, key=view.form.get("key"))
     return _to(view, made.job_id, "again")
 
@@ -81,7 +81,9 @@ async def job_file(view: View) -> Response:
     if job.spec is None:
         raise FormError(409, "this version cannot read the job's spec")
     headers = {"content-disposition": f'attachment; filename="{job.job_id}.yaml"'}
-    return Response(write_document(job.spec), media_type="text/yaml", headers=headers)
+    return Response(
+        write_document(job.spec.without_trial()), media_type="text/yaml", headers=headers
+    )
 
 
 def _to(view: View, job_id: str, done: str, tab: str = "") -> Response:

@@ -34,7 +34,10 @@ async def _show(view: View) -> Response:
         if job.spec is None:
             text, note = "", f"The file of {job.name} is not known any more: begin with an example."
         else:
-            text, note = write_document(job.spec), f"A copy of {job.name} ({job.job_id})."
+            text, note = (
+                write_document(job.spec.without_trial()),
+                f"A copy of {job.name} ({job.job_id}).",
+            )
     else:
         text = examples().get(view.query("example"), "")
     text = text or START.format(team=_first_team(view, teams))
