@@ -10,11 +10,14 @@ from gangline_console.pages.studies import REASONS
 from gangline_console.pages.study import TRIAL_REASONS
 from gangline_gateway import studies_state, study_views
 from gangline_schemas.api.cluster import TeamList
-from gangline_schemas.api.studies import StudyPage, TrialPage
+from gangline_schemas.api.studies import StudyPage, StudyPlan, TrialPage
 from gangline_schemas.events.studies import EndReason, PruneReason
+from gangline_schemas.job_file import read_document
+from gangline_schemas.study_file import StudySpec
+from gangline_schemas.study_job import example_job
 from support.builders.console import console, csrf, job
 from support.builders.studies import Studies, example
-from support.fakes.console_gateway import away
+from support.fakes.console_gateway import away, problem
 
 ID = "lr-sweep-1"
 PATH = f"/v1/studies/{ID}"
@@ -45,6 +48,79 @@ def test_a_list_shows_progress_and_the_best_value() -> None:
         assert shown in text, shown
     asked = next(query for path, query, _ in gateway.asked if path == "GET /v1/studies")
     assert (asked["state"], asked["team"], asked["name"]) == ("running", "nlp", None)
+
+
+FILE = """\
+name: lr-sweep
+team: nlp
+objective: {metric: loss}
+space:
+  lr: {type: float, low: 0.1, high: 0.9}
+job: {run: "true", resources: {gpus: 2}}
+"""
+
+
+def plan_of(text: str, **changes: Any) -> StudyPlan:
+    spec = StudySpec.model_validate(read_document(text).content)
+    job = example_job(spec, "lr-sweep-0")
+    values = {"trials": 100, "points": None, "notes": [], "rejected": False} | changes
+    return StudyPlan(study_id="lr-sweep-0", job=job, spec=spec, **values)
+
+
+def test_a_study_is_checked_and_submitted_from_its_page() -> None:
+    made = answers(example())
+    detail = made[f"GET {PATH}"]
+    client, gateway = console({**made, "POST /v1/studies": plan_of(FILE, notes=["must wait"])})
+    fields = {"csrf": csrf(), "text": FILE, "nonce": "n1"}
+    shown = client.post("/console/studies", data=fields | {"check": "1"})
+    assert shown.status_code == 200
+    for part in ("At most 100 trials, 4 at a time, 2 GPUs each", "must wait", "low: 0.1"):
+        assert part in shown.text, part
+    _path, query, body = next(one for one in gateway.asked if one[0] == "POST /v1/studies")
+    assert query == {"dry_run": True}
+    assert StudySpec.model_validate(body).space.keys() == {"lr"}
+
+    client, gateway = console({**made, "POST /v1/studies": detail})
+    for _ in range(2):
+        done = client.post("/console/studies", data=fields)
+        assert done.headers["location"] == f"/console/studies/{ID}"
+    assert len(set(gateway.keys)) == 1
+    assert gateway.keys[0].startswith("console-n1-")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("name: [", ("Line 1", "the file")),
+        (FILE.replace("low: 0.1", "low: 9"), ("Line 5", "space")),
+        (FILE.replace("objective: {metric: loss}\n", ""), ("objective",)),
+        (
+            FILE.replace('run: "true"', 'run: "true", workdir: .'),
+            ("Line 6", "cannot send a folder"),
+        ),
+    ],
+)
+def test_a_wrong_study_file_is_shown_again_with_its_errors(
+    text: str, shown: tuple[str, ...]
+) -> None:
+    client, gateway = console(answers(example()))
+    answer = client.post("/console/studies", data={"csrf": csrf(), "text": text})
+    assert answer.status_code == 422
+    for part in (*shown, "lr-sweep", '<details class="more" open>'):
+        assert part in answer.text, part
+    assert not any(one[0].startswith("POST") for one in gateway.asked)
+
+
+def test_what_rest_refuses_stands_beside_the_text() -> None:
+    for refused, shown in (
+        (problem(403, "forbidden", "not of team nlp"), "not of team nlp"),
+        (away(), "it is not known whether the study was submitted"),
+    ):
+        client, _ = console({**answers(example()), "POST /v1/studies": refused})
+        answer = client.post("/console/studies", data={"csrf": csrf(), "text": FILE})
+        assert answer.status_code == 422
+        assert shown in answer.text
+        assert "low: 0.1" in answer.text
 
 
 def test_without_studies_the_page_says_how_to_begin() -> None:
