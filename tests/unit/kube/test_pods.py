@@ -9,7 +9,15 @@ from pydantic import ValidationError
 
 from gangline_kube.core.job_pod import GATE, Gang, PodRules, Share
 from gangline_kube.core.pod_resources import Place
-from gangline_kube.core.pods import CreatePod, DeletePod, GiveUp, LiftGate, Step, plan_pods
+from gangline_kube.core.pods import (
+    CreatePod,
+    DeletePod,
+    GiveUp,
+    LiftGate,
+    Step,
+    job_pod_part,
+    plan_pods,
+)
 from gangline_kube.core.resource import PODS
 from gangline_kube.service.config import PodSettings
 from gangline_schemas.job import JobSpec
@@ -60,13 +68,21 @@ class Cluster:
                 case LiftGate():
                     pod = self.pods[step.name]
                     pod["metadata"]["annotations"] |= step.change["metadata"]["annotations"]
-                    assert step.change["spec"] == {"schedulingGates": None}
-                    del pod["spec"]["schedulingGates"]
+                    pod["spec"] |= step.change["spec"]
                 case DeletePod():
                     assert self.pods.pop(step.name)["metadata"]["uid"] == step.uid
                 case GiveUp():
                     self.given_up |= {(step.job_id, step.attempt)}
         return steps
+
+    def gate(self, name: str) -> None:
+        """As a webhook of others does when a pod is created."""
+        for pod in self.pods.values():
+            pod["spec"]["schedulingGates"].append({"name": name})
+
+    def gates(self) -> list[list[str]]:
+        """The names of each pod's gates."""
+        return [[g["name"] for g in pod["spec"]["schedulingGates"]] for pod in self.pods.values()]
 
     def bind(self, *nodes: str) -> None:
         for pod in self.pods.values():
@@ -136,6 +152,43 @@ def test_a_gang_that_is_not_bound_in_time_loses_all_pods_for_this_attempt() -> N
     assert cluster.round(gang(0, 1), now_s=106.0) == []
     assert cluster.pods == {}
     assert kinds(cluster.round(gang(2, 3, attempt=2), now_s=107.0)) == ["CreatePod"] * 2
+
+
+def test_gates_of_others_stay_and_are_why_a_gang_is_given_up() -> None:
+    cluster = Cluster()
+    cluster.round(gang(0, 1), now_s=100.0)
+    cluster.gate("kueue.x-k8s.io/admission")
+    assert kinds(cluster.round(gang(0, 1), now_s=100.0)) == ["LiftGate"] * 2
+    assert cluster.gates() == [["kueue.x-k8s.io/admission"]] * 2
+    assert cluster.round(gang(0, 1), now_s=104.0) == []
+    given_up, *deleted = cluster.round(gang(0, 1), now_s=105.5)
+    assert isinstance(given_up, GiveUp)
+    assert given_up.why == "scheduling gates that others added: kueue.x-k8s.io/admission"
+    assert kinds(deleted) == ["DeletePod"] * 2
+
+
+def test_a_gang_is_bound_once_others_have_lifted_their_gates() -> None:
+    cluster = Cluster()
+    cluster.round(gang(0), now_s=100.0)
+    cluster.gate("kueue.x-k8s.io/admission")
+    cluster.round(gang(0), now_s=100.0)
+    for pod in cluster.pods.values():
+        pod["spec"]["schedulingGates"] = []
+    cluster.bind("n-0")
+    assert cluster.round(gang(0), now_s=106.0) == []
+
+
+def test_kube_scheduler_s_words_are_why_a_gang_is_given_up() -> None:
+    cluster = Cluster()
+    for _ in range(2):
+        cluster.round(gang(0), now_s=100.0)
+    (pod,) = cluster.pods.values()
+    said = "0/3 nodes are available: 1 Insufficient nvidia.com/gpu."
+    pod["status"]["conditions"] = [{"type": "PodScheduled", "status": "False", "message": said}]
+    given_up = cluster.round(gang(0), now_s=105.5)[0]
+    assert isinstance(given_up, GiveUp)
+    assert given_up.why == said
+    assert job_pod_part(pod)["status"]["conditions"][0]["message"] == said
 
 
 @pytest.mark.parametrize("lifted", ["soon", "nan", "1e999"])

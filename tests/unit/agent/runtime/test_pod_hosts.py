@@ -66,3 +66,10 @@ def test_ends_without_end_are_not_kept() -> None:
     for name, code in (("x" * 1000, 0), ("1-0", 1 << 70)):
         with pytest.raises(ValueError, match="no rank"):
             pod.note_ends([(name, code)])
+
+
+def test_the_reason_of_a_pod_that_was_not_bound_says_where_to_look() -> None:
+    words = kubectl_missing("n-1", PodWaits(10, 60))(GANG, False)
+    assert words.startswith("pod not bound: no pod of the gang came to node n-1 within 10 s")
+    assert "scheduling gate such as Kueue's" in words
+    assert words.endswith("the log of kube-pods has the reason")

@@ -4,7 +4,7 @@ A round compares the gangs that have GPUs with the pods that are there, and retu
 
 1. A pod for each node of a gang is created with a scheduling gate and with affinity to its node.
 2. Once all of them are there, and their network (core/gang_network.py), their gates are lifted, and
-   kube-scheduler binds them.
+   kube-scheduler binds them. Gates that others added, such as Kueue, stay theirs to lift.
 3. If one is not bound in time, all of the gang's pods are deleted. Its agents fail the attempt, and
    the scheduler places the gang again.
 4. The next attempt uses the pods that live on its nodes. Between attempts they stay for a while,
@@ -19,7 +19,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from gangline_kube.core.job_pod import JOB, LIFTED, NODE, RANKS, Gang, PodRules, job_pod
+from gangline_kube.core.job_pod import GATE, JOB, LIFTED, NODE, RANKS, Gang, PodRules, job_pod
 from gangline_kube.core.pod_resources import Place
 from gangline_kube.core.resource import GROUP, Object, annotation, part_of
 
@@ -52,11 +52,12 @@ class DeletePod:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """No pods for this attempt any more: some were not bound in time."""
+    """No pods for this attempt any more: some were not bound in time. `why`: of one of them."""
 
     job_id: str
     attempt: int
     pods: tuple[str, ...]
+    why: str
 
 
 Step = CreatePod | LiftGate | DeletePod | GiveUp
@@ -77,7 +78,7 @@ def job_pod_part(pod: Object) -> Object:
         pod,
         metadata=("name", "namespace", "uid", "labels", "annotations", "deletionTimestamp"),
         spec=("nodeName", "schedulingGates"),
-        status=("phase",),
+        status=("phase", "conditions"),
     )
 
 
@@ -166,24 +167,44 @@ def _for_gang(
     missing = [share for share in shares if share.node_id not in job.live]
     for share in missing:
         yield CreatePod(job_pod(gang, share, places[share.node_id], rules))
-    unbound = {
-        pod["metadata"]["name"]: annotation(pod, LIFTED)
-        for pod in job.live.values()
-        if not pod["spec"].get("nodeName") and not pod["spec"].get("schedulingGates")
-    }
-    late = tuple(name for name, at in unbound.items() if at and _age_s(at, now_s) > rules.bind_s)
+    late = [pod for pod in job.live.values() if _late(pod, rules, now_s)]
     if late:
-        yield GiveUp(gang.job_id, gang.attempt, late)
+        names = tuple(pod["metadata"]["name"] for pod in late)
+        yield GiveUp(gang.job_id, gang.attempt, names, _why_unbound(late[0]))
         for pod in job.live.values():
-            yield _delete(pod, f"not bound within {rules.bind_s:g} s: {', '.join(late)[:200]}")
+            yield _delete(pod, f"not bound within {rules.bind_s:g} s: {', '.join(names)[:200]}")
     elif gated:
         return
     elif shares and not missing and not any(share.node_id in ending for share in shares):
         for pod in job.live.values():
-            if pod["spec"].get("schedulingGates"):
+            gates = _gates(pod)
+            if GATE in gates:
                 note = {f"{GROUP}/{LIFTED}": f"{now_s:.3f}"}
-                change = {"metadata": {"annotations": note}, "spec": {"schedulingGates": None}}
+                left = [{"name": name} for name in gates if name != GATE]
+                change = {"metadata": {"annotations": note}, "spec": {"schedulingGates": left}}
                 yield LiftGate(pod["metadata"]["name"], change)
+
+
+def _gates(pod: Object) -> list[str]:
+    return [each["name"] for each in pod["spec"].get("schedulingGates") or ()]
+
+
+def _late(pod: Object, rules: PodRules, now_s: float) -> bool:
+    """Whether it has no node, long after our gate was lifted."""
+    at = annotation(pod, LIFTED)
+    if not at or pod["spec"].get("nodeName") or GATE in _gates(pod):
+        return False
+    return _age_s(at, now_s) > rules.bind_s
+
+
+def _why_unbound(pod: Object) -> str:
+    """The gates that others added to a pod, else the words of kube-scheduler."""
+    gates = _gates(pod)
+    if gates:
+        return f"scheduling gates that others added: {', '.join(gates)}"
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    said = [each.get("message", "") for each in conditions if each["type"] == "PodScheduled"]
+    return said[0] if said else "kube-scheduler has not looked at it"
 
 
 def _age_s(at: str, now_s: float) -> float:

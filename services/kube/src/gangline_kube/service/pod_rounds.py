@@ -135,6 +135,7 @@ class PodRounds:
                         job=step.job_id,
                         attempt=step.attempt,
                         pods=step.pods[:8],
+                        why=step.why,
                     )
                     self._given_up.add((step.job_id, step.attempt))
         except (Conflict, NotFound):

@@ -92,15 +92,16 @@ def kubectl_missing(node: str, waits: PodWaits) -> Callable[[GangKey, bool], str
     """The words for a pod of Kubernetes that is not there, by whether it came to the node."""
 
     def words(gang: GangKey, come: bool) -> str:  # noqa: FBT001 -- as the type says
-        pods = f"kubectl get pods --all-namespaces -l gangline.dev/job={gang.job_id}"
         if come:
+            pods = f"kubectl get pods --all-namespaces -l gangline.dev/job={gang.job_id}"
             return (
                 f"pod not started: its image did not run within {waits.start_s:g} s, or has "
                 f"no Python 3.8 (see {pods})"
             )
         return (
             f"pod not bound: no pod of the gang came to node {node} within "
-            f"{waits.bind_s:g} s; others may have taken its place (see {pods})"
+            f"{waits.bind_s:g} s; others took its place, or a scheduling gate such as Kueue's "
+            "holds it: the log of kube-pods has the reason"
         )
 
     return words
