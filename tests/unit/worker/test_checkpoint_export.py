@@ -130,6 +130,27 @@ def test_another_model_is_refused(checkpoint: Checkpoint, tmp_path: Path) -> Non
         export_weights(checkpoint, out)
 
 
+@pytest.mark.parametrize("index", [False, True])
+def test_tied_weights_need_one_name_in_the_files(tmp_path: Path, index: bool) -> None:
+    """Hugging Face's files leave the others out; memory that is not shared must be there."""
+    file = tmp_path / "model.safetensors"
+    save_file({"embedding.weight": torch.ones(4, 2)}, file)
+    if index:
+        weight_map = {"embedding.weight": file.name}
+        about = {"metadata": {"total_size": 32}, "weight_map": weight_map}
+        (tmp_path / INDEX_FILE).write_text(json.dumps(about))
+    embedding, head = torch.nn.Embedding(4, 2), torch.nn.Linear(2, 4, bias=False)
+    apart = {"embedding.weight": embedding.weight, "head.weight": head.weight}
+    with pytest.raises(WrongCheckpoint, match=r"no tensor head\.weight"):
+        load_weights(tmp_path, apart)
+    head.weight = embedding.weight
+    load_weights(tmp_path, {"head.weight": head.weight, "embedding.weight": embedding.weight})
+    assert torch.equal(head.weight, torch.ones(4, 2))
+    rows = {"embedding.weight": embedding.weight, "first": embedding.weight[:1]}
+    with pytest.raises(WrongCheckpoint, match="no tensor first"):
+        load_weights(tmp_path, rows)
+
+
 def test_an_index_cannot_name_files_elsewhere(checkpoint: Checkpoint, tmp_path: Path) -> None:
     out = tmp_path / "out"
     export_weights(checkpoint, out)

@@ -19,7 +19,7 @@ import json
 import math
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -34,7 +34,7 @@ from gangline_storage import NotFound, ObjectStore, StoreError, open_store
 from gangline_storage.digest import digest_file
 from gangline_worker.checkpoint.files import CorruptCheckpoint, sync, write_synced
 from gangline_worker.checkpoint.loader import COMMIT_FILE, Checkpoint, WrongCheckpoint
-from gangline_worker.checkpoint.local import Held, holdings
+from gangline_worker.checkpoint.local import Held, fingerprint, holdings
 
 WEIGHTS = "model"
 PREFIX = "model."
@@ -134,15 +134,20 @@ def load_weights(source: Path, into: Mapping[str, Tensor]) -> None:
     """Fill tensors by name from safetensors, each rank its own part of sharded ones (DTensor).
 
     `source` is a folder in Hugging Face's layout or one file. Files with a digest in the index are
-    verified whole first. Floating point values are converted to the target's dtype.
+    verified whole first. Floating point values are converted to the target's dtype. Of tensors that
+    are the same memory (tied weights) the files may hold one alone.
 
     Raises:
         CorruptCheckpoint: a file is missing, not what the index says, or no safetensors.
         WrongCheckpoint: a tensor is missing or has another shape or kind of dtype.
     """
-    files = _files_of(source, into)
-    for file, names in files.items():
-        wanted = holdings({name: into[name] for name in names}, 0, 1)
+    index = None if source.is_file() else _read_index(source)
+    only = source if source.is_file() else source / f"{WEIGHTS}.safetensors"
+    held = _names_in(only) if index is None else index.weight_map.keys()
+    names = _without_tied(into, held)
+    files = {only: names} if index is None else _files_of(source, names, index)
+    for file, there in files.items():
+        wanted = holdings({name: into[name] for name in there}, 0, 1)
         try:
             with safe_open(file, framework="pt") as weights:
                 _fill(file, weights, wanted)
@@ -168,13 +173,23 @@ def _size_bytes(piece: TensorSlice) -> int:
     return math.prod(piece.global_shape) * ITEM_BYTES[piece.dtype]
 
 
-def _files_of(source: Path, names: Iterable[str]) -> dict[Path, list[str]]:
+def _names_in(file: Path) -> Collection[str]:
+    try:
+        with safe_open(file, framework="pt") as weights:
+            return set(weights.keys())
+    except (SafetensorError, OSError) as error:
+        raise CorruptCheckpoint(file, f"cannot be read: {error}") from error
+
+
+def _without_tied(into: Mapping[str, Tensor], held: Collection[str]) -> list[str]:
+    """The names to read: all, except what is filled with a tensor of the same memory."""
+    memory = {name: of for name, *of in fingerprint(into)}
+    there = [memory[name] for name in into if name in held and into[name].numel()]
+    return [name for name in into if name in held or memory[name] not in there]
+
+
+def _files_of(source: Path, names: Iterable[str], index: Index) -> dict[Path, list[str]]:
     """Which tensors to take from which file, verified."""
-    if source.is_file():
-        return {source: list(names)}
-    index = _read_index(source)
-    if index is None:
-        return {source / f"{WEIGHTS}.safetensors": list(names)}
     found: dict[str, list[str]] = {}
     for name in names:
         if name not in index.weight_map:
