@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from gangline_schemas.events.heartbeats import Trouble, TroubleKind
 from gangline_schemas.failure_policy import OnNan, OnSpike, TrainingPolicy
-from gangline_schemas.rank_protocol import FromRank, Troubled
+from gangline_schemas.rank_protocol import FromRank, Report, Troubled
 from gangline_worker.agent_line import Reporter
 from gangline_worker.loss_watch import FiniteWatch, NotFiniteError, Spike, SpikeWatch
 from support.fakes.agent_end import AgentEnd
@@ -117,6 +121,41 @@ def test_a_script_whose_loss_stays_nan_is_ended_and_its_agent_told(agent: AgentE
         reporter.report({"loss": math.inf}, 13)
     (trouble,) = troubles(agent.wait_for(lambda said: bool(troubles(said))))
     assert (trouble.kind, trouble.step) == (TroubleKind.NOT_FINITE, 11)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.array, torch.tensor])
+def test_a_loss_of_numpy_or_a_tensor_is_watched_as_a_float_is(
+    agent: AgentEnd, kind: Callable[[float], Any]
+) -> None:
+    reporter = Reporter(agent.path, policy=TrainingPolicy(on_nan=OnNan(skip=1)))
+    reporter.report({"loss": kind(2.0)}, np.int64(1))  # type: ignore[arg-type]
+    reporter.report({"loss": kind(NAN)}, torch.tensor(2))  # type: ignore[arg-type]
+    with pytest.raises(NotFiniteError, match="the last 3"):
+        reporter.report({"loss": kind(NAN)}, 3)
+    (trouble,) = troubles(agent.wait_for(lambda said: bool(troubles(said))))
+    assert (trouble.kind, trouble.step) == (TroubleKind.NOT_FINITE, 2)
+
+
+def test_a_step_that_is_none_is_named_once_and_breaks_nothing(agent: AgentEnd) -> None:
+    reporter = Reporter(agent.path, policy=TrainingPolicy(on_nan=OnNan(skip=0)))
+    reporter.report({"loss": 2.0}, 1)
+    with pytest.warns(UserWarning, match=r"not reported: step 1\.5 is no integer"):
+        reporter.report({"loss": NAN}, 1.5)  # type: ignore[arg-type]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        reporter.report({"loss": NAN}, -1)
+    with pytest.raises(TypeError, match=r"step: 1\.5 is no integer"):
+        reporter.should_skip(1.5, 0.5)  # type: ignore[arg-type]
+
+
+def test_a_step_that_is_counted_in_one_tensor_is_taken_as_it_is_now(agent: AgentEnd) -> None:
+    reporter, step = Reporter(agent.path, flush_period_s=3600), torch.zeros((), dtype=torch.int64)
+    for _ in range(3):
+        step += 1
+        reporter.report({"lr": 0.5}, step)  # type: ignore[arg-type]
+    assert reporter.flush()
+    said = agent.wait_for(lambda said: any(isinstance(one, Report) for one in said))
+    assert [at for one in said if isinstance(one, Report) for at in one.step] == [1, 2, 3]
 
 
 def test_an_update_is_skipped_for_what_is_not_finite_also_without_an_agent() -> None:

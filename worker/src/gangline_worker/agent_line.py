@@ -16,6 +16,7 @@ import select
 import socket
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
@@ -82,6 +83,7 @@ class Reporter:
         self._policy = policy or TrainingPolicy()
         self._finite = FiniteWatch(self._policy.on_nan.skip)
         self._was_finite = False
+        self._refused_a_step = False
         self._spikes = SpikeWatch(self._policy.on_spike)
         self._troubles: deque[Trouble] = deque(maxlen=DOINGS_LIMIT)
         self._pending: deque[CopyDamaged | DataDamaged | HandlesStop | LeaveOutSamples] = deque()
@@ -139,25 +141,36 @@ class Reporter:
 
         Raises:
             NotFiniteError: this happened in more steps in a row than the job bears.
+            TypeError: the step is no integer from 0 on.
         """
+        at = whole_step(step)
+        if at is None:
+            raise TypeError(f"step: {step!r:.80} is no integer from 0 on")
         finite = all(map(math.isfinite, values))
-        self._note_finite(step, finite=finite)
+        self._note_finite(at, finite=finite)
         return not finite
 
     def report(self, metrics: Mapping[str, float], step: int) -> None:
         """Queue the metrics of one finished step; the oldest go first when the queue is full.
+
+        A step that is no integer from 0 on is left out; a warning says so once.
 
         Raises:
             NotFiniteError: `loss` was finite once, and is not for more steps than the job bears.
         """
         if self._socket is None:
             return
-        loss = metrics.get("loss")
-        if isinstance(loss, float):  # a tensor is not waited for here
+        at = whole_step(step)  # now: a script may count in one tensor
+        if at is None:
+            self._refuse(step)
+            return
+        kept = {name: v if type(v) is float else as_now(v) for name, v in metrics.items()}
+        loss = kept.get("loss")
+        if isinstance(loss, float):  # a tensor on a GPU is not waited for here
             finite = math.isfinite(loss)
             self._was_finite = self._was_finite or finite
             if self._was_finite:
-                self._note_finite(step, finite=finite)
+                self._note_finite(at, finite=finite)
         waiting = len(self._entries)
         if waiting == self._limit:
             self._dropped += 1
@@ -165,9 +178,16 @@ class Reporter:
             with contextlib.suppress(IndexError):  # all was sent just now
                 self._entries.popleft()
                 self._dropped += 1
-        kept = {name: v if type(v) is float else as_now(v) for name, v in metrics.items()}
-        self._points.saw(step, kept)  # first: a flush waits for the entries
-        self._entries.append((step, time.time_ns() // 1_000_000, kept))
+        self._points.saw(at, kept)  # first: a flush waits for the entries
+        self._entries.append((at, time.time_ns() // 1_000_000, kept))
+
+    def _refuse(self, step: object) -> None:
+        if not self._refused_a_step:
+            self._refused_a_step = True
+            warnings.warn(
+                f"not reported: step {step!r:.80} is no integer from 0 on; this is said once",
+                stacklevel=4,
+            )
 
     def _note_finite(self, step: int, *, finite: bool) -> None:
         if self._finite.saw(step, finite=finite):

@@ -83,9 +83,11 @@ def report(metrics: Mapping[str, float], step: int) -> None:
 
     Every rank may report; curves are kept by rank. Values that are not finite show as gaps. A
     metric `loss` is watched: one that leaps up is reported, and a rank whose loss was finite raises
-    NotFiniteError once it is not for more steps than the job's `training.on_nan.skip`. A metric
-    that a study compares trials by is passed on to the study, from rank 0. A metric
-    `busy_s`, the seconds that the step worked before it waited for other ranks, finds stragglers.
+    NotFiniteError once it is not for more steps than the job's `training.on_nan.skip`. A loss on a
+    GPU is not waited for and never raises: give `loss.item()`. A metric that a study compares
+    trials by is passed on to the study, from rank 0. A metric `busy_s`, the seconds that the step
+    worked before it waited for other ranks, finds stragglers. Steps are integers from 0 on; others
+    are left out, with one warning.
     """
     reporter().report(metrics, step)
 
