@@ -56,7 +56,7 @@ def test_nothing_is_told_on_stderr_and_empty_json_on_stdout(
     assert gangline(*command, "--json").json in (
         [],
         {"queue": [], "cursor": None, "pending_jobs": 0, "pending_gpus": 0},
-        {"checkpoints": [], "cursor": None, "interval_s": None, "advice": None},
+        dict.fromkeys(("prefix", "cursor", "interval_s", "advice")) | {"checkpoints": []},
     )
 
 
