@@ -1,4 +1,4 @@
-"""What every place where ranks run promises: below the agent, in pods, and by podman."""
+"""What every place where ranks run promises: below the agent, in pods, and by engines."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ import pytest
 from gangline_worker.agent.decide.keys import GangKey, RankKey
 from gangline_worker.agent.isolation.files import Owner
 from gangline_worker.agent.runtime import launcher, pod_link
+from gangline_worker.agent.runtime.containers import ENGINES
 from gangline_worker.agent.runtime.pod_link import PodMissing
 from gangline_worker.pod_host import STALE_EXIT
-from support.builders.podman import needs_podman
+from support.builders.engines import needs_engine
 from support.harnesses.node import alive, python
 from support.harnesses.rank_runtimes import GANG, RankRuntime
 from support.waiting import until
 
-PLACES = ["agent", "pod", "pod with namespaces", "podman"]
+PLACES = ["agent", "pod", "pod with namespaces", *ENGINES]
 
 
 def _unshares() -> bool:
@@ -37,8 +38,8 @@ def _unshares() -> bool:
 def place(request: pytest.FixtureRequest) -> Iterator[RankRuntime]:
     if request.param == PLACES[2] and not _unshares():
         pytest.skip("this machine lets nobody make namespaces")
-    if request.param == "podman":
-        needs_podman()
+    if request.param in ENGINES:
+        needs_engine(request.param)
     with (
         tempfile.TemporaryDirectory(prefix="gl-") as name,
         RankRuntime(Path(name), request.param) as made,
@@ -215,7 +216,7 @@ class TestPods:
         place.hosts.extend(0.0)
 
         assert place.end(0).signal == signal.SIGKILL
-        if place.by_podman:  # no other agent would find it
+        if place.by_engine:  # no other agent would find it
             assert place.pods[0].wait(20) == 0
             return
         place.hosts.extend(1e12)
@@ -244,10 +245,10 @@ class TestPods:
         waiting = threading.Thread(target=wait)
         waiting.start()
         assert place.pods[0].wait(20) == STALE_EXIT
-        if not place.by_podman:  # else it was seen to end
+        if not place.by_engine:  # else it was seen to end
             hosts.leave(GANG, final=False)
         waiting.join(20)
-        ended = "its container ended with 75" if place.by_podman else "the gang ended before"
+        ended = "its container ended with 75" if place.by_engine else "the gang ended before"
         assert [words.startswith(ended) for words in waited] == [True], waited
 
     @pytest.mark.parametrize("unread", [0, 2000])
@@ -272,7 +273,7 @@ class TestPods:
     def test_a_pod_of_another_user_is_refused(self, place: RankRuntime) -> None:
         if os.geteuid() != 0:
             pytest.skip("only root starts programs of other users")
-        if place.by_podman:
+        if place.by_engine:
             pytest.skip("the agent starts it")
         assert place.hosts is not None
         other = GangKey("other", 1)

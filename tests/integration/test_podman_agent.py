@@ -19,8 +19,8 @@ import pytest
 
 from gangline_schemas.events.scheduling import GangAllocated, ReleaseReason
 from gangline_schemas.events.workers import ExitReason, NodeInfo, WorkerExited, WorkerStarted
+from support.builders.engines import needs_engine
 from support.builders.images import layer, member, of_machine, of_python
-from support.builders.podman import needs_podman
 from support.fakes.oci_registry import OciRegistry
 from support.harnesses.node import NodeHarness, alive
 from support.waiting import until
@@ -73,7 +73,7 @@ UPPER = ("opt/.wh.hidden", ("opt/data", b"new"), "srv/old/.wh..wh..opq", "srv/ol
 
 @pytest.fixture(scope="module")
 def hub() -> Iterator[OciRegistry]:
-    needs_podman()
+    needs_engine("podman")
     programs = of_machine("/bin/sh", "/bin/sleep")
     link = member("usr/local/bin/python3", b"2", linkname="python")
     layers = [programs, of_python(), layer(link, *FILES), layer(*UPPER)]

@@ -1,7 +1,7 @@
-"""The places where ranks run, each with a launcher: below the agent, in a pod, and by podman.
+"""The places where ranks run, each with a launcher: below the agent, in a pod, and by an engine.
 
 A pod is its first process as an ordinary process here, or in own pid and mount namespaces. A
-container of podman shows the programs of this machine, in an image that has no files.
+container of podman or Apptainer shows the programs of this machine, in an image without files.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from gangline_worker.agent.isolation.cold_start import Launch
 from gangline_worker.agent.isolation.groups import GangLimits
 from gangline_worker.agent.isolation.interpreter import interpreter_places
 from gangline_worker.agent.isolation.sandbox import ImageRoot
-from gangline_worker.agent.runtime.containers import Containers
+from gangline_worker.agent.runtime.containers import ENGINES, Containers
 from gangline_worker.agent.runtime.launcher import Launcher
 from gangline_worker.agent.runtime.log_lines import LogBatcher
 from gangline_worker.agent.runtime.pod_hosts import PodHosts, PodWaits, kubectl_missing
-from gangline_worker.agent.runtime.podman import Podman
 from gangline_worker.agent.runtime.spares import SandboxPlan
+from support.builders.engines import engine
 from support.waiting import until
 
 GANG = GangKey("job", 1)
@@ -47,8 +47,9 @@ class RankRuntime:
         self.exits: dict[int, RankExited] = {}
         self._run = uuid.uuid4().hex
         self.unshared = name != "pod"
-        self.by_podman = name == "podman"
-        self.pod = "job-1" if self.by_podman else "job"
+        self.engine = name if name in ENGINES else None
+        self.by_engine = self.engine is not None
+        self.pod = "job-1" if self.by_engine else "job"
         self.sockets = folder / "sockets"
         self.sockets.mkdir()
         self.containers: Containers | None = None
@@ -66,16 +67,16 @@ class RankRuntime:
         return self
 
     def _hosts(self) -> PodHosts:
-        if self.by_podman:
+        if self.engine is not None:
             place = self.folder / "root"
             place.mkdir(exist_ok=True)
-            self.containers = Containers(Podman(place), self.sockets, 600, 1000)
+            self.containers = Containers(engine(self.engine, place), self.sockets, 600, 1000)
             return self.containers.hosts
         waits = PodWaits(20, 20)
         return PodHosts(self.sockets, waits, kubectl_missing("node", waits))
 
     def open_container(self, gang: GangKey, python: str = sys.executable) -> None:
-        """Start a container of podman, in which `python3` is there as on this machine."""
+        """Start a container of the engine, in which `python3` is there as on this machine."""
         assert self.containers is not None
         (self.folder / "layer").mkdir(exist_ok=True)
         path = f"{Path(python).parent}:/usr/bin:/bin"
@@ -99,7 +100,7 @@ class RankRuntime:
         if self.containers is not None:
             self.containers.close(GANG)
         for pod in self.pods:
-            if not self.by_podman:
+            if not self.by_engine:
                 pod.kill()
             pod.wait()
 
@@ -114,7 +115,7 @@ class RankRuntime:
     def host_pid(self) -> int:
         """The first process of the gang's pod."""
         pid = self.pods[0].pid
-        if self.by_podman:
+        if self.by_engine:
             found = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
             return next(filter(self._is_first, found))
         if self.unshared:  # below `unshare`
@@ -125,8 +126,10 @@ class RankRuntime:
         """Whether it is `pod_host` in a container of this place."""
         with contextlib.suppress(OSError):
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            return words[0] == b"python3" and any(
-                word.startswith(os.fsencode(self.sockets)) for word in words
+            return (
+                words[0].endswith(b"python3")
+                and words[1:2] == [b"-S"]
+                and any(word.startswith(os.fsencode(self.sockets)) for word in words)
             )
         return False
 

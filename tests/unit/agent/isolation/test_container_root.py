@@ -24,10 +24,10 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(folder: Path, command: str, workdir: str = "", links: str = "") -> str:
+def run(folder: Path, command: str, workdir: str = "", links: str = "", shm: str = "") -> str:
     """What a shell says that runs in place of the engine; its $ROOT is the root."""
     words = [sys.executable, "-I", "-S", str(container_root.__file__), str(folder / "at")]
-    words += [str(1 << 20), "", workdir, links, str(folder), "low:high"]
+    words += [str(1 << 20), shm, "", workdir, links, str(folder), "low:high"]
     root = folder / "at/root"
     done = subprocess.run(
         [*words, "/bin/sh", "-c", f"ROOT={root}; {command}"], capture_output=True, check=False
@@ -43,6 +43,14 @@ def test_layers_links_and_folders_are_there(folder: Path) -> None:
         "b.so.1\n/lib/b.so",
     )
     assert said.splitlines() == ["high", "tmp 1777", "var/tmp 1777", "srv/app 755", "etc 755"]
+
+
+def test_folders_in_memory_have_their_sizes(folder: Path) -> None:
+    said = run(folder, f"df -B1 --output=size,target {folder}/at/tmp {folder}/at/shm", shm="65536")
+    assert [line.split() for line in said.splitlines()[1:]] == [
+        [str(1 << 20), f"{folder}/at/tmp"],
+        ["65536", f"{folder}/at/shm"],
+    ]
 
 
 def test_mounts_are_unseen_by_others_and_gone_in_the_end(folder: Path) -> None:

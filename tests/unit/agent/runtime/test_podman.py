@@ -14,7 +14,8 @@ from gangline_worker.agent.isolation.files import Owner
 from gangline_worker.agent.isolation.groups import GangLimits
 from gangline_worker.agent.isolation.sandbox import ImageRoot
 from gangline_worker.agent.runtime import podman
-from gangline_worker.agent.runtime.podman import Container, Podman
+from gangline_worker.agent.runtime.engine import Container
+from gangline_worker.agent.runtime.podman import Podman
 
 CONTAINER = Container(
     name="gangline-1-j-2",
@@ -53,7 +54,7 @@ def test_the_command_line_as_root(place: Path) -> None:
 
     run = words.index("podman")
     assert words[4:run] == [
-        str(place), str(2 << 30), "", "/srv/app", "",
+        str(place), str(2 << 30), "", "", "/srv/app", "",
         "/data/images/layers", "low/files:high/files",
     ]  # fmt: skip
     assert words[run:] == [
@@ -85,7 +86,7 @@ def test_a_gang_has_the_devices_that_files_of_cdi_give_it(place: Path) -> None:
     root = replace(CONTAINER.image, devices=given)
     words = Podman(place, is_root=True).command(replace(CONTAINER, image=root), ["true"])
 
-    assert words[8] == "b.so.1\n/lib/b.so\n/c\n/d"
+    assert words[9] == "b.so.1\n/lib/b.so\n/c\n/d"
     devices = words[words.index("--device") : words.index("/data/work:/data/work") - 1]
     assert devices == [
         "--device", "/dev/infiniband/uverbs0", "--device", "/dev/nvidia3:/dev/nvidia0",
@@ -98,7 +99,7 @@ def test_the_command_line_without_root(place: Path) -> None:
     words = Podman(place, is_root=False, limits=False).command(container, ["true"])
 
     assert words[:2] == ["podman", "unshare"]
-    assert words[words.index(str(place)) + 2] == "userxattr,"
+    assert words[words.index(str(place)) + 3] == "userxattr,"
     assert "--user" not in words
     limits = ("--ulimit", "--memory", "--cpu", "--pids")
     assert [word for word in words if word.startswith(limits)] == [

@@ -34,9 +34,8 @@ from .images.registry import RegistryOptions
 from .isolation.isolator import Isolator
 from .peers.tier import PeerTier, open_peer_tier
 from .peers.tls import PeerTls, peer_tls
-from .runtime.containers import Containers
+from .runtime.containers import ENGINES, Containers
 from .runtime.pod_hosts import PodHosts, PodWaits, kubectl_missing
-from .runtime.podman import Podman
 from .usage.points import Capacity
 from .usage.watch import UsageWatch
 from .warm.process import WarmStart
@@ -176,12 +175,13 @@ def pod_hosts(settings: AgentSettings, sockets: Path) -> PodHosts | None:
 
 
 def containers(settings: AgentSettings, folders: Folders) -> Containers | None:
-    """None where gangs with images do not run in containers of podman."""
-    if settings.image_runtime != "podman":
+    """None where gangs with images do not run in containers of an engine."""
+    engine = ENGINES.get(settings.image_runtime)
+    if engine is None:
         return None
     place = folders.data / IMAGES / "root"
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return Containers(Podman(place), folders.sockets, settings.lease, settings.isolation_processes)
+    return Containers(engine(place), folders.sockets, settings.lease, settings.isolation_processes)
 
 
 def no_images(containers: Containers | None, isolator: Isolator) -> str | None:
@@ -189,7 +189,7 @@ def no_images(containers: Containers | None, isolator: Isolator) -> str | None:
     if containers is None:
         return isolator.no_images
     lacking = containers.lacking(isolator.trial_owner)
-    return None if lacking is None else f"GANGLINE_IMAGE_RUNTIME=podman: {lacking}"
+    return None if lacking is None else f"GANGLINE_IMAGE_RUNTIME={containers.engine}: {lacking}"
 
 
 def gang_devices(

@@ -107,9 +107,9 @@ class AgentSettings(ServiceSettings):
     """Ranks are killed without an acknowledged heartbeat for so long; default 0.75 of timeout.
     More than the interval, at most 0.8 of the timeout: else ranks live on while others take their
     job. The rest is for heartbeats that the fault manager misses (its policy/silence.py)."""
-    image_runtime: Literal["agent", "podman"] = "agent"
-    """Which program makes the root of a gang with an image: the agent, or podman (its own release
-    is 4.0 or later). podman needs no agent that is root."""
+    image_runtime: Literal["agent", "podman", "apptainer"] = "agent"
+    """Which program makes the root of a gang with an image: the agent, podman (4.0 or later), or
+    apptainer (1.4 or later). The last two need no agent that is root."""
     images_gb: Annotated[float, Field(gt=0, le=1e6)] = 50.0
     """Disk for unpacked container images; those that no gang uses are deleted first."""
     images_auth_file: Path | None = None

@@ -39,7 +39,8 @@ from .host.resource_limits import current, unfit_limits
 from .isolation.files import Owner
 from .isolation.isolator import Bounds, Isolator
 from .rendezvous.ports import FIRST_PORT, LAST_PORT, PortBlock
-from .runtime.podman import Podman
+from .runtime.containers import ENGINES
+from .runtime.engine import Engine
 
 State = Literal["ok", "warning", "failed"]
 _GB = 1e9
@@ -86,9 +87,10 @@ def examine(machine: Machine) -> Iterator[Check]:
     yield _python()
     isolator = _isolator(machine.folder)
     yield from _isolation(isolator)
-    wanted = os.environ.get(_IMAGE_RUNTIME) == "podman"
-    if wanted or (isolator.no_images is not None and shutil.which("podman")):
-        yield _podman(machine.folder, isolator.trial_owner, wanted=wanted)
+    for name, engine in ENGINES.items():
+        wanted = os.environ.get(_IMAGE_RUNTIME) == name
+        if wanted or (isolator.no_images is not None and shutil.which(name)):
+            yield _engine(engine, machine.folder, isolator.trial_owner, wanted=wanted)
     yield _disk(machine.folder)
     yield _shm(shutil.disk_usage(_SHM).total if Path(_SHM).is_dir() else 0)
     yield _memlock()
@@ -147,19 +149,23 @@ def _isolation(isolator: Isolator) -> Iterator[Check]:
         )  # fmt: skip
 
 
-def _podman(folder: Path, owner: Owner | None, *, wanted: bool) -> Check:
-    """Whether podman runs images here; `wanted`: the agent is set so."""
+def _engine(kind: type[Engine], folder: Path, owner: Owner | None, *, wanted: bool) -> Check:
+    """Whether this engine runs images here; `wanted`: the agent is set so."""
     with TemporaryDirectory(prefix="gangline-doctor-", dir=_existing(folder)) as name:
         Path(name).chmod(0o711)
         place = Path(name) / "root"
         place.mkdir()
-        podman = Podman(place)
-        lacking = podman.lacking(owner)
+        engine = kind(place)
+        lacking = engine.lacking(owner)
     if lacking is not None:
-        fix = "see Nodes where podman runs images (docs/guides/images.md)"
-        return Check("podman", "failed" if wanted else "warning", f"no images: {lacking}", fix)
-    said = "images run" if podman.limits else "images run, without limits of memory and CPUs"
-    return Check("podman", "ok", said if wanted else f"{said} if {_IMAGE_RUNTIME}=podman")
+        fix = f"see Nodes where {engine.title} runs images (docs/guides/images.md)"
+        return Check(
+            engine.program, "failed" if wanted else "warning", f"no images: {lacking}", fix
+        )
+    said = "images run" if engine.limits else "images run, without limits of memory and CPUs"
+    return Check(
+        engine.program, "ok", said if wanted else f"{said} if {_IMAGE_RUNTIME}={engine.program}"
+    )
 
 
 def _disk(folder: Path) -> Check:

@@ -23,7 +23,7 @@ from .host.sweep import kill_agent
 from .host.trees import delete_tree
 from .isolation.isolator import Bounds, Isolator, KeptIsolation
 from .rendezvous.ports import PortBlock
-from .runtime.containers import end_all
+from .runtime.containers import ENGINES, end_all
 from .runtime.pod_link import clear_pod_folders
 
 _SOCKET_FOLDER_LIMIT = 36
@@ -80,8 +80,8 @@ def take_host_resources(settings: AgentSettings) -> HostResources:
     if settings.ranks_in_pods and sockets.parent != data:
         raise DataFolderTooLong(f"ranks_in_pods: {data} is too long; set GANGLINE_DATA_DIR to less")
     kill_agent(str(sockets))
-    if settings.image_runtime == "podman":
-        end_all(sockets)
+    if (engine := ENGINES.get(settings.image_runtime)) is not None:
+        end_all(engine(data), sockets)
     clear_pod_folders(sockets)
     delete_tree(data / "work")
     delete_unused(data, time.time(), idle=True)

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+CONTAINER = "GANGLINE_CONTAINER"
+"""The variable that has the name of a container, in its first process."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -67,6 +69,15 @@ def kill_rank(session: int, token: str) -> int:
 def kill_agent(socket_folder: str) -> int:
     """SIGKILL everything that agents with this socket folder started as ranks; how many."""
     variable = os.fsencode(f"GANGLINE_AGENT_SOCKET={socket_folder.rstrip('/')}/")
+    return _kill(lambda found: _has_variable(found.pid, variable))
+
+
+def kill_containers(start: str) -> int:
+    """SIGKILL the first processes of containers whose names begin so; how many.
+
+    A name with a zero byte behind it is a whole one.
+    """
+    variable = f"{CONTAINER}={start}".encode()
     return _kill(lambda found: _has_variable(found.pid, variable))
 
 

@@ -1,8 +1,9 @@
 """Mounts an image's layers for a container engine and becomes it: run as a script.
 
-`AT TMP_BYTES OPTIONS WORKDIR LINKS FOLDER LAYERS COMMAND...`. Each link is two lines: what it says,
-and its place. The mounts are of this process and those that it starts. So they are gone with the
-container, and the engine stores nothing.
+`AT TMP_BYTES SHM_BYTES OPTIONS WORKDIR LINKS FOLDER LAYERS COMMAND...`. Each link is two lines:
+what it says, and its place. With SHM_BYTES there are `AT`/shm, in memory, and `AT`/tmp too, for
+engines that give a container no such folders of a chosen size. The mounts are of this process and
+those that it starts. So they are gone with the container, and the engine stores nothing.
 """
 
 import ctypes
@@ -10,6 +11,7 @@ import os
 import sys
 
 _CLONE_NEWNS = 0x0002_0000
+_FOLDERS = ("/tmp", "/var/tmp", "/etc", "/dev", "/proc", "/sys")  # noqa: S108 -- the container's
 _MS_REC, _MS_PRIVATE = 0x4000, 1 << 18
 
 
@@ -18,7 +20,7 @@ def main() -> None:
     sys.path.append(os.path.dirname(__file__))  # noqa: PTH120
     import image_root  # type: ignore[import-not-found]
 
-    at, tmp_bytes, options, workdir, links, folder, layers, *command = sys.argv[1:]
+    at, tmp_bytes, shm_bytes, options, workdir, links, folder, layers, *command = sys.argv[1:]
     libc = ctypes.CDLL(None, use_errno=True)
     os.umask(0o022)
     try:
@@ -28,6 +30,9 @@ def main() -> None:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number), "unshare")
         root = image_root.mount_layers(folder, layers.split(":"), at, int(tmp_bytes), options)
+        if shm_bytes:
+            image_root.mount_memory(f"{at}/shm", int(shm_bytes))
+            image_root.mount_memory(f"{at}/tmp", int(tmp_bytes))  # noqa: S108
         _complete(root, workdir, links.split("\n") if links else [])
         os.chdir("/")
         os.execvp(command[0], command)  # noqa: S606 -- the engine that the operator has chosen
@@ -43,7 +48,7 @@ def _complete(root: str, workdir: str, links: list[str]) -> None:
         try:
             os.chroot(root)
             os.chdir("/")
-            for folder in filter(None, ("/tmp", "/var/tmp", "/etc", workdir)):  # noqa: S108
+            for folder in filter(None, (*_FOLDERS, workdir)):
                 os.makedirs(folder, mode=0o755, exist_ok=True)  # noqa: PTH103
             for folder in ("/tmp", "/var/tmp"):  # noqa: S108 -- runc gives /tmp the mode of this one
                 os.chmod(folder, 0o1777)  # noqa: PTH101, S103

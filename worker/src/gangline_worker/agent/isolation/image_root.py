@@ -184,6 +184,12 @@ def mount_layers(folder: str, layers: list[str], at: str, tmp_bytes: int, more: 
     return f"{at}/root"
 
 
+def mount_memory(at: str, most_bytes: int) -> None:
+    """A new folder in memory, in which all users may write. Raises OSError."""
+    os.makedirs(at, mode=0o755, exist_ok=True)  # noqa: PTH103
+    _mount("tmpfs", at, "tmpfs", _MS_NOSUID | _MS_NODEV, f"mode=1777,size={most_bytes}")
+
+
 def _enter(folder: str, layers: list[str], tmp_bytes: int) -> None:
     os.chdir(mount_layers(folder, layers, "/tmp", tmp_bytes))  # noqa: S108
     _check(_LIBC.pivot_root(b".", b"."), "pivot_root")
@@ -199,16 +205,15 @@ def _mount_own(shm_bytes: int, tmp_bytes: int) -> None:
     os.chmod("/var/tmp", 0o1777)  # noqa: PTH101, S103, S108
     _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
     _mount("tmpfs", "/dev", "tmpfs", _MS_NOSUID | _MS_NOEXEC, "mode=0755,size=1m")
-    for name in ("shm", "pts"):
-        os.mkdir(f"/dev/{name}", 0o755)  # noqa: PTH102
-    _mount("tmpfs", "/dev/shm", "tmpfs", _MS_NOSUID | _MS_NODEV, f"mode=1777,size={shm_bytes}")  # noqa: S108
+    os.mkdir("/dev/pts", 0o755)  # noqa: PTH102
+    mount_memory("/dev/shm", shm_bytes)  # noqa: S108
     with contextlib.suppress(OSError):  # without it programs have no terminals of their own
         options = "newinstance,ptmxmode=0666,mode=0620"
         _mount("devpts", "/dev/pts", "devpts", _MS_NOSUID | _MS_NOEXEC, options)
         os.symlink("pts/ptmx", "/dev/ptmx")  # noqa: PTH211
     for name, target in (("fd", "fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
         os.symlink(f"/proc/self/{target}", f"/dev/{name}")  # noqa: PTH211
-    _mount("tmpfs", "/tmp", "tmpfs", _MS_NOSUID | _MS_NODEV, f"mode=1777,size={tmp_bytes}")  # noqa: S108
+    mount_memory("/tmp", tmp_bytes)  # noqa: S108
 
 
 def _new_file(path: str) -> None:

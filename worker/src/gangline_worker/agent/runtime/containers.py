@@ -1,4 +1,4 @@
-"""Gangs in containers of podman, for nodes where the agent cannot make the root of an image itself.
+"""Gangs in containers of an engine, where the agent cannot make the root of an image itself.
 
 1. `open` starts a container with the gang's image and its folders. Its first process is `pod_host`.
 2. The process connects to the agent (`pod_hosts`), which starts ranks in it.
@@ -24,9 +24,11 @@ from gangline_worker import pod_host
 from gangline_worker.agent.decide.keys import GangKey
 from gangline_worker.agent.isolation.files import Owner
 
+from .apptainer import Apptainer
+from .engine import Container, Engine, last_words
 from .pod_hosts import PodHosts, PodWaits
 from .pod_link import PodMissing
-from .podman import Container, Podman, end_container, end_containers, last_words
+from .podman import Podman
 from .spares import SandboxPlan
 
 log = structlog.get_logger(__name__)
@@ -34,8 +36,8 @@ log = structlog.get_logger(__name__)
 _START_S = 60.0
 _HOST = "pod_host.py"
 _KEPT_BYTES = 4096
-_BY_IMAGE = {1, 2, 127}
-"""Exit codes of a Python that is too old, or is not there."""
+ENGINES: dict[str, type[Engine]] = {each.program: each for each in (Podman, Apptainer)}
+"""By the name that the setting has."""
 
 Keep = Callable[[Callable[[], subprocess.Popen[bytes]]], subprocess.Popen[bytes]]
 """Calls the given function, so that what it starts is not collected as an orphan."""
@@ -48,19 +50,25 @@ class PythonMissing(PodMissing):
 class Containers:
     """The containers of this node's gangs. `open` and `close` may be called by many threads."""
 
-    def __init__(self, podman: Podman, sockets: Path, lease_s: float, processes: int) -> None:
-        self._podman, self._lease_s, self._processes = podman, lease_s, processes
+    def __init__(self, engine: Engine, sockets: Path, lease_s: float, processes: int) -> None:
+        self._engine, self._lease_s, self._processes = engine, lease_s, processes
         self._prefix = _prefix_of(sockets)
         self.hosts = PodHosts(
             sockets, PodWaits(_START_S, _START_S), _not_started, _of_attempt, for_all=False
         )
-        self._codes: dict[GangKey, int] = {}
-        self._running: dict[GangKey, threading.Thread] = {}
+        self._without_python: set[GangKey] = set()
+        self._running: dict[GangKey, tuple[threading.Thread, subprocess.Popen[bytes]]] = {}
+
+    @property
+    def engine(self) -> str:
+        """Its name, as the setting has it."""
+        return self._engine.program
 
     def lacking(self, owner: Owner | None) -> str | None:
         """The reason why no container can run here; None: one ran, as this user."""
-        lacking = self._podman.lacking(owner)
-        log.info("agent.podman", limits=self._podman.limits, lacks=lacking)
+        lacking = self._engine.lacking(owner)
+        event = f"agent.{self.engine}"
+        log.info(event, limits=self._engine.limits, lacks=lacking)
         return lacking
 
     def open(
@@ -92,26 +100,29 @@ class Containers:
         )
         program = ["python3", "-S", str(folder / _HOST), "room"]
         program += [str(folder / POD_SOCKET), f"{self._lease_s:g}"]
+        command = self._engine.command(container, program)
         process = keep(
             lambda: subprocess.Popen(
-                self._podman.command(container, program),
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 start_new_session=True,
+                env=self._engine.variables(container),
             )
         )
-        self._codes.pop(gang, None)
-        self._running[gang] = threading.Thread(
+        self._without_python.discard(gang)
+        watch = threading.Thread(
             target=self._watch, args=(gang, process, disown), name="container", daemon=True
         )
-        self._running[gang].start()
+        self._running[gang] = (watch, process)
+        watch.start()
         try:
             self.hosts.wait(gang, [])
         except PodMissing as error:
-            if self._codes.get(gang) in _BY_IMAGE:
-                needs = "python3, version 3.8 or later, starts its ranks in a container of podman"
-                raise PythonMissing(f"{needs}; {error}") from None
+            if gang in self._without_python:
+                needs = "python3, version 3.8 or later, starts its ranks in a container of"
+                raise PythonMissing(f"{needs} {self._engine.title}; {error}") from None
             raise
 
     def close(self, gang: GangKey) -> None:
@@ -121,23 +132,28 @@ class Containers:
         ending = threading.Thread(target=self._end, args=(gang, running), name="container-end")
         ending.start()
 
-    def _end(self, gang: GangKey, running: threading.Thread | None) -> None:
+    def _end(
+        self, gang: GangKey, running: tuple[threading.Thread, subprocess.Popen[bytes]] | None
+    ) -> None:
+        watch, process = running or (None, None)
         try:
-            end_container(self._name(gang))
+            self._engine.end(self._name(gang), process)
         except (OSError, subprocess.TimeoutExpired) as error:
             log.warning("container.not_ended", job=gang.job_id, error=str(error))
-        if running is not None:
-            running.join()
-        self._codes.pop(gang, None)
+        if watch is not None:
+            watch.join()
+        self._without_python.discard(gang)
 
     def _watch(
         self, gang: GangKey, process: subprocess.Popen[bytes], disown: Callable[[int], None]
     ) -> None:
         with process:
             said = _tail(process.stderr)
-        code = self._codes[gang] = process.returncode
+        code = process.returncode
         disown(process.pid)
         words = last_words(said)
+        if self._engine.lacks_python(code, words):
+            self._without_python.add(gang)
         log.info("container.ended", job=gang.job_id, attempt=gang.attempt, code=code, said=words)
         self.hosts.refuse(gang, f"its container ended with {code}{': ' if words else ''}{words}")
 
@@ -145,10 +161,10 @@ class Containers:
         return f"{self._prefix}{self.hosts.folder(_of_attempt(gang)).name}"
 
 
-def end_all(sockets: Path) -> None:
+def end_all(engine: Engine, sockets: Path) -> None:
     """End the containers that an earlier agent with this folder of sockets left, if it can be."""
     try:
-        end_containers(_prefix_of(sockets))
+        engine.end_all(_prefix_of(sockets))
     except (OSError, subprocess.TimeoutExpired) as error:  # they end with that agent's lease
         log.warning("container.not_ended", error=str(error))
 
