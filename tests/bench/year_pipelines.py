@@ -65,7 +65,7 @@ class PipelineYear(Automated):
     def end_run(self, run: Run) -> None:
         if not self.whole:
             self._begin(run.number)
-        elif run.number % (self.runs_a_day // 8) == 0:
+        elif run.number % (self.runs_a_day // 24) == 0:
             self.tick()
         while self.state.jobs:
             self._finish()

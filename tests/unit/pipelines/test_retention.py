@@ -122,6 +122,21 @@ def test_the_runs_of_a_pipeline_that_was_removed_and_applied_again_are_the_newes
     assert found.keep == {one.digest for one in world.step(newest, "a").outputs.values()}
 
 
+def test_each_team_is_swept_in_turn_where_ticks_are_rare() -> None:
+    world = applied({"days": 2})
+    for team in ("vision", "speech"):
+        steps = {"a": {"out": ["x"]}}
+        world.apply(pipeline(steps, team=team, retention={"days": 2}))
+    begun = []
+    for _ in range(6):
+        events = world.tick(1.1 * DAY_S)
+        begun += [event.team for event in events if isinstance(event, SweepBegun)]
+        for key in sweeps(world):
+            world.done(key, Deleted(artifacts=0))
+    assert sorted(begun[:3]) == sorted([TEAM, "vision", "speech"])
+    assert begun[3:] == begun[:3]
+
+
 def test_no_step_begins_while_a_team_is_swept_and_a_busy_team_is_not_swept() -> None:
     world = applied({"days": 1})
     run = world.begin()

@@ -33,10 +33,12 @@ PREFIX = "sweep:"
 def on_tick(plan: PipelinePlan) -> None:
     """Begin a sweep that is due, of a team whose steps do not run or never pause.
 
-    Another one begins at the next Tick.
+    Another one begins at the next Tick. The team whose last one is the longest ago goes first.
     """
-    for team, since in _teams(plan.state).items():
-        last = plan.state.sweeps.get(team)
+    sweeps = plan.state.sweeps
+    teams = [(team, since, sweeps.get(team)) for team, since in _teams(plan.state).items()]
+    teams.sort(key=lambda one: one[1] if one[2] is None else one[2].begun_at)
+    for team, since, last in teams:
         if last is not None and (last.open or lasts(last.begun_at, plan.now, EVERY)):
             continue
         waits = lasts(since if last is None else last.begun_at, plan.now, LONGEST)
