@@ -14,7 +14,8 @@ as long.
 
 - `asha`: stop, min 3; `promote`: the same with pauses; `promote_early`: min 1; `hyperband`: min 1;
   all with random points.
-- `tpe_asha`: TPE with stopping; each suggestion is the nearest configuration that is left.
+- `tpe_asha`, `tpe_promote`: TPE with stopping and with pauses; each suggestion is the nearest
+  configuration that is left.
 - `late_binding`: completed trials until TPE's mean best rank is that of 60 trials, with twice as
   many trials as gangs so that one always waits, over those of an empty queue. `early_binding`: 16
   wait, and none is withdrawn. A gang that is free goes to the trial that waits in the same cycle.
@@ -64,7 +65,8 @@ METHODS: list[tuple[str, Any, bool, float, int]] = [
     ("promote", _PROMOTE, False, 0.8, 109),
     ("promote_early", {**_PROMOTE, "min_steps": 1}, False, 0.8, 0),
     ("hyperband", {"kind": "hyperband", "min_steps": 1, "max_steps": UNITS}, False, 0.9, 156),
-    ("tpe_asha", {"kind": "asha", **_RUNGS}, True, 0.6, 110),
+    ("tpe_asha", {"kind": "asha", **_RUNGS}, True, 0.6, 112),
+    ("tpe_promote", _PROMOTE, True, 0.6, 84),
 ]
 """Each with a share of the whole time that is enough for it, and the trials of a whole study; 0:
 none is measured."""
