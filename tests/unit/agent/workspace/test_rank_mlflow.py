@@ -79,6 +79,15 @@ def test_another_server_gets_no_token_of_the_platform(access: MlflowAccess, tmp_
         assert found["MLFLOW_TRACKING_URI"] == "https://elsewhere"
 
 
+def test_mlflow_sends_no_telemetry_from_a_job_unless_it_says_so(
+    access: MlflowAccess, tmp_path: Path
+) -> None:
+    name = "MLFLOW_DISABLE_TELEMETRY"
+    assert environment(access, allocated(), tmp_path)[name] == "true"
+    own = with_spec(allocated(), env={name: "false"})
+    assert environment(access, own, tmp_path)[name] == "false"
+
+
 def test_a_job_s_own_settings_win(access: MlflowAccess, tmp_path: Path) -> None:
     given = with_spec(allocated(), env={"MLFLOW_EXPERIMENT_NAME": "own"})
     found = environment(access, given, tmp_path, secrets={"MLFLOW_TRACKING_TOKEN": "a user's"})

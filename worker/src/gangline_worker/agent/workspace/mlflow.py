@@ -58,6 +58,9 @@ class MlflowAccess:
             TOKEN: make_token(self.secret.value(), JobAttempt(job_id, attempt)),
             "MLFLOW_EXPERIMENT_NAME": experiment_of(spec),
             "MLFLOW_RUN_CONTEXT": json.dumps(tags),
+            # Its thread removes a variable while requests reads all of them: a logged metric then
+            # raises KeyError.
+            "MLFLOW_DISABLE_TELEMETRY": "true",
         }
         if self.ca_file is not None:
             found |= dict.fromkeys(_TRUST, str(work / AUTHORITY))
