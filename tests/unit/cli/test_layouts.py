@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,8 @@ EXAMPLES = re.findall(r"^```\n\$ gangline (plan[^\n]*)\n(.*?)^```", GUIDE, re.MU
 SMALL = Model(params=1.2e9, layers=8, dim=1000, heads=8, seq_len=500, vocabulary=100_000)
 """An embedding and an output of 0.1e9 each, and layers of 0.125e9."""
 TWO_NODES = Cluster(
-    gpus=16, gpus_per_node=8, memory_gb=80, peak_flops=1e15, node_gb_s=400, network_gb_s=50,
-    kernels=0.5, reserve_gb=2.0,
+    gpus=16, gpus_per_node=8, memory_gb=80, peak_flops=1e15, node_gb_s=1000, network_gb_s=50,
+    memory_gb_s=2000, kernels=0.5, reserve_gb=2.0,
 )  # fmt: skip
 
 
@@ -62,13 +63,57 @@ def test_shards_over_two_nodes_by_hand() -> None:
     )  # fmt: skip
     # Weights are gathered twice in bfloat16, gradients scattered in float32.
     assert found.traffic.shard.gb == pytest.approx(15 / 16 * 1.2 * (2 * 2 + 4))
-    assert found.traffic.shard.seconds == pytest.approx(15 / 16 * 1.2 * 8 / 50)
+    # Eight ranks of a node share its eight adapters.
+    assert found.traffic.shard.seconds == pytest.approx(15 / 16 * 1.2 * 8 / (8 * 50))
     assert (found.traffic.tensor.gb, found.traffic.pipeline.gb) == (0.0, 0.0)
     flops = (6 * 1.1e9 + 12 * 8 * 1000 * 500) * 64 * 500 / 16
-    assert found.compute_s == pytest.approx(flops / 0.5e15)
-    assert found.exposed_s == pytest.approx(found.traffic.shard.seconds - found.compute_s)
-    assert found.step_s == pytest.approx(found.traffic.shard.seconds)
+    moved = 5 * (34 * 1000 * 8 + 8 * 100_000) * 64 * 500 / 16
+    update = 28 * 1.2e9 / 16
+    assert found.compute_s == pytest.approx(flops / 0.5e15 + (moved + update) / 2e12)
+    assert found.exposed_s == 0.0  # all beside the computing
+    assert found.step_s == pytest.approx(found.compute_s)
     assert found.mfu == pytest.approx(flops / 1e15 / found.step_s)
+
+
+def test_gradients_are_sent_beside_the_last_pass_alone() -> None:
+    slow = replace(TWO_NODES, network_gb_s=5)
+    found = estimate(SMALL, slow, Layout(Shape(shard=16), 64, 4, recompute=False))
+    one_way = 15 / 16 * 1.2 / (8 * 5)
+    assert found.traffic.shard.seconds == pytest.approx(one_way * (4 * 2 * 2 + 4))
+    tokens = 500
+    backward = 2 / 3 * (6 * 1.1e9 + 12 * 8 * 1000 * 500) * tokens / 0.5e15
+    backward += 3 * (34 * 1000 * 8 + 8 * 100_000) * tokens / 2e12
+    passes = found.compute_s - 28 * 1.2e9 / 16 / 2e12
+    gathers = one_way * 4 * 2 * 2
+    assert found.exposed_s == pytest.approx(gathers - passes + one_way * 4 - backward)
+
+
+@pytest.mark.parametrize(
+    ("shape", "gb_s"),
+    [
+        (Shape(shard=16), 400),  # eight of them on a node
+        (Shape(shard=8, tensor=2), 200),
+        (Shape(shard=2, tensor=8), 50),
+        (Shape(shard=8, replicas=2), 1000),  # within a node
+        (Shape(shard=4, pipeline=4), 1000),
+    ],
+)
+def test_a_group_uses_the_adapters_of_its_ranks_of_a_node(shape: Shape, gb_s: float) -> None:
+    link = estimate(SMALL, TWO_NODES, Layout(shape, 64, 1, recompute=False)).traffic.shard
+    assert link.gb / link.seconds == pytest.approx(gb_s)
+
+
+def test_a_group_that_ends_amid_a_node_has_fewer_adapters() -> None:
+    cluster = replace(TWO_NODES, gpus=24)
+    shape = Shape(shard=12, replicas=2)
+    link = estimate(SMALL, cluster, Layout(shape, 48, 1, recompute=False)).traffic.shard
+    assert link.gb / link.seconds == pytest.approx(4 * 50)
+
+
+def test_a_stage_sends_its_activations_through_its_own_adapter() -> None:
+    shape = Shape(shard=4, pipeline=4)  # two stages on a node
+    link = estimate(SMALL, TWO_NODES, Layout(shape, 64, 4, recompute=False)).traffic.pipeline
+    assert link.gb / link.seconds == pytest.approx(50)
 
 
 def test_tensor_and_stages_by_hand() -> None:
@@ -89,7 +134,13 @@ def test_tensor_and_stages_by_hand() -> None:
     assert traffic.tensor.gb == pytest.approx(3 / 4 * wide * 12 * 4 * 8)
     assert traffic.pipeline.gb == pytest.approx(2 * wide / 4 * 8)
     assert not traffic.pipeline.within_node
-    assert found.bubble_s == pytest.approx((found.compute_s + traffic.tensor.seconds) / 8)
+    # The last stage has the output, which is not computed again, and the first one waits for it.
+    tokens = 64 * 500 / 2 / 4
+    layers = 4 * (0.125e9 + 2 * 1000 * 500) * 8 * tokens / 0.5e15
+    layers += 4 * 34 * 1000 * 7 * tokens / 2e12
+    output = 6 * 0.1e9 * tokens / 0.5e15 + 8 * 100_000 * 5 * tokens / 2e12
+    assert found.compute_s == pytest.approx(layers + output + 28 * own * 1e9 / 2e12)
+    assert found.bubble_s == pytest.approx((layers + traffic.tensor.seconds) / 8)
 
 
 def test_each_kind_does_what_it_is_for() -> None:
@@ -100,7 +151,8 @@ def test_each_kind_does_what_it_is_for() -> None:
     assert all(a.memory.total > b.memory.total for a, b in pairwise(sharded))
     plain, again = of(Shape(shard=16)), of(Shape(shard=16), recompute=True)
     assert again.memory.activations < plain.memory.activations
-    assert again.compute_s == pytest.approx(plain.compute_s * 4 / 3)
+    # All but the output and the update, a forward pass of the layers more.
+    assert plain.compute_s * 1.25 < again.compute_s < plain.compute_s * 4 / 3
     many, few = of(Shape(shard=4, pipeline=4), 16), of(Shape(shard=4, pipeline=4), 4)
     assert many.bubble_s < few.bubble_s
 
@@ -108,7 +160,7 @@ def test_each_kind_does_what_it_is_for() -> None:
 @pytest.mark.parametrize(("gpus", "params"), [(512, 300e9), (64, 70e9), (8, 7e9), (24, 13e9)])
 def test_a_large_model_fits_and_the_job_file_accepts_each_layout(gpus: int, params: float) -> None:
     model = shaped(params, 4096, 128_000)
-    cluster = Cluster(gpus, 8, 80, 989.4e12, 450, 50)
+    cluster = Cluster(gpus, 8, 80, 989.4e12, 450, 50, 3350)
     found = search(model, cluster, batch_size=96 if gpus == 24 else 1024).fitting
     assert found
     steps = [one.step_s for one in found]
@@ -161,6 +213,10 @@ def test_json_has_all_parts(run: Runner) -> None:
         (("--params", "7B", "--gpus", "7"), "no layout divides 7 GPUs"),
         (("--params", "seven", "--gpus", "8"), "--params seven"),
         (("--params", "7B", "--gpus", "8", "--gpu", "abacus"), "--gpu abacus"),
+        (
+            ("--params", "7B", "--gpus", "8", "--gpu", "v100-32gb", "--tflops", "125"),
+            "give --memory-gb-s too",
+        ),
         (("--params", "7B", "--gpus", "8", "--layers", "32"), "belong together"),
         (
             ("--params", "1B", "--gpus", "8", "--layers", "8", "--dim", "8192", "--heads", "64"),

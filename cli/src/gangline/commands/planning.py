@@ -10,6 +10,7 @@ import typer
 
 from gangline import render
 from gangline.errors import CliError, ExitCode
+from gangline.layouts import speeds
 from gangline.layouts.estimate import Cluster, Estimate, Link, Model, shaped
 from gangline.layouts.search import Found, search
 from gangline.output import Output
@@ -50,9 +51,13 @@ def plan(  # noqa: PLR0917 - options of a command are keywords
     network_gb_s: Annotated[
         float, typer.Option(min=0.001, help="GB/s of a GPU to other nodes, one way.")
     ] = 50.0,
+    memory_gb_s: Annotated[
+        float | None, typer.Option(min=0.001, help="GB/s of the GPU's own memory.")
+    ] = None,
     kernels: Annotated[
-        float, typer.Option(min=0.01, max=1.0, help="Share of the peak at which layers compute.")
-    ] = 0.6,
+        float | None,
+        typer.Option(min=0.01, max=1.0, help="Share of the peak at which matrices compute."),
+    ] = None,
     reserve_gb: Annotated[
         float, typer.Option(min=0.0, help="GB of a GPU that no tensor gets.")
     ] = 6.0,
@@ -71,7 +76,8 @@ def plan(  # noqa: PLR0917 - options of a command are keywords
         _given(None if tflops is None else tflops * 1e12, peak_flops(gpu, "bf16"), gpu, "--tflops"),
         node_gb_s,
         network_gb_s,
-        kernels,
+        _given(memory_gb_s, speeds.memory_gb_s(gpu), gpu, "--memory-gb-s"),
+        speeds.kernels(gpu) if kernels is None else kernels,
         reserve_gb,
     )
     model = _model(_count(params), (layers, dim, heads), seq_len, vocabulary)
@@ -92,7 +98,7 @@ def _given(option: float | None, known: float | None, gpu: str, name: str) -> fl
     value = option if option is not None else known
     if value is None:
         raise CliError(
-            f"--gpu {gpu}: its memory and peak are not known", f"give {name} too", ExitCode.USAGE
+            f"--gpu {gpu}: the planner does not know it", f"give {name} too", ExitCode.USAGE
         )
     return value
 

@@ -5,10 +5,16 @@ Memory is that of the platform's trainer with bfloat16: float32 weights, AdamW, 
 - Activations: Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models",
   2022. With attention that keeps no scores they are 34 bytes for each token, layer and unit of
   width. With full recomputation they are 2. Tensor ranks divide both (sequence parallelism).
+- Norms, activations and the loss take as long as memory takes to move what they keep: Ivanov et
+  al., "Data Movement Is All You Need", 2021.
 - 1F1B and its bubble: Narayanan et al., "Efficient Large-Scale Language Model Training on GPU
   Clusters Using Megatron-LM", 2021.
-- FLOP: Chowdhery et al., "PaLM", 2022, appendix B.
-- Collectives over n ranks in a ring send (n - 1) / n of the data.
+- FLOP: Chowdhery et al., "PaLM", 2022, appendix B. They count the whole square of attention.
+  Causal kernels compute about half of it, at about half of the share of the peak that matrices
+  reach (Shah et al., "FlashAttention-3", 2024: 35 % for its forerunner on an H100).
+- Collectives over n ranks in a ring send (n - 1) / n of the data. A ring enters a node through one
+  adapter. A group with several ranks of a node has as many rings, so that it uses the adapters of
+  all of them: NVIDIA, nccl-tests, doc/PERFORMANCE.md.
 """
 
 from __future__ import annotations
@@ -28,6 +34,14 @@ _LAYERS_GATHERED = 2
 """FSDP2 gathers the next layer while one computes."""
 _TENSOR_EXCHANGES = 8
 """Gathers and scatters of a layer's activations, forward and backward."""
+_FORWARD, _BACKWARD = 2, 4
+"""FLOP of a parameter and token."""
+_MOVED_FORWARD, _MOVED_BACKWARD = 2, 3
+"""How often a kept byte crosses the GPU's memory: written and read; read, and its gradient too."""
+_ADAMW = 28
+"""Bytes of a parameter that a step of AdamW moves: it reads four float32, and writes three."""
+_SCORES = 2
+"""Parameters that attention counts as, for each layer, position and unit of width."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +68,13 @@ class Model:
     @property
     def flops_per_token(self) -> float:
         """Forward and backward, without recomputation."""
-        return 6 * (self.params - self.embedding) + 12 * self.layers * self.dim * self.seq_len
+        matrices = self.params - self.embedding
+        return (_FORWARD + _BACKWARD) * (matrices + self.layers * self.scores)
+
+    @property
+    def scores(self) -> float:
+        """Parameters that the attention of one layer would have if its products were matrices."""
+        return float(_SCORES * self.dim * self.seq_len)
 
 
 @dataclass(frozen=True)
@@ -67,8 +87,9 @@ class Cluster:
     peak_flops: float
     node_gb_s: float
     network_gb_s: float
-    kernels: float = 0.6
-    """The share of the peak at which a layer computes."""
+    memory_gb_s: float
+    kernels: float = 0.5
+    """The share of the peak at which matrices and attention compute."""
     reserve_gb: float = 6.0
     """CUDA's context, buffers of NCCL, and memory that lies in pieces."""
 
@@ -149,15 +170,14 @@ class Estimate:
 def estimate(model: Model, cluster: Cluster, layout: Layout) -> Estimate:
     """Memory and time of a layout. It must divide the model and the batch, as in search.py."""
     traffic = _traffic(model, cluster, layout)
-    tokens = layout.batch_size * model.seq_len
-    needed = model.flops_per_token * tokens / cluster.gpus
-    again = 4 / 3 if layout.recompute else 1.0
-    compute_s = needed * again / (cluster.peak_flops * cluster.kernels)
+    shape, passes = layout.shape, layout.accumulation
+    needed = model.flops_per_token * layout.batch_size * model.seq_len / cluster.gpus
+    usual, last = _pass_seconds(model, cluster, layout)
+    update = _ADAMW * _on_gpu(model, shape) / shape.shard / (cluster.memory_gb_s * GB)
+    compute_s = passes * last.total + update
     blocking_s = traffic.tensor.seconds
-    waves = (layout.shape.pipeline - 1) / layout.accumulation
-    bubble_s = waves * (compute_s + blocking_s)
-    beside_s = traffic.shard.seconds + traffic.replicas.seconds
-    exposed_s = blocking_s + traffic.pipeline.seconds + max(0.0, beside_s - compute_s)
+    bubble_s = (shape.pipeline - 1) * (usual.total + blocking_s / passes)
+    exposed_s = blocking_s + traffic.pipeline.seconds + _outlasting(layout, traffic, last)
     step_s = compute_s + bubble_s + exposed_s
     return Estimate(
         layout,
@@ -168,6 +188,56 @@ def estimate(model: Model, cluster: Cluster, layout: Layout) -> Estimate:
         exposed_s,
         mfu=needed / (step_s * cluster.peak_flops),
     )
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """Seconds of one pass over a stage."""
+
+    forward: float
+    backward: float
+
+    @property
+    def total(self) -> float:
+        return self.forward + self.backward
+
+
+def _pass_seconds(model: Model, cluster: Cluster, layout: Layout) -> tuple[_Pass, _Pass]:
+    """Of a usual stage, and of the last one: it has the output, so that the others wait for it."""
+    tokens = layout.micro_batch * model.seq_len / layout.shape.tensor
+    flops_s, bytes_s = cluster.peak_flops * cluster.kernels, cluster.memory_gb_s * GB
+
+    def passed(parameters: float, kept: float, again: int = 0) -> _Pass:
+        multiplied, moved = parameters * tokens / flops_s, kept * tokens / bytes_s
+        forward = _FORWARD * multiplied + _MOVED_FORWARD * moved
+        backward = _BACKWARD * multiplied + _MOVED_BACKWARD * moved
+        return _Pass(forward, backward + again * forward)
+
+    layers = model.layers / layout.shape.pipeline
+    usual = passed(
+        layers * (model.of_layer + model.scores), layers * model.dim * _KEPT, int(layout.recompute)
+    )
+    output = passed(model.embedding, model.vocabulary * _LOGIT)
+    last = _Pass(usual.forward + output.forward, usual.backward + output.backward)
+    return usual, last
+
+
+def _outlasting(layout: Layout, traffic: Traffic, stage: _Pass) -> float:
+    """Seconds of the shards' and replicas' exchanges that outlast the computing beside them.
+
+    Weights are gathered beside each pass, or with stages beside the first one. Gradients are sent
+    beside the last pass.
+    """
+    passes = layout.accumulation if layout.shape.pipeline == 1 else 1
+    scattered = _GRADIENT / (_GRADIENT + _HALF * _gathers(layout))
+    gradients = traffic.shard.seconds * scattered + traffic.replicas.seconds
+    weights = traffic.shard.seconds * (1 - scattered)
+    return max(0.0, weights - passes * stage.total) + max(0.0, gradients - stage.backward)
+
+
+def _gathers(layout: Layout) -> int:
+    """How often a step gathers the weights: forward and backward, and stages once."""
+    return 2 * layout.accumulation if layout.shape.pipeline == 1 else 1
 
 
 def _on_gpu(model: Model, shape: Shape) -> float:
@@ -215,9 +285,7 @@ def _activations(model: Model, layout: Layout) -> float:
 
 def _traffic(model: Model, cluster: Cluster, layout: Layout) -> Traffic:
     shape, passes, own = layout.shape, layout.accumulation, _on_gpu(model, layout.shape)
-    near = shape.shard * shape.tensor <= cluster.gpus_per_node
-    gathers = 2 * passes if shape.pipeline == 1 else 1  # backward gathers again, but in stages
-    sharded = _rest(shape.shard) * own * (_HALF * gathers + _GRADIENT)
+    sharded = _rest(shape.shard) * own * (_HALF * _gathers(layout) + _GRADIENT)
     copied = 2 * _rest(shape.replicas) * _GRADIENT * own / shape.shard
     wide = layout.micro_batch * model.seq_len * model.dim * _HALF
     exchanges = _TENSOR_EXCHANGES * (3 / 2 if layout.recompute else 1)
@@ -225,14 +293,10 @@ def _traffic(model: Model, cluster: Cluster, layout: Layout) -> Traffic:
     split = _rest(shape.tensor) * wide * exchanges * layers * passes
     handed = 0.0 if shape.pipeline == 1 else 2 * wide / shape.tensor * passes
     return Traffic(
-        shard=_link(cluster, sharded, within_node=near),
-        replicas=_link(
-            cluster,
-            copied,
-            within_node=shape.data_ranks * shape.tensor <= cluster.gpus_per_node,
-        ),
-        tensor=_link(cluster, split, within_node=True),
-        pipeline=_link(cluster, handed, within_node=cluster.gpus <= cluster.gpus_per_node),
+        shard=_ring(cluster, sharded, shape.shard, apart=shape.tensor),
+        replicas=_ring(cluster, copied, shape.replicas, apart=shape.tensor * shape.shard),
+        tensor=_ring(cluster, split, shape.tensor, apart=1),
+        pipeline=_link(cluster, handed, 1, within_node=cluster.gpus <= cluster.gpus_per_node),
     )
 
 
@@ -240,8 +304,16 @@ def _rest(ranks: int) -> float:
     return (ranks - 1) / ranks
 
 
-def _link(cluster: Cluster, sent: float, *, within_node: bool) -> Link:
-    speed = cluster.node_gb_s if within_node else cluster.network_gb_s
+def _ring(cluster: Cluster, sent: float, ranks: int, *, apart: int) -> Link:
+    """Over a group of `ranks` that are `apart` in the order of ranks."""
+    on_a_node = math.gcd(ranks, max(1, cluster.gpus_per_node // apart))
+    near = ranks * apart <= cluster.gpus_per_node
+    return _link(cluster, sent, on_a_node, within_node=near)
+
+
+def _link(cluster: Cluster, sent: float, adapters: int, *, within_node: bool) -> Link:
+    between = min(cluster.node_gb_s, adapters * cluster.network_gb_s)
+    speed = cluster.node_gb_s if within_node else between
     return Link(sent / GB, sent / GB / speed, within_node)
 
 
