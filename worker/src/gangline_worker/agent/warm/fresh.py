@@ -165,7 +165,7 @@ def _warm_up() -> bool:
     except ImportError:
         return False
     for name in _MODULES:
-        with contextlib.suppress(ImportError):
+        with contextlib.suppress(Exception):  # an image's torch may be too old for it
             importlib.import_module(name)
     gc.collect()
     gc.freeze()
