@@ -1,7 +1,8 @@
-"""An agent whose gangs with images run in containers of the genuine podman, on a real Kafka."""
+"""An agent whose gangs with images run in containers of a genuine engine, on a real Kafka."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -19,6 +20,8 @@ import pytest
 
 from gangline_schemas.events.scheduling import GangAllocated, ReleaseReason
 from gangline_schemas.events.workers import ExitReason, NodeInfo, WorkerExited, WorkerStarted
+from gangline_schemas.job_pods import pod_folder
+from gangline_worker.agent.runtime.containers import ENGINES
 from support.builders.engines import needs_engine
 from support.builders.images import layer, member, of_machine, of_python
 from support.fakes.oci_registry import OciRegistry
@@ -73,7 +76,6 @@ UPPER = ("opt/.wh.hidden", ("opt/data", b"new"), "srv/old/.wh..wh..opq", "srv/ol
 
 @pytest.fixture(scope="module")
 def hub() -> Iterator[OciRegistry]:
-    needs_engine("podman")
     programs = of_machine("/bin/sh", "/bin/sleep")
     link = member("usr/local/bin/python3", b"2", linkname="python")
     layers = [programs, of_python(), layer(link, *FILES), layer(*UPPER)]
@@ -97,6 +99,7 @@ class Stand:
     harness: NodeHarness
     node: NodeInfo
     hub: OciRegistry
+    engine: str
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
     def start(self, job_id: str = "", attempt: int = 1, **spec: object) -> GangAllocated:
@@ -132,22 +135,39 @@ class Stand:
         self.harness.wait(lambda: len(found()) == gang.world_size)
         return found()
 
+    def containers(self, job_id: str) -> list[str]:
+        """The names of a job's containers."""
+        return _of_podman(job_id) if self.engine == "podman" else _of_apptainer(job_id)
 
-def containers(job_id: str) -> list[str]:
-    """The names of a job's containers."""
+
+def _of_apptainer(job_id: str) -> list[str]:
+    """By the variable of their first processes, of the first two attempts."""
+    attempts = tuple(pod_folder(f"{job_id}-{attempt}") for attempt in (1, 2))
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            variables = dict(item.partition("=")[::2] for item in path.read_text().split("\0"))
+            found.add(variables.get("GANGLINE_CONTAINER", ""))
+    return sorted(name for name in found if name.endswith(attempts))
+
+
+def _of_podman(job_id: str) -> list[str]:
     asked = ["podman", "ps", "--all", "--filter", f"label=gangline.dev/job={job_id}"]
     done = subprocess.run([*asked, "--format", "{{.Names}}"], capture_output=True, check=True)
     return done.stdout.decode().split()
 
 
-@pytest.fixture(scope="module")
-def stand(hub: OciRegistry, kafka_bootstrap: str) -> Iterator[Stand]:
+@pytest.fixture(scope="module", params=ENGINES)
+def stand(
+    request: pytest.FixtureRequest, hub: OciRegistry, kafka_bootstrap: str
+) -> Iterator[Stand]:
+    needs_engine(request.param)
     with TemporaryDirectory(prefix="gl-", dir="/var/tmp", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         folder.chmod(0o755)
         example = re.search(r"```toml\n(\[agent\]\n.*?)```", GUIDE.read_text(), re.DOTALL)
         assert example is not None
-        (folder / "node.toml").write_text(example[1])
+        (folder / "node.toml").write_text(example[1].replace("podman", request.param))
         settings = {
             "GANGLINE_ISOLATION": "auto",
             "GANGLINE_CONFIG": str(folder / "node.toml"),
@@ -157,24 +177,24 @@ def stand(hub: OciRegistry, kafka_bootstrap: str) -> Iterator[Stand]:
         with NodeHarness(folder, kafka_bootstrap, **settings) as harness:
             node = harness.start_agent()
             assert node.runs_images, (folder / "agent.log").read_text()
-            yield Stand(harness, node, hub)
+            yield Stand(harness, node, hub, request.param)
             harness.stop_agent()
 
 
 def test_a_gang_trains_is_killed_and_continues_in_a_new_container(stand: Stand) -> None:
     gang = stand.start()
     first = [stand.told(gang, rank) for rank in (0, 1)]
-    [name] = containers(gang.job_id)
+    [name] = stand.containers(gang.job_id)
     os.kill(stand.pids(gang)[1], signal.SIGKILL)
     stand.harness.wait(lambda: len(stand.exits(gang)) == 1)
     stand.harness.release(gang, ReleaseReason.RESTARTING)
-    until(lambda: containers(gang.job_id) == [], "its container is still there")
+    until(lambda: stand.containers(gang.job_id) == [], "its container is still there")
 
     again = stand.start(gang.job_id, attempt=2)
     second = [stand.told(again, rank) for rank in (0, 1)]
-    assert containers(gang.job_id) != [name]
+    assert stand.containers(gang.job_id) != [name]
     stand.harness.release(again, ReleaseReason.CANCELLED)
-    until(lambda: containers(gang.job_id) == [], "its container is still there")
+    until(lambda: stand.containers(gang.job_id) == [], "its container is still there")
     exits = stand.exits(gang)
     assert (exits[0].signal, exits[1].signal) == (signal.SIGKILL, signal.SIGKILL)
     assert [found["from"] for found in first] == [0, 0]
@@ -214,14 +234,14 @@ def test_an_image_without_python_is_refused(stand: Stand) -> None:
     assert "image refused" in str(exited.message)
     assert "python3, version 3.8 or later" in str(exited.message)
     stand.harness.release(gang, ReleaseReason.FAILED)
-    until(lambda: containers(gang.job_id) == [])
+    until(lambda: stand.containers(gang.job_id) == [])
 
 
 def test_a_job_without_an_image_runs_below_the_agent(stand: Stand) -> None:
     gang = stand.start(image=None, gpus=[0], run="echo here; exit 3")
     stand.harness.wait(lambda: bool(stand.exits(gang)))
     assert stand.exits(gang)[0].exit_code == 3
-    assert containers(gang.job_id) == []
+    assert stand.containers(gang.job_id) == []
     stand.harness.release(gang, ReleaseReason.FAILED)
 
 
@@ -237,13 +257,13 @@ def test_ranks_stay_when_the_agent_restarts_and_go_when_it_is_killed(stand: Stan
     stand.harness.wait(lambda: bool(stand.exits(gang)))
     assert stand.exits(gang)[0].exit_code == 9
     stand.harness.release(gang, ReleaseReason.RESTARTING)
-    until(lambda: containers(gang.job_id) == [])
+    until(lambda: stand.containers(gang.job_id) == [])
 
     again = stand.start(gang.job_id, attempt=2, gpus=[0])
     stand.told(again)
     pid = stand.pids(again)[0]
     stand.harness.kill_agent()
     until(lambda: not alive(pid), "its guard did not end it")
-    assert len(containers(gang.job_id)) == 1
+    assert len(stand.containers(gang.job_id)) == 1
     stand.harness.start_agent()
-    assert containers(gang.job_id) == []
+    assert stand.containers(gang.job_id) == []
