@@ -74,7 +74,7 @@ def test_news_of_many_snapshots_that_come_late_and_repeated_start_one_run_each()
     news = [*range(count), *draw.choices(range(count), k=REPEATS - count)]
     draw.shuffle(news)
     world = PipelineRun()
-    world.apply(one_step(triggers=NEW_TEXT, limits={"queued": 100}))
+    world.apply(one_step(triggers=NEW_TEXT, limits={"queued": 100, "runs_per_day": 10_000}))
     sent: list[Any] = []
     for place, number in enumerate(news):
         sent.append(world.received(snapshot(number)))
