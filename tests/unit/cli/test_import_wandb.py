@@ -7,6 +7,7 @@ import json
 import math
 import struct
 import zlib
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -134,8 +135,9 @@ def test_a_line_that_json_cannot_read(tmp_path: Path, line: str) -> None:
 
 
 def test_a_line_without_an_end_is_not_read_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
+    request.addfinalizer(partial(csv.field_size_limit, csv.field_size_limit()))  # of the process
     monkeypatch.setattr(records, "LONGEST_LINE", 100)
     for suffix, first in (("jsonl", '{"_step": 1, "loss": 2.0}'), ("csv", "_step,loss\n1,2.0")):
         file = tmp_path / f"history.{suffix}"
