@@ -14,24 +14,13 @@ from pathlib import Path
 import pytest
 
 from gangline_worker.agent.host.cdi import GivenDevices, SharedFile
-from gangline_worker.agent.isolation.files import Owner
 from gangline_worker.agent.isolation.groups import GangLimits
-from gangline_worker.agent.isolation.sandbox import ImageRoot
 from gangline_worker.agent.runtime import apptainer
 from gangline_worker.agent.runtime.apptainer import Apptainer
-from gangline_worker.agent.runtime.engine import Container
+from support.builders.engines import CONTAINER as COMMON
+from support.builders.engines import node_with_gpu
 
-CONTAINER = Container(
-    name="gangline-1-j-2",
-    labels=("gangline.dev/job=job-1",),
-    image=ImageRoot(Path("/data/images/layers"), ("low/files", "high/files"), "/srv/app"),
-    environment={"PATH": "/opt/bin", "A": "b c", "KEY": "of the image"},
-    show=(Path("/data/work"),),
-    limits=GangLimits(8 << 30),
-    rank_bytes=4 << 30,
-    processes=300,
-    owner=Owner(1_900_000_007),
-)
+CONTAINER = replace(COMMON, environment={**COMMON.environment, "KEY": "of the image"})
 
 
 @pytest.fixture
@@ -43,14 +32,7 @@ def place(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def of_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = {resource.RLIMIT_MEMLOCK: resource.RLIM_INFINITY, resource.RLIMIT_NOFILE: 1024}
-    monkeypatch.setattr(resource, "getrlimit", lambda kind: (0, limits.get(kind, 9000)))
-    devices = ["/dev/nvidia0", "/dev/infiniband/uverbs0"]
-    drivers = {"/usr/local/nvidia/lib64/libcuda.so.1": "/lib/libcuda.so"}
-    monkeypatch.setattr(
-        apptainer, "accelerators", lambda *, without_gpus: devices[1 if without_gpus else 0 :]
-    )
-    monkeypatch.setattr(apptainer, "driver_files", lambda _: drivers)
+    node_with_gpu(monkeypatch, apptainer, resource.RLIM_INFINITY)
     monkeypatch.setattr(apptainer, "_HOSTS", str(Path(__file__)))
 
 

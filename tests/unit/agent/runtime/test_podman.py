@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 import os
-import resource
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gangline_worker.agent.host.cdi import GivenDevices, SharedFile
-from gangline_worker.agent.isolation.files import Owner
 from gangline_worker.agent.isolation.groups import GangLimits
-from gangline_worker.agent.isolation.sandbox import ImageRoot
 from gangline_worker.agent.runtime import podman
-from gangline_worker.agent.runtime.engine import Container
 from gangline_worker.agent.runtime.podman import Podman
-
-CONTAINER = Container(
-    name="gangline-1-j-2",
-    labels=("gangline.dev/job=job-1",),
-    image=ImageRoot(Path("/data/images/layers"), ("low/files", "high/files"), "/srv/app"),
-    environment={"PATH": "/opt/bin", "A": "b c"},
-    show=(Path("/data/work"),),
-    limits=GangLimits(8 << 30),
-    rank_bytes=4 << 30,
-    processes=300,
-    owner=Owner(1_900_000_007),
-)
+from support.builders.engines import CONTAINER, node_with_gpu
 
 
 @pytest.fixture
@@ -39,14 +24,7 @@ def place(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def of_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = {resource.RLIMIT_MEMLOCK: 64, resource.RLIMIT_NOFILE: 1024}
-    monkeypatch.setattr(resource, "getrlimit", lambda kind: (0, limits.get(kind, 9000)))
-    devices = ["/dev/nvidia0", "/dev/infiniband/uverbs0"]
-    drivers = {"/usr/local/nvidia/lib64/libcuda.so.1": "/lib/libcuda.so"}
-    monkeypatch.setattr(
-        podman, "accelerators", lambda *, without_gpus: devices[1 if without_gpus else 0 :]
-    )
-    monkeypatch.setattr(podman, "driver_files", lambda _: drivers)
+    node_with_gpu(monkeypatch, podman, 64)
 
 
 def test_the_command_line_as_root(place: Path) -> None:
