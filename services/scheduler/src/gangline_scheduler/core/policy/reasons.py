@@ -330,8 +330,8 @@ class Explainer:
 def run_images(able: int, nodes: int) -> str:
     """How many nodes run images, and what the others need."""
     return (
-        f"{able} of {nodes} nodes do so: those whose agent is root and isolates by namespaces, or "
-        "has podman or apptainer for it (GANGLINE_IMAGE_RUNTIME); start such agents, or leave "
+        f"{able} of {nodes} nodes do so. An agent that does is root and isolates by namespaces, or "
+        "has podman or apptainer for it (GANGLINE_IMAGE_RUNTIME). Start such agents, or leave "
         "image out"
     )
 
