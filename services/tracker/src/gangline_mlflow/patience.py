@@ -19,7 +19,7 @@ ResultT = TypeVar("ResultT")
 Offsets = dict[TopicPartition, int]
 
 
-def answered(ask: Callable[[], ResultT], beat: Callable[[], None] = lambda: None) -> ResultT:
+def answered(ask: Callable[[], ResultT], beat: Callable[[], None]) -> ResultT:
     """The answer of the bus; asks again while there is none. Raises BusDenied.
 
     `beat` is called before each try.

@@ -20,7 +20,7 @@ from gangline_gateway.app_context import (
 )
 from gangline_gateway.live_view import LiveView
 from gangline_gateway.problems import conflict, not_found
-from gangline_gateway.routes.jobs import IdempotencyKey, history_spec
+from gangline_gateway.routes.jobs import IdempotencyKey, saved_in_history
 from gangline_gateway.submit import submit
 from gangline_schemas.api.checkpoints import Checkpoint, PinBody
 from gangline_schemas.api.jobs import Job
@@ -74,7 +74,7 @@ async def _pin_by_history(
     app: AppContext, caller: Principal, job_id: str, step: int, *, pinned: bool
 ) -> Checkpoint:
     """Whether it was pinned is not known here, so the request is always sent."""
-    _, rows = await run_in_threadpool(history_spec, app, caller, job_id)
+    _, rows = await run_in_threadpool(saved_in_history, app, caller, job_id)
     row = _standing(rows, step)
     event = CheckpointPinRequested(job_id=job_id, step=step, pinned=pinned, user=caller.name)
     request_id = await app.publisher.publish(job_id, event)
@@ -108,7 +108,7 @@ async def promote(
     409 if the job's `checkpoint.promote` is off: no loss was recorded to compare with.
     """
     if app.details(job_id, caller) is None:  # it ended so long ago that only history has it
-        spec, rows = await run_in_threadpool(history_spec, app, caller, job_id)
+        spec, rows = await run_in_threadpool(saved_in_history, app, caller, job_id)
     else:
         found = job_to_change(app, caller, job_id)
         spec, rows = found.job.spec, list(found.checkpoints)

@@ -346,7 +346,7 @@ def _history_job(app: AppContext, caller: Principal, job_id: str) -> Job:
     return present.history_job(past, rows, last)
 
 
-def history_spec(
+def saved_in_history(
     app: AppContext, caller: Principal, job_id: str
 ) -> tuple[JobSpec | None, list[Checkpoint]]:
     """The spec and checkpoints of a job that only history has, and that the caller may change.

@@ -38,7 +38,7 @@ from gangline_gateway.routes.comparisons import (
     curves_of,
     team_of_run,
 )
-from gangline_gateway.routes.jobs import IdempotencyKey, Spec, history_spec, team_of_job
+from gangline_gateway.routes.jobs import IdempotencyKey, Spec, saved_in_history, team_of_job
 from gangline_gateway.routes.logs import STREAM, LastEventId
 from gangline_gateway.routes.streams import live_part, resumed, start_of_history
 from gangline_gateway.run_list import runs_page
@@ -237,7 +237,7 @@ async def restore_run(
 ) -> Restored:
     """An active run stops and resumes from that step; for an ended run a new run resumes."""
     if app.details(run_id, caller) is None:  # it ended so long ago that only history has it
-        spec, rows = await run_in_threadpool(history_spec, app, caller, run_id)
+        spec, rows = await run_in_threadpool(saved_in_history, app, caller, run_id)
         _committed(rows, epoch)
         return await _continue_ended(app, caller, (run_id, spec), epoch, response, key)
     found = job_to_change(app, caller, run_id)
