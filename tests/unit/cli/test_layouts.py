@@ -160,7 +160,7 @@ def test_each_kind_does_what_it_is_for() -> None:
 @pytest.mark.parametrize(("gpus", "params"), [(512, 300e9), (64, 70e9), (8, 7e9), (24, 13e9)])
 def test_a_large_model_fits_and_the_job_file_accepts_each_layout(gpus: int, params: float) -> None:
     model = shaped(params, 4096, 128_000)
-    cluster = Cluster(gpus, 8, 80, 989.4e12, 450, 50, 3350)
+    cluster = Cluster(gpus, 8, 80, 989.4e12, 450, 50, 3350, 0.5)
     found = search(model, cluster, batch_size=96 if gpus == 24 else 1024).fitting
     assert found
     steps = [one.step_s for one in found]

@@ -60,7 +60,7 @@ def plan(  # noqa: PLR0917 - options of a command are keywords
     ] = None,
     reserve_gb: Annotated[
         float, typer.Option(min=0.0, help="GB of a GPU that no tensor gets.")
-    ] = 6.0,
+    ] = Cluster.reserve_gb,
     limit: Annotated[int, typer.Option("-n", min=1, max=1000, help="Layouts to show.")] = 5,
     json: Json = False,
 ) -> None:
@@ -141,30 +141,21 @@ def _nothing_fits(found: Found, model: Model, cluster: Cluster, batch_size: int)
             ExitCode.USAGE,
         )
     return CliError(
-        f"it does not fit: the layout that needs least ({_named(least)}) needs "
+        f"it does not fit: the layout that needs least ({Parallel(**_parallel(least))}) needs "
         f"{least.memory.total:,.0f} GB on each GPU, and one has {cluster.memory_gb:g} GB",
         "give more GPUs, GPUs with more memory, or a smaller --batch-size or --seq-len",
         ExitCode.USAGE,
     )
 
 
-def _named(one: Estimate) -> str:
-    shape = one.layout.shape
-    return str(
-        Parallel(
-            replicas=shape.replicas,
-            shard=shape.shard,
-            tensor=shape.tensor,
-            pipeline=shape.pipeline,
-        )
-    )
+def _parallel(one: Estimate) -> dict[str, int]:
+    """The field `parallel` of the job file; the planner has no experts."""
+    return {name: ways for name, ways in asdict(one.layout.shape).items() if name != "expert"}
 
 
 def _data(one: Estimate) -> dict[str, Any]:
-    shape = asdict(one.layout.shape)
-    del shape["expert"]
     return {
-        "parallel": shape,
+        "parallel": _parallel(one),
         "batch_size": one.layout.batch_size,
         "accumulation": one.layout.accumulation,
         "micro_batch": one.layout.micro_batch,
@@ -245,14 +236,17 @@ def _traffic(one: Estimate) -> str:
 
 
 def _job_lines(one: Estimate, gpus: int) -> list[str]:
-    shape, layout = one.layout.shape, one.layout
-    parallel = {name: ways for name, ways in asdict(shape).items() if name != "expert"}
+    layout = one.layout
     settings = {
         "batch_size": layout.batch_size,
         "accumulation": layout.accumulation,
         "recompute": str(layout.recompute).lower(),
     }
-    fields = {"resources": {"gpus": gpus}, "parallel": parallel, "hyperparameters": settings}
+    fields: dict[str, dict[str, Any]] = {
+        "resources": {"gpus": gpus},
+        "parallel": _parallel(one),
+        "hyperparameters": settings,
+    }
     return [
         f"  {field}: {{{', '.join(f'{name}: {value}' for name, value in values.items())}}}"
         for field, values in fields.items()

@@ -88,7 +88,7 @@ class Cluster:
     node_gb_s: float
     network_gb_s: float
     memory_gb_s: float
-    kernels: float = 0.5
+    kernels: float
     """The share of the peak at which matrices and attention compute."""
     reserve_gb: float = 6.0
     """CUDA's context, buffers of NCCL, and memory that lies in pieces."""

@@ -20,7 +20,9 @@ class Found:
 
 
 def search(model: Model, cluster: Cluster, batch_size: int) -> Found:
-    """Every layout that the trainer would accept. Cost: some 10,000 estimates.
+    """Every layout that the trainer would accept.
+
+    Cost: 744 estimates for 512 GPUs. 440,000, in 19 s, for numbers with very many divisors.
 
     Of layouts that are within 1 % of each other in time, the one with fewer kinds of parallelism
     comes first, and then the one that needs less memory.

@@ -55,8 +55,8 @@ class Child:
             **self.spec.env,
             leftovers.MARK: str(self._data_dir),
         }
-        launch = [sys.executable, "-I", "-S", str(_LAUNCH), str(os.getpid())]
-        launch.append(str(self.spec.niceness))
+        script = [str(_LAUNCH), str(os.getpid()), str(self.spec.niceness)]
+        launch = [sys.executable, "-I", "-S", *script]
         log_fd = self.log.open_to_append()
         try:
             self._process = subprocess.Popen(
